@@ -1,0 +1,1 @@
+"""The edges: settings, the service layer, and the command line."""

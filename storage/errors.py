@@ -1,0 +1,171 @@
+"""Every error Resnap raises on purpose: one short tree, cut by whose fault it is.
+
+    ResnapError
+      UsageError               the caller asked for something that makes no sense (exit 2)
+      ConfigurationError       a setting is wrong or missing (exit 10)
+      DataError                the bytes are not what Kafka writes (exit 1)
+        FormatError            ... at a position of a file
+      LogDirError              a log directory cannot be read or written (exit 1)
+      LockedError              another run holds what this one needs (exit 11)
+      StoreError               an object store said no (exit 12)
+        ObjectNotFoundError
+        ObjectExistsError      a conditional write found the key taken
+        StoreAccessError       credentials, permissions, no such bucket
+        StoreFullError         no room left
+        StoreUnavailableError  transient: worth trying again
+      VerificationError        what was read back is not what was meant (exit 13)
+      StalePlanError           the plan rests on something that has changed (exit 15)
+
+Anything else that escapes is a bug, and is left to crash. A message says what, where, what was expected and what was
+found, in lower case and without a full stop; ``hint`` says what to do next.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class ResnapError(Exception):
+    """Root of the tree; ``transient`` tells whether the same call may go through later."""
+
+    exit_code: ClassVar[int] = 1
+    transient: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UsageError(ResnapError):
+    """The request contradicts itself or names something that is not there."""
+
+    exit_code = 2
+
+
+class ConfigurationError(ResnapError):
+    """A setting cannot be used; the message names the setting and where it came from."""
+
+    exit_code = 10
+
+
+class DataError(ResnapError):
+    """Bytes or values that Kafka would not have written."""
+
+
+class FormatError(DataError):
+    """Bad bytes at a position.
+
+    Codecs know the position, edges know the file: ``in_file`` joins the two.
+
+    Attributes:
+        file: path or key, once known.
+        position: byte offset of the offending field from the start of the file.
+
+    """
+
+    def __init__(
+        self, what: str, *, position: int, expected: object = None, found: object = None, hint: str | None = None
+    ) -> None:
+        self.what = what
+        self.position = position
+        self.expected = expected
+        self.found = found
+        self.file: str | None = None
+        super().__init__(what, hint=hint)
+
+    def __str__(self) -> str:
+        where = f"{self.file}: " if self.file else ""
+        text = f"{where}{self.what} at byte {self.position}"
+        if self.expected is not None:
+            text += f": expected {self.expected}"
+            if self.found is not None:
+                text += f", found {self.found}"
+        elif self.found is not None:
+            text += f": found {self.found}"
+        return text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Survive pickling with its fields: it travels from Spark's workers to the driver."""
+        return (_rebuild_format_error, (self.what, self.position, self.expected, self.found, self.hint, self.file))
+
+
+def _rebuild_format_error(
+    what: str, position: int, expected: object, found: object, hint: str | None, file: str | None
+) -> FormatError:
+    error = FormatError(what, position=position, expected=expected, found=found, hint=hint)
+    error.file = file
+    return error
+
+
+@contextmanager
+def in_file(file: str | Path) -> Iterator[None]:
+    """Give the name of ``file`` to a ``FormatError`` that passes through without one."""
+    try:
+        yield
+    except FormatError as error:
+        if error.file is None:
+            error.file = str(file)
+        raise
+
+
+class LogDirError(ResnapError):
+    """A log directory, or something in it, cannot be used."""
+
+
+class LockedError(ResnapError):
+    """Somebody else is at work on the same thing."""
+
+    exit_code = 11
+
+
+class StoreError(ResnapError):
+    """An object store refused or failed; ``key`` is the object concerned, when there is one."""
+
+    exit_code = 12
+
+    def __init__(self, message: str, *, key: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+
+
+class ObjectNotFoundError(StoreError):
+    """No object under this key."""
+
+
+class ObjectExistsError(StoreError):
+    """A conditional write found an object already there; it was left as it is."""
+
+
+class StoreAccessError(StoreError):
+    """The store does not let us: credentials, permissions, or a bucket that does not exist."""
+
+
+class StoreFullError(StoreError):
+    """The store has no room left."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store did not answer, or asked to come back later."""
+
+    transient = True
+
+
+class VerificationError(ResnapError):
+    """What was read back differs from what was written or recomputed."""
+
+    exit_code = 13
+
+
+class StalePlanError(ResnapError):
+    """What a saved plan rests on has changed since."""
+
+    exit_code = 15

@@ -1,0 +1,1 @@
+"""What a tiered partition needs and lacks: inventory, eligibility, upload, verification."""
