@@ -1,0 +1,134 @@
+"""Message sets of magic 0 and 1, as brokers before 0.11 wrote them.
+
+They know neither producers nor leader epochs, so a replay only passes over them. A compressed message is a wrapper
+around a set of others and carries the offset of the **last** of them; the first is not known without inflating it,
+which nobody here does. One segment may hold every magic, after a rolling upgrade.
+
+Source: ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` in Kafka's clients module; KIP-31 and KIP-32 for magic 1.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage.errors import FormatError
+from storage.log.record_batch import COMPRESSION_MASK, LOG_OVERHEAD, MAGIC_POSITION, NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from storage.crc32c import Buffer
+
+MAGIC_V0: Final = 0
+MAGIC_V1: Final = 1
+
+HEADER: Final = struct.Struct(">qiIbb")
+"""Big endian, 18 bytes: offset, size, CRC, magic, attributes."""
+TIMESTAMP: Final = struct.Struct(">q")
+"""Magic 1 only, right after the header."""
+LENGTH: Final = struct.Struct(">i")
+"""Of the key, and of the value; -1 is null."""
+SIZE_POSITION: Final = 8
+CRC_POSITION: Final = 12
+MIN_SIZES: Final = {MAGIC_V0: 14, MAGIC_V1: 22}
+"""What ``size`` counts in a message with null key and null value, by magic."""
+
+
+class LegacyMessage(NamedTuple):
+    """One message, or wrapper, without its key and value."""
+
+    offset: int
+    """Of the message, or of the last message in a wrapper."""
+    size: int
+    """Bytes after this field; the whole message is ``size_bytes``."""
+    crc: int
+    magic: int
+    attributes: int
+    timestamp: int
+    """Milliseconds; the largest in a wrapper; ``NO_TIMESTAMP`` in magic 0."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes from the offset to the end of the value."""
+        return LOG_OVERHEAD + self.size
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the message wraps others."""
+        return bool(self.attributes & COMPRESSION_MASK)
+
+
+def read_legacy_message(buffer: Buffer, position: int = 0, *, at: int = 0) -> LegacyMessage:
+    """Return the message at ``position`` of ``buffer``; key and value are left untouched and need not be there.
+
+    Args:
+        buffer: bytes of a segment; 26 from ``position`` on always suffice, 18 for magic 0.
+        position: byte offset of the message within ``buffer``.
+        at: file position of ``buffer[0]``, for messages.
+
+    Raises:
+        FormatError: too few bytes, another magic, or a size or offset no message can have.
+
+    """
+    here = at + position
+    _check_room(buffer, position, HEADER.size, here)
+    offset, size, crc, magic, attributes = HEADER.unpack_from(buffer, position)
+    if magic not in MIN_SIZES:
+        raise FormatError("message magic", position=here + MAGIC_POSITION, expected="0 or 1", found=magic)
+    if size < MIN_SIZES[magic]:
+        raise FormatError("message size", position=here + SIZE_POSITION, expected=f"at least {MIN_SIZES[magic]}",
+                          found=size)  # fmt: skip
+    if offset < 0:
+        raise FormatError("message offset", position=here, expected="0 or more", found=offset)
+    return LegacyMessage(offset, size, crc, magic, attributes, _read_timestamp(buffer, position, magic, here))
+
+
+def write_legacy_message(
+    *,
+    offset: int,
+    magic: int,
+    key: bytes | None,
+    value: bytes | None,
+    timestamp: int = NO_TIMESTAMP,
+    attributes: int = 0,
+) -> bytes:
+    """Return a whole message with its checksum; ``timestamp`` is left out of magic 0.
+
+    For a wrapper, name the codec in ``attributes``, leave the key null and give the compressed inner set as the value:
+    inner offsets are absolute in magic 0 and count from 0 in magic 1, ``offset`` is that of the last inner message.
+    """
+    stamp = TIMESTAMP.pack(timestamp) if magic == MAGIC_V1 else b""
+    body = struct.pack(">bb", magic, attributes) + stamp + _sized(key) + _sized(value)
+    size = MAGIC_POSITION - LOG_OVERHEAD + len(body)
+    return struct.pack(">qiI", offset, size, zlib.crc32(body)) + body
+
+
+def check_legacy_crc(message: Buffer, *, at: int = 0) -> None:
+    """Compare the CRC-32 of a whole message with the one it carries.
+
+    Raises:
+        FormatError: they differ; ``at`` is the file position of the message.
+
+    """
+    view = memoryview(message)
+    carried = int.from_bytes(view[CRC_POSITION:MAGIC_POSITION], "big")
+    computed = zlib.crc32(view[MAGIC_POSITION:])
+    if carried != computed:
+        raise FormatError("message checksum (CRC-32)", position=at, expected=f"{carried:08x}", found=f"{computed:08x}")
+
+
+def _read_timestamp(buffer: Buffer, position: int, magic: int, here: int) -> int:
+    if magic == MAGIC_V0:
+        return NO_TIMESTAMP
+    _check_room(buffer, position, HEADER.size + TIMESTAMP.size, here)
+    return int(TIMESTAMP.unpack_from(buffer, position + HEADER.size)[0])
+
+
+def _check_room(buffer: Buffer, position: int, size: int, here: int) -> None:
+    if len(buffer) - position < size:
+        raise FormatError("message header cut short", position=here, expected=f"{size} bytes",
+                          found=len(buffer) - position)  # fmt: skip
+
+
+def _sized(field: bytes | None) -> bytes:
+    return LENGTH.pack(-1) if field is None else LENGTH.pack(len(field)) + field

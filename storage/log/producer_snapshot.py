@@ -1,0 +1,253 @@
+"""Producer snapshots: what a broker knows of each producer at a segment boundary, as ``<offset, 20 digits>.snapshot``.
+
+Ten bytes of header and 46 per entry, the same from Kafka 0.11 on. ``N.snapshot`` speaks of everything below offset N. A
+broker writes entries in the order of a hash table; we write them by producer id, so that equal states are equal bytes.
+A file may hold tens of millions of entries: beside the plain codec stands one of numpy arrays, and storing streams.
+
+Source: KIP-98; ``ProducerStateManager.readSnapshot`` and ``writeSnapshot`` in Kafka's storage module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice, pairwise, starmap
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.crc32c import Buffer, crc32c
+from storage.errors import FormatError, in_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+VERSION: Final = 1
+HEADER: Final = struct.Struct(">hIi")
+"""Big endian, 10 bytes: version, CRC-32C of all that follows it, number of entries."""
+ENTRY: Final = struct.Struct(">qhiqiqiq")
+"""Big endian, 46 bytes: the fields of ``ProducerEntry`` in order."""
+CRC_POSITION: Final = 2
+COUNT_POSITION: Final = 6
+"""The checksum covers everything from here on, so bytes after the last entry spoil it."""
+
+NO_LAST_OFFSET: Final = -1
+"""No data batch is known at the producer's epoch; ``last_sequence`` is -1 then, and ``offset_delta`` 0."""
+NO_OPEN_TRANSACTION: Final = -1
+
+CHUNK_ENTRIES: Final = 16_384
+"""Entries on their way to a file at a time."""
+READ_BLOCK_BYTES: Final = 1 << 20
+
+
+class ProducerEntry(NamedTuple):
+    """One producer as it stands on disk, where -1 is none. A ``NamedTuple`` because there may be millions."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    """Of the last data batch at this epoch, or -1."""
+    last_offset: int
+    """Of the same batch, or ``NO_LAST_OFFSET``."""
+    offset_delta: int
+    """Last minus first offset of the same batch; 0 without one."""
+    timestamp: int
+    """Milliseconds: largest of the last data batch, or that of a marker that came later."""
+    coordinator_epoch: int
+    """Of the last marker, or -1."""
+    current_txn_first_offset: int
+    """Of the open transaction, or ``NO_OPEN_TRANSACTION``."""
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether a transaction awaits its marker; such an entry never expires."""
+        return self.current_txn_first_offset != NO_OPEN_TRANSACTION
+
+
+ENTRY_DTYPE: Final = np.dtype([
+    ("producer_id", ">i8"),
+    ("producer_epoch", ">i2"),
+    ("last_sequence", ">i4"),
+    ("last_offset", ">i8"),
+    ("offset_delta", ">i4"),
+    ("timestamp", ">i8"),
+    ("coordinator_epoch", ">i4"),
+    ("current_txn_first_offset", ">i8"),
+])  # fmt: skip
+"""``ENTRY`` for numpy: big endian and packed, so that a file's bytes are an array as they stand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotDigest:
+    """What identifies a snapshot file as it was stored."""
+
+    size_bytes: int
+    crc32c: int
+    """Of the whole file, as an object store sees it: not the one that the header carries."""
+    sha256: str
+    """Of the whole file, in hexadecimal."""
+
+
+def read_snapshot(buffer: Buffer) -> dict[int, ProducerEntry]:
+    """Return the entries of a whole snapshot file by producer id, in the order of the file.
+
+    Should a producer id come twice, the later entry wins, as it does when a broker loads the file.
+
+    Raises:
+        FormatError: another version, length or checksum than a broker would accept.
+
+    """
+    _check(buffer)
+    entries = map(ProducerEntry._make, ENTRY.iter_unpack(memoryview(buffer)[HEADER.size :]))
+    return {entry.producer_id: entry for entry in entries}
+
+
+def read_snapshot_array(buffer: Buffer) -> npt.NDArray[np.void]:
+    """Return the entries of a whole snapshot file as an array of ``ENTRY_DTYPE`` over ``buffer`` itself.
+
+    Nothing is copied, nothing is reordered, and a producer id that comes twice is there twice.
+
+    Raises:
+        FormatError: another version, length or checksum than a broker would accept.
+
+    """
+    _check(buffer)
+    return np.frombuffer(buffer, dtype=ENTRY_DTYPE, offset=HEADER.size)
+
+
+def snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
+    """Return a whole snapshot file in canonical order: by producer id, each of which may come once."""
+    ordered = sorted(entries)
+    for before, after in pairwise(ordered):
+        if before.producer_id == after.producer_id:
+            raise AssertionError(f"producer id {after.producer_id} comes twice")
+    covered = struct.pack(">i", len(ordered)) + b"".join(starmap(ENTRY.pack, ordered))
+    return struct.pack(">hI", VERSION, crc32c(covered)) + covered
+
+
+def load_snapshot(path: Path) -> dict[int, ProducerEntry]:
+    """Return the entries of the snapshot file at ``path`` by producer id.
+
+    Raises:
+        FormatError: as ``read_snapshot``, with the name of the file.
+        OSError: the file cannot be read.
+
+    """
+    data = path.read_bytes()
+    with in_file(path):
+        return read_snapshot(data)
+
+
+def store_snapshot(path: Path, entries: Iterable[ProducerEntry], count: int) -> SnapshotDigest:
+    """Write ``count`` entries, which come by rising producer id, to ``path``: all of them, durably, or nothing.
+
+    A few thousand entries are held at a time. They go to ``<path>.tmp``, which a crash may leave behind and which
+    brokers ignore; the rename comes after the data is on disk.
+
+    Raises:
+        AssertionError: the entries are out of order, or not ``count``.
+        OSError: the file cannot be written; ``path`` is as it was, and no temporary file remains.
+
+    """
+    return store_snapshot_arrays(path, _arrays(entries), count)
+
+
+def store_snapshot_arrays(path: Path, arrays: Iterable[npt.NDArray[np.void]], count: int) -> SnapshotDigest:
+    """Do as ``store_snapshot`` with entries that come as arrays of ``ENTRY_DTYPE``, of any lengths."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        with temporary.open("w+b") as file:
+            _write(file, arrays, count)
+            digest = _digest(file)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_directory(path.parent)
+    return digest
+
+
+def _check(buffer: Buffer) -> None:
+    # The length goes before the checksum: that bytes are missing, or follow, says more than that a sum is wrong.
+    size = len(buffer)
+    if size < HEADER.size:
+        raise FormatError("producer snapshot header cut short", position=size, expected=f"{HEADER.size} bytes",
+                          found=f"{size} bytes")  # fmt: skip
+    version, carried, count = HEADER.unpack_from(buffer)
+    if version != VERSION:
+        raise FormatError("producer snapshot version", position=0, expected=VERSION, found=version)
+    if count < 0:
+        raise FormatError("producer snapshot entry count", position=COUNT_POSITION, expected="0 or more", found=count)
+    whole = HEADER.size + count * ENTRY.size
+    if size != whole:
+        raise FormatError("producer snapshot length", position=min(size, whole),
+                          expected=f"{whole} bytes for {count} entries", found=f"{size} bytes")  # fmt: skip
+    computed = crc32c(memoryview(buffer)[COUNT_POSITION:])
+    if carried != computed:
+        raise FormatError("producer snapshot checksum (CRC-32C)", position=CRC_POSITION, expected=f"{carried:08x}",
+                          found=f"{computed:08x}")  # fmt: skip
+
+
+def _arrays(entries: Iterable[ProducerEntry]) -> Iterator[npt.NDArray[np.void]]:
+    remaining = iter(entries)
+    while chunk := list(islice(remaining, CHUNK_ENTRIES)):
+        yield np.array(chunk, dtype=ENTRY_DTYPE)
+
+
+def _write(file: BinaryIO, arrays: Iterable[npt.NDArray[np.void]], count: int) -> None:
+    """Write header and entries; the checksum, known last, goes back into its place."""
+    unsealed = HEADER.pack(VERSION, 0, count)
+    file.write(unsealed)
+    checksum = crc32c(unsealed[COUNT_POSITION:])
+    written = 0
+    for array in _checked_order(arrays):
+        data = array.tobytes()
+        checksum = crc32c(data, checksum)
+        file.write(data)
+        written += len(array)
+    if written != count:
+        raise AssertionError(f"{written} entries came, {count} were announced")
+    file.seek(CRC_POSITION)
+    file.write(checksum.to_bytes(COUNT_POSITION - CRC_POSITION, "big"))
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _checked_order(arrays: Iterable[npt.NDArray[np.void]]) -> Iterator[npt.NDArray[np.void]]:
+    last: int | None = None
+    for array in arrays:
+        if array.dtype != ENTRY_DTYPE:
+            raise AssertionError(f"entries of {array.dtype} instead of {ENTRY_DTYPE}")
+        if not len(array):
+            continue
+        producer_ids = array["producer_id"]
+        if np.any(producer_ids[1:] <= producer_ids[:-1]) or (last is not None and producer_ids[0] <= last):
+            raise AssertionError("entries do not come by rising producer id")
+        last = int(producer_ids[-1])
+        yield array
+
+
+def _digest(file: BinaryIO) -> SnapshotDigest:
+    # Read once more, since the patched checksum stands before everything that was already written.
+    file.seek(0)
+    checksum, sha256, size_bytes = 0, hashlib.sha256(), 0
+    while block := file.read(READ_BLOCK_BYTES):
+        checksum = crc32c(block, checksum)
+        sha256.update(block)
+        size_bytes += len(block)
+    return SnapshotDigest(size_bytes=size_bytes, crc32c=checksum, sha256=sha256.hexdigest())
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

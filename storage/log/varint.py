@@ -1,0 +1,59 @@
+"""Variable-length integers as records of magic 2 use them: base 128, least significant group first, zigzag signed.
+
+Source: ``ByteUtils.readVarint`` and ``readVarlong`` in Kafka's clients module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from storage.errors import FormatError
+
+if TYPE_CHECKING:
+    from storage.crc32c import Buffer
+
+
+def read_varint(buffer: Buffer, position: int, *, at: int = 0) -> tuple[int, int]:
+    """Return the 32-bit integer at ``position`` of ``buffer``, and the position after it.
+
+    Raises:
+        FormatError: the integer is cut short or does not fit; ``at`` is the file position of ``buffer[0]``.
+
+    """
+    return _read(buffer, position, at, bits=32)
+
+
+def read_varlong(buffer: Buffer, position: int, *, at: int = 0) -> tuple[int, int]:
+    """Return the 64-bit integer at ``position`` of ``buffer``, and the position after it.
+
+    Raises:
+        FormatError: the integer is cut short or does not fit; ``at`` is the file position of ``buffer[0]``.
+
+    """
+    return _read(buffer, position, at, bits=64)
+
+
+def write_varint(value: int) -> bytes:
+    """Return ``value`` in its shortest form, which is the same for 32 and 64 bits."""
+    rest = value << 1 if value >= 0 else (-value << 1) - 1
+    groups = bytearray()
+    while rest > 0x7F:  # noqa: PLR2004 - seven bits to a byte, the eighth says that more follow
+        groups.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    groups.append(rest)
+    return bytes(groups)
+
+
+def _read(buffer: Buffer, position: int, at: int, *, bits: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, bits, 7):
+        here = position + shift // 7
+        if here >= len(buffer):
+            raise FormatError("variable-length integer cut short", position=at + here, expected="another byte")
+        byte = buffer[here]
+        value |= (byte & 0x7F) << shift
+        if byte == byte & 0x7F:
+            if value >> bits:
+                break
+            return value >> 1 ^ -(value & 1), here + 1
+    raise FormatError("variable-length integer", position=at + position, expected=f"at most {bits} bits")
