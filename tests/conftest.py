@@ -1,0 +1,44 @@
+"""What every test may ask for: logs of real brokers, to read or to change."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixture_sets import FixtureSet, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def fixture_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], FixtureSet]]:
+    """Give the set of a name, unpacked once: all tests of the session share its files, so none may change them."""
+    into = tmp_path_factory.mktemp("fixture-sets")
+
+    @cache
+    def unpacked(name: str) -> FixtureSet:
+        return unpack(name, into)
+
+    yield unpacked
+    # pytest keeps the directories of three sessions; a killed broker's padded indexes are too large for that.
+    shutil.rmtree(into)
+
+
+@pytest.fixture
+def writable_copy(tmp_path: Path) -> Callable[[Path], Path]:
+    """Copy a file or directory of a fixture set, with its modification times, to where a test may change it."""
+
+    def copied(source: Path) -> Path:
+        target = tmp_path / source.name
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copy2(source, target)
+        return target
+
+    return copied

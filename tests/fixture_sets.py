@@ -1,0 +1,40 @@
+"""Logs that real brokers wrote, unpacked from ``tests/fixtures``; what each set is stands in the README there."""
+
+from __future__ import annotations
+
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ARCHIVES: Final = Path(__file__).parent / "fixtures"
+NAMES: Final = tuple(sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.glob("*.tar.xz")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixtureSet:
+    """One unpacked set."""
+
+    name: str
+    root: Path
+    """Holds ``data`` and ``expected``; some sets have ``metadata-dump.txt`` or ``remote`` besides."""
+
+    @property
+    def data(self) -> Path:
+        """One entry of ``log.dirs``, as the broker left it."""
+        return self.root / "data"
+
+    @property
+    def expected(self) -> Path:
+        """``<topic>-<partition>/<N>.snapshot``: every producer snapshot of the same broker, from before it was lost."""
+        return self.root / "expected"
+
+
+def unpack(name: str, into: Path) -> FixtureSet:
+    """Unpack the set ``name`` into the new directory ``into/name``; files get the modification times they had."""
+    if name not in NAMES:
+        raise LookupError(f"no fixture set {name!r}, there are {', '.join(NAMES)}")
+    root = into / name
+    with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
+        archive.extractall(root, filter="data")
+    return FixtureSet(name=name, root=root)
