@@ -129,7 +129,7 @@ def write_marker_batch(
 
 def _check_batch(batch: Buffer, header: RecordBatchHeader, at: int) -> None:
     if len(batch) != header.size_bytes:
-        raise FormatError("control batch cut short", position=at, expected=f"{header.size_bytes} bytes",
+        raise FormatError("control batch length", position=at, expected=f"{header.size_bytes} bytes",
                           found=len(batch))  # fmt: skip
     check_crc(batch, at=at)
     if not header.is_control:
