@@ -95,14 +95,12 @@ class FormatError(DataError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive pickling with its fields: it travels from Spark's workers to the driver."""
-        return (_rebuild_format_error, (self.what, self.position, self.expected, self.found, self.hint, self.file))
+        return (_restored_format_error, (self.__dict__,))
 
 
-def _rebuild_format_error(
-    what: str, position: int, expected: object, found: object, hint: str | None, file: str | None
-) -> FormatError:
-    error = FormatError(what, position=position, expected=expected, found=found, hint=hint)
-    error.file = file
+def _restored_format_error(fields: dict[str, object]) -> FormatError:
+    error = FormatError.__new__(FormatError, fields["what"])
+    error.__dict__.update(fields)
     return error
 
 

@@ -1,0 +1,185 @@
+"""From the state of a run at one boundary to the entries of its snapshot: what survives, what is sure, what is left out.
+
+A snapshot that is wrong is worse than none, so an entry is written only if what it inherits from before the run is
+known, or known not to exist. Three things may be missing of a producer that first appears inside the run:
+
+- its *batch*, when a marker came first: an entry without sequence at a live epoch would make the broker refuse the
+  producer's next batch as out of order;
+- its *transaction*, when transactional data came first: the transaction may have begun below the run;
+- its *coordinator epoch*, in the same case.
+
+Nothing is missing if the run starts where the log does (only a marker leaves its batch open there, when retention has
+cut the log), or if everything of the last ``ReplayRules.silence_ms`` before the first appearance has been read: a
+broker itself had nothing left of the producer by then. Data of epoch 0 that starts at sequence 0 has no past at all; at
+a later epoch it still shows where its transaction begins. Evidence of an open transaction settles the other two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from replay.partial_state import NONE, BoolArray
+from replay.plan import Coverage, spanning, standing
+from storage.log.producer_snapshot import ENTRY_DTYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from replay.header_scan import Array
+    from replay.plan import Boundary, PartitionPlan, Run
+    from storage.log.producer_snapshot import ProducerEntry
+
+
+class Unexplained(StrEnum):
+    """Why an entry cannot be vouched for."""
+
+    BATCH = "marker-without-earlier-batch"
+    TRANSACTION = "transaction-begun-before-the-window"
+    COORDINATOR = "coordinator-epoch-before-the-window"
+
+
+class LeftOut(NamedTuple):
+    """A producer that should have an entry and has none, because it would be a guess."""
+
+    producer_id: int
+    reason: Unexplained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryState:
+    """What is known at one boundary."""
+
+    entries: Array
+    """``producer_snapshot.ENTRY_DTYPE``, by producer id."""
+    left_out: tuple[LeftOut, ...]
+    unexplained_since_ms: int | None
+    """Oldest first appearance of a producer whose past is in doubt, for reaching back; None if all is explained."""
+
+
+def boundary_state(state: Array, plan: PartitionPlan, run: Run, boundary: Boundary, as_of_ms: int) -> BoundaryState:
+    """Return the entries at ``boundary`` of a run whose settled summary so far is ``state``."""
+    if boundary.coverage is Coverage.BEYOND_WINDOW:
+        return _beyond_window(state, plan, boundary)
+    rows = state[_survives(state, plan.rules.kept_after_ms(as_of_ms))]
+    entries = entries_of(rows)
+    doubt_batch, doubt_transaction, doubt_coordinator = _doubts(rows, plan, run)
+    settled = _settle_by_evidence(entries, rows, doubt_transaction | doubt_coordinator, plan, boundary)
+    doubt_transaction &= ~settled
+    doubt_coordinator &= ~settled
+    doubtful = doubt_batch | doubt_transaction | doubt_coordinator
+    # An unknown coordinator epoch alone harms nobody: once nothing more can be read, the entry is kept without one.
+    shown = _not_replayed(standing(plan.evidence, boundary.offset), state, rows["producer_id"][doubtful])
+    still_doubtful = doubtful & ~np.isin(rows["producer_id"], list(shown))
+    kept = ~(doubt_batch | doubt_transaction | np.isin(rows["producer_id"], list(shown)))
+    return BoundaryState(
+        entries=_with_entries(entries[kept], shown.values()),
+        left_out=_left_out(rows, doubt_batch & still_doubtful, doubt_transaction & still_doubtful),
+        unexplained_since_ms=_oldest(rows["first_timestamp"][still_doubtful]),
+    )
+
+
+def idle_state(plan: PartitionPlan, boundary: Boundary) -> BoundaryState:
+    """Return the entries at a boundary for which nothing was read: those that evidence shows to stand there."""
+    entries = _with_entries(np.zeros(0, dtype=ENTRY_DTYPE), standing(plan.evidence, boundary.offset).values())
+    return BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
+
+
+def entries_of(state: Array) -> Array:
+    """Return the entries of a settled summary that has nothing before it, whatever their age."""
+    entries = np.zeros(len(state), dtype=ENTRY_DTYPE)
+    for theirs, ours in _FIELDS:
+        entries[theirs] = state[ours]
+    return entries
+
+
+_FIELDS = (
+    ("producer_id", "producer_id"),
+    ("producer_epoch", "epoch"),
+    ("last_sequence", "last_sequence"),
+    ("last_offset", "last_offset"),
+    ("offset_delta", "offset_delta"),
+    ("timestamp", "timestamp"),
+    ("coordinator_epoch", "coordinator_epoch"),
+    ("current_txn_first_offset", "txn_first_offset"),
+)
+
+
+def _survives(state: Array, kept_after_ms: int) -> BoolArray:
+    survives: BoolArray = (state["txn_first_offset"] != NONE) | (state["timestamp"] > kept_after_ms)
+    return survives
+
+
+def _beyond_window(state: Array, plan: PartitionPlan, boundary: Boundary) -> BoundaryState:
+    """Keep the producers that evidence names, where their transactions are open: all others have expired by T."""
+    named = spanning(plan.evidence, boundary.offset)
+    stands = standing(plan.evidence, boundary.offset)
+    wanted = [pid for pid in named if pid not in stands]
+    rows = state[np.isin(state["producer_id"], wanted) & (state["txn_first_offset"] != NONE)]
+    entries = entries_of(rows)
+    for entry in entries:
+        entry["current_txn_first_offset"] = named[int(entry["producer_id"])]
+    _settle_by_evidence(entries, rows, np.ones(len(rows), dtype=bool), plan, boundary)
+    return BoundaryState(entries=_with_entries(entries, stands.values()), left_out=(), unexplained_since_ms=None)
+
+
+def _doubts(rows: Array, plan: PartitionPlan, run: Run) -> tuple[BoolArray, BoolArray, BoolArray]:
+    """Return which rows lack their batch, their transaction's beginning, and their coordinator epoch."""
+    marker_first = rows["first_is_marker"] & rows["one_epoch"] & ~rows["has_data"]
+    data_first = rows["first_is_transactional"] & ~rows["first_is_marker"] & (rows["first_marker_offset"] == NONE)
+    if run.seen_since_ms is None:
+        nothing = np.zeros(len(rows), dtype=bool)
+        cut_by_retention = plan.segments[0].base_offset > 0
+        return (marker_first if cut_by_retention else nothing), nothing, nothing
+    with_past = rows["first_timestamp"] - plan.rules.silence_ms < run.seen_since_ms
+    starts_at_zero = rows["first_sequence"] == 0
+    return (
+        marker_first & with_past,
+        data_first & with_past & ~starts_at_zero,
+        data_first & with_past & ~rows["coordinator_known"] & ~(starts_at_zero & (rows["first_epoch"] == 0)),
+    )
+
+
+def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Array) -> dict[int, ProducerEntry]:
+    """Return the entries that evidence shows of producers the replay has not seen, or is in doubt about."""
+    if not stands:
+        return {}
+    ids = np.array(sorted(stands))
+    unseen = ids[~np.isin(ids, state["producer_id"]) | np.isin(ids, doubtful)]
+    return {pid: stands[pid] for pid in unseen.tolist()}
+
+
+def _settle_by_evidence(
+    entries: Array, rows: Array, doubtful: BoolArray, plan: PartitionPlan, boundary: Boundary
+) -> BoolArray:
+    """Give doubtful entries the beginning and the coordinator epoch that a later snapshot shows for their transaction."""
+    settled = np.zeros(len(rows), dtype=bool)
+    shown = {seen.entry.producer_id: seen.entry for seen in plan.evidence.open if seen.spans(boundary.offset)}
+    for i in np.flatnonzero(doubtful & (rows["txn_first_offset"] != NONE)):
+        entry = shown.get(int(rows["producer_id"][i]))
+        if entry is not None and entry.current_txn_first_offset <= rows["txn_first_offset"][i]:
+            entries["current_txn_first_offset"][i] = entry.current_txn_first_offset
+            entries["coordinator_epoch"][i] = entry.coordinator_epoch
+            settled[i] = True
+    return settled
+
+
+def _with_entries(entries: Array, others: Iterable[ProducerEntry]) -> Array:
+    more = np.array([tuple(entry) for entry in others], dtype=ENTRY_DTYPE)
+    if not len(more):
+        return entries
+    joined = np.concatenate((entries, more))
+    return joined[np.argsort(joined["producer_id"])]
+
+
+def _left_out(rows: Array, batch: BoolArray, transaction: BoolArray) -> tuple[LeftOut, ...]:
+    found = [LeftOut(int(pid), Unexplained.BATCH) for pid in rows["producer_id"][batch]]
+    found += [LeftOut(int(pid), Unexplained.TRANSACTION) for pid in rows["producer_id"][transaction & ~batch]]
+    return tuple(sorted(found))
+
+
+def _oldest(timestamps: Array) -> int | None:
+    return int(timestamps.min()) if len(timestamps) else None

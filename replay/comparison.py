@@ -1,0 +1,120 @@
+"""What a snapshot that is there is worth, once a replay has told what belongs in it.
+
+A broker's own snapshot may rightly hold producers whose records are gone, may have dropped producers that its periodic
+check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). Everything
+else is a difference. Only entries that survive at T count, on both sides: what a loading broker drops harms nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replay.partial_state import NONE, BoolArray
+
+if TYPE_CHECKING:
+    from replay.header_scan import Array
+
+
+class Verdict(StrEnum):
+    """What a replay says of a snapshot that a broker wrote."""
+
+    PROVEN = "proven"
+    FALSE_EMPTY = "false-empty"
+    """Valid, no entries, though producers are alive below it."""
+    FALSE_PARTIAL = "false-partial"
+    """Valid, but producers are absent: what a broker writes after it went on from a false-empty one."""
+    DIFFERENT = "different"
+    """An entry contradicts the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Differences between a snapshot and the rebuilt entries, as producer ids, ascending."""
+
+    verdict: Verdict
+    missing: tuple[int, ...] = ()
+    different: tuple[int, ...] = ()
+    swept: tuple[int, ...] = ()
+    """Absent there because the broker had found them expired; rebuilt all the same, since that is not certain."""
+    coordinator_lost: tuple[int, ...] = ()
+    """Equal but for a coordinator epoch that the broker had forgotten by expiry."""
+    unrecorded: tuple[int, ...] = ()
+    """There without any record left in what was read."""
+
+
+_VALUE_FIELDS = (
+    "producer_epoch",
+    "last_sequence",
+    "last_offset",
+    "offset_delta",
+    "timestamp",
+    "current_txn_first_offset",
+)
+
+
+def compare(
+    existing: Array, rebuilt: Array, *, kept_after_ms: int, written_ms: int, expiration_ms: int, seen: Array
+) -> Comparison:
+    """Judge ``existing`` by ``rebuilt``, both ``producer_snapshot.ENTRY_DTYPE``.
+
+    Args:
+        existing: entries of the file, in any order.
+        rebuilt: by producer id; what a replay says belongs there at T.
+        kept_after_ms: idle entries up to this timestamp have expired at T.
+        written_ms: when the file was written, by its modification time.
+        expiration_ms: of the broker that wrote it.
+        seen: producer ids that the replay met, whether they survive or not.
+
+    """
+    ids, positions = np.unique(existing["producer_id"][::-1], return_index=True)
+    theirs = existing[::-1][positions]  # should an id come twice, the later entry wins
+    at = np.searchsorted(ids, rebuilt["producer_id"])
+    present = np.zeros(len(rebuilt), dtype=bool)
+    inside = at < len(ids)
+    present[inside] = ids[at[inside]] == rebuilt["producer_id"][inside]
+    ours, matched = rebuilt[present], theirs[at[present]]
+    equal = _equal_values(ours, matched)
+    lost = equal & (ours["coordinator_epoch"] != matched["coordinator_epoch"]) & (matched["coordinator_epoch"] == NONE)
+    equal &= lost | (ours["coordinator_epoch"] == matched["coordinator_epoch"])
+    absent = rebuilt[~present]
+    swept = _is_idle(absent) & (written_ms - absent["timestamp"] >= expiration_ms)
+    extra = theirs[~np.isin(ids, rebuilt["producer_id"])]
+    extra = extra[~_is_idle(extra) | (extra["timestamp"] > kept_after_ms)]
+    contradicted = np.isin(extra["producer_id"], seen)
+    missing, different = absent[~swept], np.concatenate((ours[~equal], extra[contradicted]))
+    return Comparison(
+        verdict=_verdict(len(existing), len(missing), len(different)),
+        missing=_ids(missing),
+        different=_ids(different),
+        swept=_ids(absent[swept]),
+        coordinator_lost=_ids(ours[lost]),
+        unrecorded=_ids(extra[~contradicted]),
+    )
+
+
+def _verdict(existing: int, missing: int, different: int) -> Verdict:
+    if different:
+        return Verdict.DIFFERENT
+    if missing:
+        return Verdict.FALSE_PARTIAL if existing else Verdict.FALSE_EMPTY
+    return Verdict.PROVEN
+
+
+def _equal_values(ours: Array, theirs: Array) -> BoolArray:
+    equal = np.ones(len(ours), dtype=bool)
+    for name in _VALUE_FIELDS:
+        equal &= ours[name] == theirs[name]
+    return equal
+
+
+def _is_idle(entries: Array) -> BoolArray:
+    idle: BoolArray = entries["current_txn_first_offset"] == NONE
+    return idle
+
+
+def _ids(entries: Array) -> tuple[int, ...]:
+    return tuple(sorted(entries["producer_id"].tolist()))

@@ -1,0 +1,119 @@
+"""What the small files beside the segments say, without reading a segment: timestamps and transactions.
+
+- ``.timeindex``: the largest timestamp of each closed segment.
+- ``.txnindex``: transactions that were aborted, with their first offset and the offset of their marker.
+- snapshots that exist: transactions that were open when they were written. Such an entry is believed, because it comes
+  from real batches; that a snapshot does *not* name a producer is not (``kafka-log-and-tiering`` knows of false empties).
+
+What cannot be read here is no fault of the log: the value is then unknown, and unknown means read more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replay.window import SegmentSpan
+from storage.errors import FormatError
+from storage.log.indexes import AbortedTxn, last_time_index_timestamp, read_transaction_index
+from storage.log.producer_snapshot import ProducerEntry, load_snapshot
+
+if TYPE_CHECKING:
+    from storage.log.log_dir import PartitionDir, Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A transaction that the snapshot at ``seen_at`` (an offset) shows as open."""
+
+    seen_at: int
+    entry: ProducerEntry
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of its first batch."""
+        return self.entry.current_txn_first_offset
+
+    def spans(self, offset: int) -> bool:
+        """Whether it was certainly open at ``offset``."""
+        return self.first_offset < offset <= self.seen_at
+
+    def stands_at(self, offset: int) -> bool:
+        """Whether the entry at ``offset`` was exactly this one: no batch of the producer came in between."""
+        return self.spans(offset) and self.entry.last_offset < offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Facts about one partition's transactions that need no replay."""
+
+    aborted: tuple[AbortedTxn, ...] = ()
+    open: tuple[OpenTransaction, ...] = ()
+    newest_snapshot: int | None = None
+    """Offset of the newest valid snapshot."""
+
+    def hanging_from_below(self, offset: int) -> list[OpenTransaction]:
+        """Return the transactions begun below ``offset`` that may still be open there.
+
+        A later snapshot without them would show that their marker came in between; there must be none.
+        """
+        newest = self.newest_snapshot or 0
+        return [seen for seen in self.open if seen.first_offset < offset and seen.seen_at >= min(offset, newest)]
+
+
+def segment_spans(partition: PartitionDir) -> tuple[SegmentSpan, ...]:
+    """Return the segments of ``partition`` with their largest timestamps."""
+    return tuple(
+        SegmentSpan(
+            locator=segment.path,
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
+            size_bytes=segment.size_bytes,
+            mtime_ms=segment.mtime_ns // 1_000_000,
+            largest_timestamp_ms=_largest_timestamp_ms(segment),
+        )
+        for segment in partition.segments
+    )
+
+
+def _largest_timestamp_ms(segment: Segment) -> int | None:
+    """Return the last time index entry; the file's time where the index is empty, as ``LogSegment`` does."""
+    if segment.is_active or segment.timeindex_bytes is None:
+        return None
+    if segment.timeindex_bytes == 0:
+        return segment.mtime_ns // 1_000_000
+    try:
+        timestamp = last_time_index_timestamp(segment.sibling("timeindex"))
+    except (FormatError, OSError):
+        return None
+    return timestamp if timestamp is not None and timestamp >= 0 else segment.mtime_ns // 1_000_000
+
+
+def load_evidence(partition: PartitionDir) -> Evidence:
+    """Read the transaction indexes and the snapshots of ``partition``."""
+    aborted = [txn for segment in partition.segments for txn in _aborted(segment)]
+    seen_open: dict[ProducerEntry, int] = {}
+    newest = None
+    for snapshot in partition.snapshots:
+        entries = _entries(snapshot.path)
+        newest = newest if entries is None else snapshot.offset
+        seen_open |= {entry: snapshot.offset for entry in entries or () if entry.has_open_transaction}
+    still_open = tuple(OpenTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items())
+    return Evidence(aborted=tuple(aborted), open=still_open, newest_snapshot=newest)
+
+
+def _aborted(segment: Segment) -> list[AbortedTxn]:
+    if not segment.txnindex_bytes:
+        return []
+    try:
+        return read_transaction_index(segment.sibling("txnindex").read_bytes())
+    except (FormatError, OSError):
+        return []
+
+
+def _entries(path: str) -> list[ProducerEntry] | None:
+    try:
+        return list(load_snapshot(Path(path)).values())
+    except (FormatError, OSError):
+        return None

@@ -1,0 +1,344 @@
+"""Columnar scan of a segment: batch headers in, one array row per event of a producer out.
+
+A segment is read in blocks into which batches rarely fit evenly; the hop from header to header is the only sequential
+step, everything after it is done on whole arrays. What comes out per chunk is what ``producer_state`` calls events
+(``EVENT_DTYPE``), with the facts that concern the segment as a whole beside them (``ScanFacts``).
+
+Damage is never skipped. A batch that runs past the end of the *active* segment ends it quietly, as Kafka's own reader
+does, and so do the zeros of a preallocated tail; in a closed segment both are damage, because nothing may follow the
+last whole batch there.
+
+Source: ``FileLogInputStream.nextBatch``; ``DefaultRecordBatch``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import FormatError, in_file
+from storage.log.control_record import ABORT, COMMIT, read_control_record
+from storage.log.message_set import read_legacy_message
+from storage.log.record_batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    MAX_SEQUENCE,
+    MIN_BATCH_LENGTH,
+    TRANSACTIONAL,
+    read_header,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage.source import RangeReader
+
+Array = npt.NDArray[np.void]
+"""A structured array; the dtype is named where it matters."""
+
+HEADER_DTYPE: Final = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("batch_length", ">i4"),
+        ("partition_leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("records_count", ">i4"),
+    ]
+)
+"""``record_batch.HEADER`` as columns."""
+
+EVENT_DTYPE: Final = np.dtype(
+    [
+        ("producer_id", "i8"),
+        ("offset", "i8"),
+        ("last_offset", "i8"),
+        ("timestamp", "i8"),
+        ("producer_epoch", "i2"),
+        ("base_sequence", "i4"),
+        ("last_sequence", "i4"),
+        ("coordinator_epoch", "i4"),
+        ("is_marker", "?"),
+        ("is_transactional", "?"),
+    ]
+)
+"""One data batch or marker of a producer. ``coordinator_epoch`` is meaningful for markers alone."""
+
+BLOCK_BYTES: Final = 1 << 20
+_LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
+_LENGTH_POSITION: Final = 8
+_SIZE_UP_TO_MAGIC: Final = 17
+_MIN_LEGACY_SIZE: Final = 14
+
+
+@dataclass(slots=True)
+class ScanFacts:
+    """What a scan learns about the segment besides its producers; grows while the scan runs."""
+
+    batches: int = 0
+    bytes_read: int = 0
+    end_offset: int = 0
+    """One past the last offset seen; the base offset while nothing was."""
+    end_position: int = 0
+    """Byte after the last whole batch."""
+    server_clock_ms: int = -1
+    """Newest marker timestamp or LogAppendTime; -1 if there was none."""
+    max_timestamp_ms: int = -1
+    compacted: bool = False
+    """A batch that only a cleaner leaves behind was seen: a delete horizon, or fewer records than offsets."""
+    leader_epochs: list[tuple[int, int]] = field(default_factory=list)
+    """(epoch, first offset) each time a higher leader epoch appears; legacy messages have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRange:
+    """A stretch of one segment that starts and ends at batch boundaries.
+
+    ``end`` is None for the end of the file.
+    """
+
+    locator: str
+    base_offset: int
+    next_base_offset: int | None
+    start: int = 0
+    end: int | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the log still grows here, so that a torn tail is no damage."""
+        return self.next_base_offset is None
+
+
+def scan(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Array]:
+    """Yield the events of ``segment`` in offset order, chunk by chunk; ``facts`` is complete when the scan ends.
+
+    Raises:
+        FormatError: damage, with file and position; what came before it has been yielded.
+
+    """
+    facts.end_offset = segment.base_offset
+    facts.end_position = segment.start
+    with in_file(segment.locator):
+        for block, at, positions in _blocks(reader, segment, facts):
+            if positions:
+                yield _events(block, at, positions, segment, facts)
+
+
+def _blocks(
+    reader: RangeReader, segment: SegmentRange, facts: ScanFacts
+) -> Iterator[tuple[memoryview, int, list[int]]]:
+    """Yield (block, its file position, batch starts in it); every listed batch is whole in the block, or v2 data."""
+    end = reader.size_bytes if segment.end is None else min(segment.end, reader.size_bytes)
+    at = segment.start
+    want = BLOCK_BYTES
+    while at < end:
+        block = memoryview(reader.read(at, min(want, end - at)))
+        facts.bytes_read += len(block)
+        starts, consumed = hop(block, at)
+        if consumed == 0 and at + len(block) < end and len(block) >= _SIZE_UP_TO_MAGIC:
+            want = _whole_batch(block, at, end)
+            if want <= len(block):
+                break
+            continue
+        yield block, at, starts
+        at += consumed
+        facts.end_position = at
+        if consumed == 0:
+            break
+        want = BLOCK_BYTES
+    if at < end:
+        _check_tail(reader, segment, at, end)
+
+
+def hop(block: memoryview, at: int) -> tuple[list[int], int]:
+    """Return where whole batches start in ``block`` and where the first that is not whole does.
+
+    Raises:
+        FormatError: a length that no batch can have, or an unknown magic.
+
+    """
+    starts: list[int] = []
+    position, end = 0, len(block)
+    length_and_magic = _LENGTH_AND_MAGIC.unpack_from
+    while end - position > _SIZE_UP_TO_MAGIC:
+        length, magic = length_and_magic(block, position + _LENGTH_POSITION)
+        if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH:
+            if length == 0 and _is_zero(block[position : position + _SIZE_UP_TO_MAGIC]):
+                break
+            _check_start(magic, length, at + position)
+        following = position + LOG_OVERHEAD + length
+        if following > end:
+            break
+        starts.append(position)
+        position = following
+    return starts, position
+
+
+def _check_start(magic: int, length: int, position: int) -> None:
+    if not 0 <= magic <= MAGIC_V2:
+        raise FormatError("record batch magic", position=position + MAGIC_POSITION, expected="0, 1 or 2", found=magic)
+    least = MIN_BATCH_LENGTH if magic == MAGIC_V2 else _MIN_LEGACY_SIZE
+    if length < least:
+        raise FormatError("record batch length", position=position + 8, expected=f"at least {least}", found=length)
+
+
+def _is_zero(data: memoryview) -> bool:
+    return not any(data)
+
+
+def _whole_batch(block: memoryview, at: int, end: int) -> int:
+    """Return how many bytes the batch at the start of ``block`` needs; no more than there are before ``end``."""
+    length: int = _LENGTH_AND_MAGIC.unpack_from(block, _LENGTH_POSITION)[0]
+    return min(LOG_OVERHEAD + length, end - at)
+
+
+def _check_tail(reader: RangeReader, segment: SegmentRange, at: int, end: int) -> None:
+    if segment.end is not None:
+        raise FormatError("a batch crosses the end of its split", position=at, expected=f"a batch that ends by {end}")
+    if not segment.is_active:
+        raise FormatError(
+            "bytes after the last whole batch of a closed segment",
+            position=at,
+            expected=f"the segment to end here, or a batch that ends by {end}",
+            found=f"{reader.size_bytes - at} bytes more",
+            hint="the segment is cut short or damaged; restore it from another replica",
+        )
+
+
+def _events(block: memoryview, at: int, starts: list[int], segment: SegmentRange, facts: ScanFacts) -> Array:
+    headers, positions = _headers(block, at, starts, segment, facts)
+    _note_facts(headers, positions, at, segment, facts)
+    is_control = (headers["attributes"] & CONTROL) != 0
+    has_producer = headers["producer_id"] >= 0
+    events = _data_events(headers)
+    keep = has_producer & ~is_control
+    for i in np.flatnonzero(is_control & has_producer):
+        marker = _marker(block, at, int(positions[i]))
+        if marker is not None:
+            events["coordinator_epoch"][i], events["timestamp"][i] = marker
+            facts.server_clock_ms = max(facts.server_clock_ms, marker[1])
+            keep[i] = True
+    events["is_marker"] = is_control
+    kept: Array = events[keep]
+    return kept
+
+
+def _headers(
+    block: memoryview, at: int, starts: list[int], segment: SegmentRange, facts: ScanFacts
+) -> tuple[Array, npt.NDArray[np.int64]]:
+    """Gather the v2 headers at ``starts`` and check the offsets of all entries, legacy ones included."""
+    positions = np.array(starts, dtype=np.int64)
+    buffer = np.frombuffer(block, dtype=np.uint8)
+    is_v2 = buffer[positions + MAGIC_POSITION] == MAGIC_V2
+    v2 = positions[is_v2]
+    packed = buffer[v2[:, None] + np.arange(HEADER.size)]
+    headers = packed.view(HEADER_DTYPE).reshape(-1)
+    firsts = np.empty(len(positions), dtype=np.int64)
+    lasts = np.empty(len(positions), dtype=np.int64)
+    firsts[is_v2] = headers["base_offset"]
+    lasts[is_v2] = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
+    for i in np.flatnonzero(~is_v2):
+        message = read_legacy_message(block, int(positions[i]), at=at)
+        # A compressed wrapper carries its last offset alone, so nothing is known of its first.
+        firsts[i] = lasts[i] = message.offset
+        facts.max_timestamp_ms = max(facts.max_timestamp_ms, message.timestamp)
+    _check_offsets(firsts, lasts, positions + at, segment, facts.end_offset)
+    facts.batches += len(positions)
+    if len(lasts):
+        facts.end_offset = int(lasts[-1]) + 1
+    return headers, v2
+
+
+def _check_offsets(
+    firsts: npt.NDArray[np.int64],
+    lasts: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    segment: SegmentRange,
+    expected: int,
+) -> None:
+    """Offsets are outside every checksum; that they rise, and stay within the segment, is what vouches for them."""
+    floors = np.empty_like(firsts)
+    floors[0] = expected
+    floors[1:] = lasts[:-1] + 1
+    ceiling = np.iinfo(np.int64).max if segment.next_base_offset is None else segment.next_base_offset
+    bad = np.flatnonzero((firsts < floors) | (lasts < firsts) | (lasts >= ceiling))
+    if len(bad):
+        i = int(bad[0])
+        upper = "" if segment.next_base_offset is None else f" and below {segment.next_base_offset}"
+        raise FormatError(
+            "record batch offsets",
+            position=int(positions[i]),
+            expected=f"rising offsets, at least {int(floors[i])}{upper}",
+            found=f"{int(firsts[i])} to {int(lasts[i])}",
+        )
+
+
+def _note_facts(
+    headers: Array, positions: npt.NDArray[np.int64], at: int, segment: SegmentRange, facts: ScanFacts
+) -> None:
+    if not len(headers):
+        return
+    attributes = headers["attributes"]
+    facts.max_timestamp_ms = max(facts.max_timestamp_ms, int(headers["max_timestamp"].max()))
+    appended = (attributes & LOG_APPEND_TIME) != 0
+    if appended.any():
+        facts.server_clock_ms = max(facts.server_clock_ms, int(headers["max_timestamp"][appended].max()))
+    thinned = headers["records_count"] != headers["last_offset_delta"].astype(np.int64) + 1
+    facts.compacted = facts.compacted or bool((thinned | ((attributes & DELETE_HORIZON) != 0)).any())
+    _note_leader_epochs(headers, facts)
+
+
+def _note_leader_epochs(headers: Array, facts: ScanFacts) -> None:
+    epochs = headers["partition_leader_epoch"]
+    newest = facts.leader_epochs[-1][0] if facts.leader_epochs else -1
+    running = np.maximum.accumulate(np.concatenate(([newest], epochs)))
+    for i in np.flatnonzero(running[1:] > running[:-1]):
+        facts.leader_epochs.append((int(epochs[i]), int(headers["base_offset"][i])))
+
+
+def _data_events(headers: Array) -> Array:
+    events = np.zeros(len(headers), dtype=EVENT_DTYPE)
+    delta = headers["last_offset_delta"].astype(np.int64)
+    base_sequence = headers["base_sequence"].astype(np.int64)
+    last_sequence = base_sequence + delta
+    last_sequence = np.where(last_sequence > MAX_SEQUENCE, last_sequence - MAX_SEQUENCE - 1, last_sequence)
+    events["producer_id"] = headers["producer_id"]
+    events["offset"] = headers["base_offset"]
+    events["last_offset"] = headers["base_offset"] + delta
+    events["timestamp"] = headers["max_timestamp"]
+    events["producer_epoch"] = headers["producer_epoch"]
+    events["base_sequence"] = base_sequence
+    events["last_sequence"] = np.where(base_sequence == -1, -1, last_sequence)
+    events["coordinator_epoch"] = -1
+    events["is_transactional"] = (headers["attributes"] & TRANSACTIONAL) != 0
+    return events
+
+
+def _marker(block: memoryview, at: int, position: int) -> tuple[int, int] | None:
+    """Return (coordinator epoch, timestamp) of the marker at ``position``; None if the cleaner has emptied it."""
+    header = read_header(block, position, at=at)
+    record = read_control_record(block[position : position + header.size_bytes], header, at=at + position)
+    if record is None:
+        return None
+    if record.type not in (ABORT, COMMIT):
+        raise FormatError(
+            "control record type of a producer", position=at + position, expected="0 (abort) or 1 (commit)",
+            found=record.type,
+        )  # fmt: skip
+    return record.coordinator_epoch, record.timestamp

@@ -1,0 +1,268 @@
+"""The mergeable summary: what a run of batches does to each producer, whatever was there before.
+
+The state of one producer after a run of batches is a function of the state before it, and that function has a small
+closed form, one row of ``SUMMARY_DTYPE``:
+
+- the last data batch since the epoch last changed; or "inherit", while every batch so far had one epoch and none had
+  data (a marker of another epoch than the inherited one clears the inherited batch);
+- the coordinator epoch of the last marker, or "inherit";
+- the open transaction: "closed, and reopened at X or not" once a marker was seen, else "inherit, else X";
+- what happened first (for rebirth at a seam, and to tell whether history before the run is needed);
+- where non-transactional data met an open transaction, or would meet an inherited one.
+
+Such functions compose (``compose``), and composition is associative, so splits are summarised in parallel in any order
+and the state at *every* segment boundary comes from one ordered pass over summaries. A state is itself a summary: that of
+the log so far. Empty runs are empty arrays, the neutral element.
+
+Rebirth (see ``producer_state``) touches the coordinator epoch alone, and depends on the newest server clock of the
+segment, which is known when the segment ends. Until then it is pending: ``reborn_if`` is the clock reading from which
+the producer counts as reborn since its last marker. ``settle`` decides at the end of each segment.
+
+Arrays are sorted by producer id, each id at most once. ``producer_state.ProducerStates`` is the oracle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from replay.header_scan import Array
+
+NONE: Final = -1
+"""No offset, no epoch, no timestamp: as Kafka writes it."""
+NEVER: Final = np.iinfo(np.int64).max
+"""``reborn_if`` when no rebirth is in question."""
+
+SUMMARY_DTYPE: Final = np.dtype(
+    [
+        ("producer_id", "i8"),
+        # the first event of the run
+        ("first_offset", "i8"),
+        ("first_timestamp", "i8"),
+        ("first_sequence", "i4"),
+        ("first_epoch", "i2"),
+        ("first_is_marker", "?"),
+        ("first_is_transactional", "?"),
+        ("first_marker_offset", "i8"),
+        ("first_data_offset", "i8"),
+        # what an entry is made of
+        ("epoch", "i2"),
+        ("one_epoch", "?"),
+        ("has_data", "?"),
+        ("last_sequence", "i4"),
+        ("last_offset", "i8"),
+        ("offset_delta", "i4"),
+        ("timestamp", "i8"),
+        ("coordinator_known", "?"),
+        ("coordinator_epoch", "i4"),
+        ("reborn_if", "i8"),
+        # the transaction
+        ("closed", "?"),
+        ("txn_first_offset", "i8"),
+        ("illegal_if_open", "i8"),
+        ("illegal_offset", "i8"),
+    ]
+)
+"""One row per producer. ``closed``: a marker was seen. ``has_data``: since the epoch last changed.
+``txn_first_offset``: first transactional data since the last marker, or since the start. ``illegal_if_open``: first
+non-transactional data that is illegal if the run began inside a transaction; ``illegal_offset``: the first that is
+illegal in any case."""
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def empty() -> Array:
+    """Return the summary of no batches at all."""
+    return np.zeros(0, dtype=SUMMARY_DTYPE)
+
+
+def summarise(events: Array, certain_silence_ms: int) -> Array:
+    """Return the summary of ``events`` (``header_scan.EVENT_DTYPE``, in offset order, all of one segment).
+
+    ``certain_silence_ms`` is expiration plus check interval (``producer_state.Expiry``).
+    """
+    if not len(events):
+        return empty()
+    runs = _Runs(events[np.argsort(events["producer_id"], kind="stable")])
+    out = np.zeros(len(runs.first), dtype=SUMMARY_DTYPE)
+    out["producer_id"] = runs.events["producer_id"][runs.first]
+    _fill_first(out, runs)
+    _fill_last_batch(out, runs)
+    _fill_transaction(out, runs)
+    _fill_rebirth(out, runs, certain_silence_ms)
+    return out
+
+
+class _Runs:
+    """Events grouped by producer, with the running positions that the rules ask for.
+
+    A position is an index into the grouped events; -1, or one before the group, means that there is none.
+    """
+
+    def __init__(self, events: Array) -> None:
+        ids = events["producer_id"]
+        self.events = events
+        self.index = np.arange(len(events))
+        self.starts = np.concatenate(([True], ids[1:] != ids[:-1]))
+        self.first = np.flatnonzero(self.starts)
+        self.last = np.concatenate((self.first[1:], [len(events)])) - 1
+        self.group = np.cumsum(self.starts) - 1
+        self.group_start = self.first[self.group]
+        self.is_marker = events["is_marker"]
+        self.is_txn_data = events["is_transactional"] & ~self.is_marker
+        self.is_plain_data = ~events["is_transactional"] & ~self.is_marker
+        marker_before = self._latest_before(self.is_marker)
+        txn_before = self._latest_before(self.is_txn_data)
+        self.closed_before = marker_before >= self.group_start
+        self.open_before = txn_before > np.maximum(marker_before, self.group_start - 1)
+
+    def _latest_before(self, mask: BoolArray) -> IntArray:
+        """Return, for each event, the position of the latest one before it in ``mask`` (of any producer)."""
+        latest = np.maximum.accumulate(np.where(mask, self.index, -1))
+        return np.concatenate(([-1], latest[:-1]))
+
+    def latest(self, mask: BoolArray) -> IntArray:
+        """Return, for each producer, the position of its last event in ``mask``, or -1."""
+        return np.maximum.reduceat(np.where(mask, self.index, -1), self.first)
+
+    def earliest(self, mask: BoolArray, field: str = "offset") -> IntArray:
+        """Return, for each producer, ``field`` of its first event in ``mask``, or -1."""
+        missing = len(self.index)
+        found = np.minimum.reduceat(np.where(mask, self.index, missing), self.first)
+        values = np.append(self.events[field].astype(np.int64), NONE)
+        return values[found]
+
+
+def _fill_first(out: Array, runs: _Runs) -> None:
+    first = runs.events[runs.first]
+    out["first_offset"] = first["offset"]
+    out["first_timestamp"] = first["timestamp"]
+    out["first_sequence"] = first["base_sequence"]
+    out["first_epoch"] = first["producer_epoch"]
+    out["first_is_marker"] = first["is_marker"]
+    out["first_is_transactional"] = first["is_transactional"]
+    out["first_marker_offset"] = runs.earliest(runs.is_marker)
+    out["first_data_offset"] = runs.earliest(~runs.is_marker)
+
+
+def _fill_last_batch(out: Array, runs: _Runs) -> None:
+    events = runs.events
+    last = events[runs.last]
+    epochs = events["producer_epoch"]
+    changed = ~runs.starts & np.concatenate(([False], epochs[1:] != epochs[:-1]))
+    changed_at = np.maximum(runs.latest(changed), runs.first)
+    data_at = runs.latest(~runs.is_marker)
+    batch = events[data_at]
+    has_data = data_at >= changed_at
+    out["epoch"] = last["producer_epoch"]
+    out["one_epoch"] = changed_at == runs.first
+    out["has_data"] = has_data
+    out["last_sequence"] = np.where(has_data, batch["last_sequence"], NONE)
+    out["last_offset"] = np.where(has_data, batch["last_offset"], NONE)
+    out["offset_delta"] = np.where(has_data, batch["last_offset"] - batch["offset"], 0)
+    out["timestamp"] = last["timestamp"]
+
+
+def _fill_transaction(out: Array, runs: _Runs) -> None:
+    marker_at = runs.latest(runs.is_marker)
+    out["closed"] = marker_at >= 0
+    since_marker = runs.index > marker_at[runs.group]
+    out["txn_first_offset"] = runs.earliest(runs.is_txn_data & since_marker)
+    out["illegal_if_open"] = runs.earliest(runs.is_plain_data & ~runs.closed_before & ~runs.open_before)
+    out["illegal_offset"] = runs.earliest(runs.is_plain_data & runs.open_before)
+
+
+def _fill_rebirth(out: Array, runs: _Runs, certain_silence_ms: int) -> None:
+    events = runs.events
+    marker_at = runs.latest(runs.is_marker)
+    out["coordinator_known"] = marker_at >= 0
+    out["coordinator_epoch"] = np.where(marker_at >= 0, events["coordinator_epoch"][marker_at], NONE)
+    previous = np.concatenate(([NONE], events["timestamp"][:-1]))
+    reborn_if = _reborn_if(previous, events["timestamp"], certain_silence_ms)
+    in_question = ~runs.starts & ~runs.is_marker & ~runs.open_before & (runs.index > marker_at[runs.group])
+    out["reborn_if"] = np.minimum.reduceat(np.where(in_question, reborn_if, NEVER), runs.first)
+
+
+def _reborn_if(previous_ms: IntArray, timestamp_ms: IntArray, certain_silence_ms: int) -> IntArray:
+    """Return the server clock from which data at ``timestamp_ms`` after ``previous_ms`` is certainly a rebirth."""
+    # A client may claim any timestamp: near the end of int64 the sum would wrap round.
+    certain_at = np.minimum(previous_ms, NEVER - certain_silence_ms) + certain_silence_ms
+    return np.where((previous_ms >= 0) & (timestamp_ms >= certain_at), certain_at, NEVER)
+
+
+def compose(left: Array, right: Array, certain_silence_ms: int) -> Array:
+    """Return the summary of ``left`` followed by ``right``.
+
+    Where ``left`` ends a segment it must have been settled. Neither argument is changed.
+    """
+    if not len(left):
+        return right
+    if not len(right):
+        return left
+    at = np.searchsorted(left["producer_id"], right["producer_id"])
+    known = np.zeros(len(right), dtype=bool)
+    inside = at < len(left)
+    known[inside] = left["producer_id"][at[inside]] == right["producer_id"][inside]
+    joined = left.copy()
+    joined[at[known]] = _compose_rows(left[at[known]], right[known], certain_silence_ms)
+    return np.insert(joined, at[~known], right[~known]) if not known.all() else joined
+
+
+def _compose_rows(left: Array, right: Array, certain_silence_ms: int) -> Array:
+    out = right.copy()
+    for field in (name for name in SUMMARY_DTYPE.names or () if name.startswith("first_")):
+        out[field] = left[field]
+    for field in ("first_marker_offset", "first_data_offset"):
+        out[field] = np.where(left[field] == NONE, right[field], left[field])
+    _join_last_batch(out, left, right)
+    _join_transaction(out, left, right)
+    _join_coordinator(out, left, right, certain_silence_ms)
+    return out
+
+
+def _join_last_batch(out: Array, left: Array, right: Array) -> None:
+    same_epoch = right["one_epoch"] & (left["epoch"] == right["epoch"])
+    out["one_epoch"] = left["one_epoch"] & same_epoch
+    inherits = same_epoch & ~right["has_data"]
+    for field in ("has_data", "last_sequence", "last_offset", "offset_delta"):
+        out[field] = np.where(inherits, left[field], right[field])
+
+
+def _join_transaction(out: Array, left: Array, right: Array) -> None:
+    left_open = left["txn_first_offset"] != NONE
+    out["closed"] = left["closed"] | right["closed"]
+    out["txn_first_offset"] = np.where(
+        ~right["closed"] & left_open, left["txn_first_offset"], right["txn_first_offset"]
+    )
+    still_unknown = ~left["closed"] & ~left_open
+    later = np.where(still_unknown, right["illegal_if_open"], NONE)
+    out["illegal_if_open"] = np.where(left["illegal_if_open"] != NONE, left["illegal_if_open"], later)
+    met_open = np.where(left_open, right["illegal_if_open"], NONE)
+    later = np.where(met_open != NONE, met_open, right["illegal_offset"])
+    out["illegal_offset"] = np.where(left["illegal_offset"] != NONE, left["illegal_offset"], later)
+
+
+def _join_coordinator(out: Array, left: Array, right: Array, certain_silence_ms: int) -> None:
+    seam = _reborn_if(left["timestamp"], right["first_timestamp"], certain_silence_ms)
+    in_question = ~right["first_is_marker"] & (left["txn_first_offset"] == NONE)
+    pending = np.minimum(left["reborn_if"], np.where(in_question, seam, NEVER))
+    known = right["coordinator_known"]
+    out["coordinator_known"] = left["coordinator_known"] | known
+    out["coordinator_epoch"] = np.where(known, right["coordinator_epoch"], left["coordinator_epoch"])
+    out["reborn_if"] = np.where(known, right["reborn_if"], np.minimum(pending, right["reborn_if"]))
+
+
+def settle(summary: Array, server_clock_ms: int) -> Array:
+    """Decide the rebirths in question at the end of a segment, whose newest server clock is given (-1: it has none).
+
+    Changes ``summary`` in place and returns it.
+    """
+    reborn = summary["reborn_if"] <= server_clock_ms
+    summary["coordinator_known"][reborn] = True
+    summary["coordinator_epoch"][reborn] = NONE
+    summary["reborn_if"] = NEVER
+    return summary

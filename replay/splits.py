@@ -1,0 +1,115 @@
+"""Splits: the units of scanning, and what a scan of one gives to the ordered combine.
+
+A split is a whole segment, or a part of a large one, cut at batch boundaries. What leaves it are summaries, one per
+producer, and the facts that concern the segment: never a batch. Where the high watermark falls inside a split the
+summaries are given in two pieces, so that the state there is seen too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from replay import partial_state
+from replay.header_scan import Array, ScanFacts, SegmentRange, scan
+from storage.errors import FormatError, LogDirError, ResnapError
+from storage.source import open_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from replay.plan import PartitionPlan, Run
+
+CHUNK_EVENTS: Final = 1 << 17
+"""Events summarised at once: bounds the memory of a scan to some tens of MiB, whatever the segment's size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What one scan reads: a stretch of the segment at ``segment_index``, the ``part``-th of it."""
+
+    segment_index: int
+    part: int
+    range: SegmentRange
+    high_watermark: int | None = None
+    """Set where it falls inside the segment: the summaries are given apart below and from it on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSummary:
+    """What one scan found.
+
+    ``pieces`` has one summary, or two where the split is divided at the high watermark. ``error`` is damage, or a file
+    that could not be read; the summaries are then of what came before and must not be used.
+    """
+
+    segment_index: int
+    part: int
+    facts: ScanFacts
+    pieces: tuple[Array, ...]
+    error: ResnapError | None = field(default=None)
+
+
+def plan_splits(plan: PartitionPlan, run: Run) -> Iterator[Split]:
+    """Yield the splits of ``run`` in offset order, a segment each."""
+    for index in range(run.start, run.end):
+        segment = plan.segments[index]
+        inside = plan.high_watermark is not None and plan.high_watermark > segment.base_offset
+        if inside and segment.next_base_offset is not None:
+            inside = plan.high_watermark is not None and plan.high_watermark < segment.next_base_offset
+        yield Split(
+            segment_index=index,
+            part=0,
+            range=SegmentRange(
+                locator=segment.locator, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+            ),
+            high_watermark=plan.high_watermark if inside else None,
+        )
+
+
+def scan_split(split: Split, certain_silence_ms: int) -> SplitSummary:
+    """Read ``split`` and summarise it; damage and unreadable files are part of the answer, not an exception."""
+    facts = ScanFacts()
+    pieces: list[Array] = []
+    error: ResnapError | None = None
+    try:
+        with open_reader(split.range.locator) as reader:
+            below, above = partial_state.empty(), partial_state.empty()
+            for events in _gathered(scan(reader, split.range, facts)):
+                lower, upper = _divide(events, split.high_watermark)
+                below = _append(below, lower, certain_silence_ms)
+                above = _append(above, upper, certain_silence_ms)
+        pieces = [below] if split.high_watermark is None else [below, above]
+    except (FormatError, LogDirError) as caught:
+        error = caught
+    return SplitSummary(
+        segment_index=split.segment_index, part=split.part, facts=facts, pieces=tuple(pieces), error=error
+    )
+
+
+def _gathered(chunks: Iterator[Array]) -> Iterator[Array]:
+    """Join small chunks, since summarising costs the same for one event as for thousands."""
+    waiting: list[Array] = []
+    count = 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        count += len(chunk)
+        if count >= CHUNK_EVENTS:
+            yield np.concatenate(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield np.concatenate(waiting)
+
+
+def _divide(events: Array, high_watermark: int | None) -> tuple[Array, Array]:
+    if high_watermark is None:
+        return events, events[:0]
+    at = int(np.searchsorted(events["offset"], high_watermark))
+    return events[:at], events[at:]
+
+
+def _append(summary: Array, events: Array, certain_silence_ms: int) -> Array:
+    later = partial_state.summarise(events, certain_silence_ms)
+    return partial_state.compose(summary, later, certain_silence_ms)

@@ -1,0 +1,122 @@
+"""Which segments can still matter: the window, and how far it reaches back.
+
+The window is the suffix of segments, in offset order, that starts at the first segment whose largest timestamp is
+later than T - expiration. Every later segment is read even when its timestamps are older. What is skipped cannot hold
+the last batch of a producer that is still alive at T, save for transactions that are open: those are what reaching
+back, and the evidence of ``evidence.py``, are for.
+
+Source: KIP-952; ``LogSegment.largestTimestamp`` for what a segment's largest timestamp is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from replay.producer_state import Expiry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_EXPIRATION_MS: Final = 604_800_000
+"""Seven days, ``transactional.id.expiration.ms`` before 3.4: too long costs reading, too short correctness."""
+DEFAULT_CHECK_INTERVAL_MS: Final = 600_000
+DEFAULT_EXPIRY: Final = Expiry(DEFAULT_EXPIRATION_MS, DEFAULT_CHECK_INTERVAL_MS)
+DEFAULT_TRANSACTION_MAX_TIMEOUT_MS: Final = 900_000
+TRANSACTION_MARGIN_MS: Final = 300_000
+"""What a coordinator may take beyond the time-out until its marker is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSpan:
+    """One segment as planning sees it: where it lies, its offsets [base, next base), and how recent it can be."""
+
+    locator: str
+    base_offset: int
+    next_base_offset: int | None
+    """None for the active segment."""
+    size_bytes: int
+    mtime_ms: int
+    largest_timestamp_ms: int | None
+    """None when unknown; it then counts as recent."""
+
+    def is_recent(self, cut_ms: int) -> bool:
+        """Whether a batch later than ``cut_ms`` may be here; the active segment grows, so it always may."""
+        if self.next_base_offset is None or self.largest_timestamp_ms is None:
+            return True
+        return self.largest_timestamp_ms > cut_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsOf:
+    """The moment T at which expiry is judged.
+
+    ``now_ms`` is fixed once, when the run is planned. With ``roll`` each boundary has a T of its own, the time its
+    segment was rolled as far as the log proves it, and what is written is what the broker wrote then.
+    """
+
+    now_ms: int
+    roll: bool = False
+
+    def __str__(self) -> str:
+        return "roll" if self.roll else str(self.now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRules:
+    """The times that decide what is read and what is kept."""
+
+    as_of: AsOf
+    expiry: Expiry = DEFAULT_EXPIRY
+    """Of the broker that will load the snapshots."""
+    history: Expiry | None = None
+    """Of the broker that wrote the log, if it differs."""
+    transaction_max_timeout_ms: int = DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
+    max_reach_back_ms: int | None = None
+    """How far before the window reading may go on; None for the log start."""
+    full: bool = False
+    """Read from the log start, whatever the window."""
+
+    @property
+    def written_under(self) -> Expiry:
+        """Expiry of the broker that wrote the log."""
+        return self.history or self.expiry
+
+    @property
+    def transaction_reach_ms(self) -> int:
+        """How long a transaction can have been open before its marker."""
+        return self.transaction_max_timeout_ms + TRANSACTION_MARGIN_MS
+
+    @property
+    def silence_ms(self) -> int:
+        """After this long unseen, the broker itself had nothing left of a producer."""
+        return self.written_under.expiration_ms + self.transaction_reach_ms
+
+    def kept_after_ms(self, as_of_ms: int) -> int:
+        """An idle entry is kept at T = ``as_of_ms`` if its timestamp is later than this."""
+        if self.as_of.roll:
+            return as_of_ms - self.written_under.certain_silence_ms
+        return as_of_ms - self.expiry.expiration_ms
+
+
+def window_start(segments: Sequence[SegmentSpan], cut_ms: int) -> int:
+    """Return the index of the first segment that may hold a batch later than ``cut_ms``, or ``len(segments)``."""
+    for index, segment in enumerate(segments):
+        if segment.is_recent(cut_ms):
+            return index
+    return len(segments)
+
+
+def earliest_roll_ms(largest_below_ms: int, mtime_ms: int, now_ms: int) -> int:
+    """Return a time at or before which a boundary cannot have been rolled, from file facts alone.
+
+    One record stamped ten days ahead must not wipe everybody out: the largest timestamp counts only as far as the
+    file's modification time and the time of the run bear it out. The newest server clock, known after the scan, can
+    only move the time later (``roll_time_ms``).
+    """
+    return min(largest_below_ms, mtime_ms, now_ms)
+
+
+def roll_time_ms(earliest_ms: int, server_clock_ms: int) -> int:
+    """Return T of a boundary under ``--as-of roll``; ``server_clock_ms`` is the newest below it, or -1."""
+    return max(earliest_ms, server_clock_ms)
