@@ -1,0 +1,166 @@
+"""Names of files and directories in a broker's log dir, taken apart and put together.
+
+A partition directory is ``<topic>-<partition>``; topics may contain dashes themselves, so the last dash counts. Three
+suffixes set a directory apart: ``-delete``, ``-future`` and ``-stray``, each after 32 hex digits that make it unique.
+Inside, a segment's files share one number, the base offset in 20 digits.
+
+Kafka wrote names in the digits of the JVM's locale for years, so any Unicode digits are read; ASCII is written.
+
+Source: ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Topic.validate``; KAFKA-6046 for ``-stray``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+"""KRaft's own log: its directory looks like a partition and is none that could be tiered."""
+MAX_TOPIC_NAME_LENGTH: Final = 249
+MAX_OFFSET: Final = 2**63 - 1
+MAX_PARTITION: Final = 2**31 - 1
+OFFSET_DIGITS: Final = 20
+
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_SET_ASIDE = re.compile(r"(?P<name>.+)\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray)", re.DOTALL)
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic; sorts by topic, then by number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class FileKind(StrEnum):
+    """What a file of a segment holds; the value is its suffix without the dot."""
+
+    LOG = "log"
+    INDEX = "index"
+    TIMEINDEX = "timeindex"
+    TXNINDEX = "txnindex"
+    SNAPSHOT = "snapshot"
+
+
+class FileState(StrEnum):
+    """Where a file stands in its life; the value is the suffix that follows the kind, empty for a live file."""
+
+    LIVE = ""
+    DELETED = "deleted"
+    """Waits for ``file.delete.delay.ms`` to pass."""
+    SWAP = "swap"
+    """A cleaner's or splitter's result, about to replace what it was made from."""
+    CLEANED = "cleaned"
+    """A cleaner's or splitter's result in the making."""
+    TMP = "tmp"
+    """Half-written."""
+
+
+class LogFile(NamedTuple):
+    """A file name of a partition directory, taken apart. A ``NamedTuple`` because one is made per file."""
+
+    kind: FileKind
+    offset: int
+    """Base offset of the segment; for a snapshot, the offset before which it holds the producers' state."""
+    state: FileState
+
+
+class DirKind(StrEnum):
+    """What a directory of a log dir is to the broker."""
+
+    LIVE = "live"
+    DELETE = "delete"
+    """Of a deleted topic, removed in the background."""
+    FUTURE = "future"
+    """The copy that a move between log dirs is filling."""
+    STRAY = "stray"
+    """Of a partition that the controller no longer assigns to this broker."""
+    METADATA = "metadata"
+    """KRaft's metadata log."""
+    NOT_A_LOG = "not-a-log"
+    """No partition at all, such as ``remote-log-index-cache``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDirName:
+    """The name of a partition directory, taken apart."""
+
+    topic: str
+    """For ``DELETE`` and ``STRAY`` possibly only the front of the topic: Kafka keeps such names within 255 bytes."""
+    partition: int
+    kind: DirKind
+    unique: str | None
+    """32 hex digits; None for a live directory."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and number as one value."""
+        return TopicPartition(self.topic, self.partition)
+
+
+_SUFFIXES: Final = {
+    ".".join(filter(None, (kind, state))): (kind, state) for kind in FileKind for state in FileState
+}  # fmt: skip
+
+
+def segment_name(base_offset: int, suffix: str) -> str:
+    """Return the file name for ``base_offset`` and ``suffix``, given with or without its leading dot.
+
+    Raises:
+        ValueError: no Kafka offset.
+
+    """
+    if not 0 <= base_offset <= MAX_OFFSET:
+        raise ValueError(f"offset {base_offset} is not within 0 and {MAX_OFFSET}")
+    return f"{base_offset:0{OFFSET_DIGITS}d}.{suffix.removeprefix('.')}"
+
+
+def parse_file_name(name: str) -> LogFile | None:
+    """Return what ``name`` says about a file of a segment; None for every other file."""
+    known = _SUFFIXES.get(name[OFFSET_DIGITS + 1 :])
+    digits = name[:OFFSET_DIGITS]
+    if known is None or name[OFFSET_DIGITS] != "." or not digits.isdecimal():
+        return None
+    offset = int(digits)
+    return LogFile(known[0], offset, known[1]) if offset <= MAX_OFFSET else None
+
+
+def parse_partition_dir_name(name: str) -> PartitionDirName | None:
+    """Return topic, partition and kind of a partition directory; None where ``name`` is not shaped like one.
+
+    Only names that Kafka itself writes are taken: a legal topic, a partition without sign or leading zero.
+    """
+    aside = _SET_ASIDE.fullmatch(name)
+    topic, dash, number = (aside["name"] if aside else name).rpartition("-")
+    if not dash or topic_name_problem(topic) is not None or not _PARTITION_NUMBER.fullmatch(number):
+        return None
+    if int(number) > MAX_PARTITION:
+        return None
+    return PartitionDirName(
+        topic=topic,
+        partition=int(number),
+        kind=DirKind(aside["kind"]) if aside else DirKind.LIVE,
+        unique=aside["unique"] if aside else None,
+    )
+
+
+def topic_name_problem(topic: str) -> str | None:
+    """Return why Kafka would refuse ``topic`` as a name, or None where it would not.
+
+    Source: ``Topic.validate``.
+    """
+    if not topic:
+        return "a topic name is not empty"
+    if topic in {".", ".."}:
+        return "a topic name is neither '.' nor '..'"
+    if len(topic) > MAX_TOPIC_NAME_LENGTH:
+        return f"a topic name has at most {MAX_TOPIC_NAME_LENGTH} characters"
+    if not _LEGAL_TOPIC.fullmatch(topic):
+        return "a topic name is made of ASCII letters and digits, '.', '_' and '-'"
+    return None
