@@ -1,0 +1,266 @@
+"""One partition's directory as frozen values: which segments and snapshots are there, without reading any of them.
+
+One ``scandir``, one ``stat`` per file, and the content of ``partition.metadata``. A live broker may roll and delete
+meanwhile, so what vanishes between the listing and its ``stat`` is simply not there.
+
+Source: ``LogLoader``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from bisect import bisect_left
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from storage.errors import LogDirError, UsageError, in_file
+from storage.log.names import FileKind, FileState, TopicPartition, parse_file_name
+from storage.log.properties import read_partition_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One ``.log`` file, with the lengths of the index files beside it."""
+
+    base_offset: int
+    next_base_offset: int | None
+    """Base offset of the segment after this one, where this one ends; None for the active segment."""
+    path: str
+    """Of the ``.log`` file."""
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+    index_bytes: int | None
+    """None without the file; so for the other two."""
+    timeindex_bytes: int | None
+    txnindex_bytes: int | None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this is the last segment, the one that a broker appends to."""
+        return self.next_base_offset is None
+
+    def sibling(self, suffix: str) -> Path:
+        """Return the path of this segment's other file with ``suffix``, given with or without its leading dot."""
+        return Path(f"{self.path.removesuffix('.log')}.{suffix.removeprefix('.')}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFile:
+    """One ``.snapshot`` file, unread."""
+
+    offset: int
+    """It claims the producers' state before this offset."""
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDir:
+    """One partition directory; a partition without any segment is legal."""
+
+    path: Path
+    topic_partition: TopicPartition
+    segments: tuple[Segment, ...]
+    """Ascending; the last is the active one."""
+    snapshots: tuple[SnapshotFile, ...]
+    """Ascending, those that stand at no segment base among them."""
+    unfinished: tuple[str, ...]
+    """Names of ``.swap`` and ``.cleaned`` files: while there are any, the directory is in the middle of a change."""
+    deleted: int
+    """How many ``.deleted`` files wait for their removal."""
+    has_leader_epochs: bool
+    topic_id: str | None
+    high_watermark: int | None
+    log_start_offset: int
+    """From the checkpoint, where it lists this partition, else the first base offset; 0 without a segment."""
+    recovery_point: int | None
+    cleaner_offset: int | None
+    """Up to here the log has been compacted; None where the cleaner never was."""
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Next base offsets of all closed segments, ascending: the offsets at which tiering needs a snapshot."""
+        ends = (segment.next_base_offset for segment in self.segments)
+        return tuple(end for end in ends if end is not None)
+
+    def snapshot_at(self, offset: int) -> SnapshotFile | None:
+        """Return the snapshot for exactly ``offset``."""
+        index = bisect_left(self.snapshots, offset, key=attrgetter("offset"))
+        found = self.snapshots[index] if index < len(self.snapshots) else None
+        return found if found is not None and found.offset == offset else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """What the offset checkpoints of a log dir say; a partition that one of them does not list has no value there."""
+
+    high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+    log_start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cleaner_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Listing:
+    """A partition directory's files by what they are; mutable while it fills."""
+
+    live: dict[FileKind, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in FileKind})
+    """File names by kind and offset."""
+    unfinished: list[str] = field(default_factory=list)
+    deleted: int = 0
+    others: set[str] = field(default_factory=set)
+
+
+def read_partition_dir(path: Path, topic_partition: TopicPartition, checkpoints: Checkpoints) -> PartitionDir:
+    """Return what the directory at ``path`` holds, with the values that ``checkpoints`` has for it.
+
+    Raises:
+        OSError: the directory, or a file in it, cannot be looked at; ``readable`` turns it into an error of ours.
+        FormatError: ``partition.metadata`` is damaged.
+
+    """
+    with _opened(path) as directory:
+        listing = _list_files(directory)
+        segments = tuple(_segments(path, directory, listing.live))[::-1]
+        snapshots = tuple(_snapshots(path, directory, listing.live[FileKind.SNAPSHOT]))
+    has_metadata = PARTITION_METADATA in listing.others
+    metadata = read_small(path / PARTITION_METADATA, read_partition_metadata) if has_metadata else None
+    first_base_offset = segments[0].base_offset if segments else 0
+    return PartitionDir(
+        path=path,
+        topic_partition=topic_partition,
+        segments=segments,
+        snapshots=snapshots,
+        unfinished=tuple(sorted(listing.unfinished)),
+        deleted=listing.deleted,
+        has_leader_epochs=LEADER_EPOCHS in listing.others,
+        topic_id=metadata.topic_id if metadata else None,
+        high_watermark=checkpoints.high_watermarks.get(topic_partition),
+        log_start_offset=checkpoints.log_start_offsets.get(topic_partition, first_base_offset),
+        recovery_point=checkpoints.recovery_points.get(topic_partition),
+        cleaner_offset=checkpoints.cleaner_offsets.get(topic_partition),
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Hold the directory open: a ``stat`` by its descriptor is quicker than one by a whole path."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _list_files(directory: int) -> _Listing:
+    listing = _Listing()
+    with os.scandir(directory) as entries:
+        for name in (entry.name for entry in entries):
+            file = parse_file_name(name)
+            if file is None:
+                listing.others.add(name)
+            elif file.state is FileState.LIVE:
+                listing.live[file.kind][file.offset] = name
+            elif file.state is FileState.DELETED:
+                listing.deleted += 1
+            elif file.state is not FileState.TMP:
+                listing.unfinished.append(name)
+    return listing
+
+
+def _segments(path: Path, directory: int, live: Mapping[FileKind, Mapping[int, str]]) -> Iterator[Segment]:
+    """Yield the segments that are still there, the highest base offset first.
+
+    Retention deletes from the lowest offset up. Looking downward, and only after the listing, a segment that is still
+    there has its neighbour above, so a deletion meanwhile leaves no gap. A log that vanished out of the middle still
+    ends the one below it; where the last ones vanished, the one below is the active segment now.
+    """
+    logs, next_base_offset = live[FileKind.LOG], None
+    for base_offset in sorted(logs, reverse=True):
+        status = _status(directory, logs[base_offset])
+        if status is None and next_base_offset is None:
+            continue
+        if status is not None:
+            yield Segment(
+                base_offset=base_offset,
+                next_base_offset=next_base_offset,
+                path=f"{path}/{logs[base_offset]}",
+                size_bytes=status.st_size,
+                mtime_ns=status.st_mtime_ns,
+                inode=status.st_ino,
+                index_bytes=_size(directory, live[FileKind.INDEX].get(base_offset)),
+                timeindex_bytes=_size(directory, live[FileKind.TIMEINDEX].get(base_offset)),
+                txnindex_bytes=_size(directory, live[FileKind.TXNINDEX].get(base_offset)),
+            )
+        next_base_offset = base_offset
+
+
+def _snapshots(path: Path, directory: int, names: Mapping[int, str]) -> Iterator[SnapshotFile]:
+    for offset in sorted(names):
+        status = _status(directory, names[offset])
+        if status is not None:
+            yield SnapshotFile(
+                offset=offset,
+                path=f"{path}/{names[offset]}",
+                size_bytes=status.st_size,
+                mtime_ns=status.st_mtime_ns,
+            )
+
+
+def _size(directory: int, name: str | None) -> int | None:
+    status = _status(directory, name) if name is not None else None
+    return status.st_size if status else None
+
+
+def _status(directory: int, name: str) -> os.stat_result | None:
+    """Look at a file; None where it vanished, or is no file at all."""
+    try:
+        status = os.stat(name, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+def read_small(path: Path, read: Callable[[bytes], _T]) -> _T | None:
+    """Return what ``read`` makes of a file's content; None where there is no file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    with in_file(path):
+        return read(content)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about ``path`` into an error of ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} does not exist", hint="check the spelling; log.dirs names the right one") from error
+    except NotADirectoryError as error:
+        raise UsageError(f"{path} is not a directory", hint="give a log dir or a partition's directory") from error
+    except PermissionError as error:
+        raise LogDirError(f"no permission to read {_concerned(path, error)}",
+                          hint="run as the user that the broker runs as, often kafka") from error  # fmt: skip
+    except OSError as error:
+        raise LogDirError(f"cannot read {_concerned(path, error)}: {error.strerror}") from error
+
+
+def _concerned(path: Path, error: OSError) -> Path:
+    """Return the file that ``error`` is about; its name is relative where it was looked at by descriptor."""
+    return path / error.filename if isinstance(error.filename, str) else path
