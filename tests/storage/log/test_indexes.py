@@ -109,7 +109,9 @@ def test_transaction_index_survives_the_round_trip(aborted: list[AbortedTxn]) ->
 
 
 def test_empty_index_has_no_entries() -> None:
-    assert read_offset_index(b"") == read_time_index(b"") == read_transaction_index(b"") == []
+    assert not read_offset_index(b"")
+    assert not read_time_index(b"")
+    assert not read_transaction_index(b"")
     assert read_offset_index(bytes(PRE_ALLOCATED_BYTES)) == []
     assert trimmed_length(b"", 8) == trimmed_length(bytes(16), 8) == 0
     check_offset_index([], 0)
