@@ -144,6 +144,7 @@ def test_offset_index_whose_offsets_do_not_rise_is_refused(entries: list[tuple[i
     ([100, 100], "position at byte 12: expected 101 or more, found 100"),
     ([100, 90], "position at byte 12: expected 101 or more, found 90"),
     ([-1], "position at byte 4: expected 0 or more, found -1"),
+    ([1000], "position at byte 4: expected less than 1000, the size of the log, found 1000"),
     ([100, 999, 1000, 1001], "position at byte 20: expected less than 1000, the size of the log, found 1000"),
 ])  # fmt: skip
 def test_position_outside_the_log_or_out_of_order_is_refused(positions: list[int], message: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,6 +181,21 @@ def test_arrays_of_any_lengths_make_the_same_file(tmp_path: Path) -> None:
     array = read_snapshot_array(snapshot_bytes(many_entries(1000)))
     store_snapshot_arrays(path, [array[:1], array[1:1], array[1:700], array[700:]], 1000)
     assert path.read_bytes() == snapshot_bytes(many_entries(1000))
+
+
+def test_data_is_on_disk_before_the_rename_and_the_rename_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "7.snapshot", []
+
+    def watched(descriptor: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink(), path.exists()))
+        fsync(descriptor)
+
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", watched)
+    store_snapshot(path, many_entries(3), 3)
+    assert synced == [(tmp_path / "7.snapshot.tmp", False), (tmp_path, True)]
 
 
 def test_longer_file_of_the_same_name_is_replaced_whole(tmp_path: Path) -> None:
