@@ -26,7 +26,7 @@ from storage.errors import FormatError, in_file
 from storage.log.producer_snapshot import SnapshotDigest, read_snapshot_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from replay.header_scan import Array
     from replay.plan import Boundary, Run
@@ -67,6 +67,19 @@ class BoundaryResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What one run gave."""
+
+    boundaries: tuple[BoundaryResult, ...]
+    first_unstable_offset: int | None
+    compacted: bool
+    batches: int
+    bytes_read: int
+    segments_read: int
+    error: ResnapError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
     """What the replay of one partition gave."""
 
@@ -99,46 +112,58 @@ class RunCombine:
     plan: PartitionPlan
     run: Run
     sink: SnapshotSink
-    results: list[BoundaryResult] = field(default_factory=list)
     state: Array = field(default_factory=partial_state.empty)
-    first_unstable_offset: int | None = None
-    compacted: bool = False
-    batches: int = 0
-    bytes_read: int = 0
-    segments_read: int = 0
-    error: ResnapError | None = None
+    _results: list[BoundaryResult] = field(default_factory=list)
+    _first_unstable_offset: int | None = None
+    _compacted: bool = False
+    _batches: int = 0
+    _bytes_read: int = 0
+    _segments_read: int = 0
+    _error: ResnapError | None = None
     _segment_clock_ms: int = -1
     _clock_ms: int = -1
     _at_high_watermark: bool = False
 
-    def add(self, split: SplitSummary, *, ends_segment: bool) -> None:
-        """Take the next split; ``ends_segment`` if no other part of its segment follows."""
-        self.batches += split.facts.batches
-        self.bytes_read += split.facts.bytes_read
-        self.segments_read += ends_segment
-        self.compacted |= split.facts.compacted
-        self.error = self.error or split.error
-        if self.error is not None:
+    def add(self, split: SplitSummary) -> None:
+        """Take the next split."""
+        self._count(split)
+        if self._error is not None:
             self._pass_high_watermark()
             return
         base_offset = self.plan.segments[split.segment_index].base_offset
         if self.plan.high_watermark is not None and self.plan.high_watermark <= base_offset:
             self._pass_high_watermark()
-        for piece in split.pieces[:-1]:
+        *below, last = split.pieces
+        for piece in below:
             self._compose(piece)
             self._pass_high_watermark()
-        self._compose(split.pieces[-1])
+        self._compose(last)
         self._segment_clock_ms = max(self._segment_clock_ms, split.facts.server_clock_ms)
-        if ends_segment:
+        if split.ends_segment:
             self._end_segment(split.segment_index)
 
-    def finish(self) -> None:
-        """Say of the boundaries that were not reached why; see the high watermark if it lies at the end."""
+    def finish(self) -> RunResult:
+        """Return what came out; boundaries that were not reached lie above damage."""
         self._pass_high_watermark()
-        reached = {result.boundary.offset for result in self.results}
-        for boundary in self.run.boundaries:
-            if boundary.offset not in reached:
-                self.results.append(self._result(boundary, Outcome.DAMAGED, reason=str(self.error)))
+        reached = {result.boundary.offset for result in self._results}
+        missed = [boundary for boundary in self.run.boundaries if boundary.offset not in reached]
+        damaged = [self._result(boundary, Outcome.DAMAGED, reason=str(self._error)) for boundary in missed]
+        return RunResult(
+            boundaries=(*self._results, *damaged),
+            first_unstable_offset=self._first_unstable_offset,
+            compacted=self._compacted,
+            batches=self._batches,
+            bytes_read=self._bytes_read,
+            segments_read=self._segments_read,
+            error=self._error,
+        )
+
+    def _count(self, split: SplitSummary) -> None:
+        self._batches += split.facts.batches
+        self._bytes_read += split.facts.bytes_read
+        self._segments_read += split.ends_segment
+        self._compacted = self._compacted or split.facts.compacted
+        self._error = self._error or split.error
 
     def _compose(self, piece: Array) -> None:
         silence_ms = self.plan.rules.written_under.certain_silence_ms
@@ -150,7 +175,7 @@ class RunCombine:
         self._at_high_watermark = True
         is_open = self.state["txn_first_offset"] != NONE
         found = [*self.state["txn_first_offset"][is_open].tolist(), *self._open_since_before()]
-        self.first_unstable_offset = min(found, default=None)
+        self._first_unstable_offset = min(found, default=None)
 
     def _open_since_before(self) -> list[int]:
         """Return where transactions began that hang from below the run, by what the newest snapshots show."""
@@ -164,7 +189,7 @@ class RunCombine:
         self._segment_clock_ms = -1
         for boundary in self.run.boundaries:
             if boundary.segment_index == segment_index:
-                self.results.append(self._make(boundary))
+                self._results.append(self._make(boundary))
 
     def _make(self, boundary: Boundary) -> BoundaryResult:
         illegal = self.state["illegal_offset"][self.state["illegal_offset"] != NONE]
@@ -265,21 +290,18 @@ def make_idle(plan: PartitionPlan, sink: SnapshotSink) -> list[BoundaryResult]:
     return made
 
 
-def partition_result(
-    plan: PartitionPlan, combines: Iterable[RunCombine], idle: list[BoundaryResult]
-) -> PartitionResult:
-    """Join what the runs of one partition gave."""
-    runs = list(combines)
-    results = [*idle, *(result for combine in runs for result in combine.results)]
+def partition_result(plan: PartitionPlan, runs: Sequence[RunResult], idle: Sequence[BoundaryResult]) -> PartitionResult:
+    """Join what the runs of one partition gave, in their order."""
+    results = [*idle, *(result for run in runs for result in run.boundaries)]
     return PartitionResult(
         topic_partition=plan.topic_partition,
         boundaries=tuple(sorted(results, key=lambda result: result.boundary.offset)),
         first_unstable_offset=runs[-1].first_unstable_offset if runs else None,
-        compacted=any(combine.compacted for combine in runs),
-        batches=sum(combine.batches for combine in runs),
-        bytes_read=sum(combine.bytes_read for combine in runs),
-        segments_read=sum(combine.segments_read for combine in runs),
-        error=next((combine.error for combine in runs if combine.error), None),
+        compacted=any(run.compacted for run in runs),
+        batches=sum(run.batches for run in runs),
+        bytes_read=sum(run.bytes_read for run in runs),
+        segments_read=sum(run.segments_read for run in runs),
+        error=next((run.error for run in runs if run.error), None),
     )
 
 
@@ -313,16 +335,13 @@ def rebuild_locally(
 def _rebuild_once(
     plan: PartitionPlan, sink: SnapshotSink, progress: Callable[[int, int], None] | None
 ) -> PartitionResult:
-    combines = []
+    runs = []
     for run in plan.runs:
         combine = RunCombine(plan, run, sink)
-        splits = list(plan_splits(plan, run))
-        for split, following in zip(splits, [*splits[1:], None], strict=True):
+        for split in plan_splits(plan, run):
             summary = scan_split(split, plan.rules.written_under.certain_silence_ms)
-            ends = following is None or following.segment_index != split.segment_index
-            combine.add(summary, ends_segment=ends)
-            if progress is not None and ends:
-                progress(1, plan.segments[split.segment_index].size_bytes)
-        combine.finish()
-        combines.append(combine)
-    return partition_result(plan, combines, make_idle(plan, sink))
+            combine.add(summary)
+            if progress is not None:
+                progress(summary.ends_segment, split.size_bytes)
+        runs.append(combine.finish())
+    return partition_result(plan, runs, make_idle(plan, sink))

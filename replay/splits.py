@@ -33,6 +33,9 @@ class Split:
     segment_index: int
     part: int
     range: SegmentRange
+    size_bytes: int
+    ends_segment: bool = True
+    """Whether no other part of the segment follows."""
     high_watermark: int | None = None
     """Set where it falls inside the segment: the summaries are given apart below and from it on."""
 
@@ -49,6 +52,7 @@ class SplitSummary:
     part: int
     facts: ScanFacts
     pieces: tuple[Array, ...]
+    ends_segment: bool = True
     error: ResnapError | None = field(default=None)
 
 
@@ -65,6 +69,7 @@ def plan_splits(plan: PartitionPlan, run: Run) -> Iterator[Split]:
             range=SegmentRange(
                 locator=segment.locator, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
             ),
+            size_bytes=segment.size_bytes,
             high_watermark=plan.high_watermark if inside else None,
         )
 
@@ -85,7 +90,12 @@ def scan_split(split: Split, certain_silence_ms: int) -> SplitSummary:
     except (FormatError, LogDirError) as caught:
         error = caught
     return SplitSummary(
-        segment_index=split.segment_index, part=split.part, facts=facts, pieces=tuple(pieces), error=error
+        segment_index=split.segment_index,
+        part=split.part,
+        facts=facts,
+        pieces=tuple(pieces),
+        ends_segment=split.ends_segment,
+        error=error,
     )
 
 

@@ -131,6 +131,12 @@ def snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
     return struct.pack(">hI", VERSION, crc32c(covered)) + covered
 
 
+def snapshot_array_bytes(entries: npt.NDArray[np.void]) -> bytes:
+    """Return a whole snapshot file of ``entries``, an array of ``ENTRY_DTYPE`` by rising producer id."""
+    covered = struct.pack(">i", len(entries)) + b"".join(array.tobytes() for array in _checked_order([entries]))
+    return struct.pack(">hI", VERSION, crc32c(covered)) + covered
+
+
 def load_snapshot(path: Path) -> dict[int, ProducerEntry]:
     """Return the entries of the snapshot file at ``path`` by producer id.
 

@@ -1,0 +1,103 @@
+"""Where rebuilt snapshots go: ``<topic>-<partition>/<offset, 20 digits>.snapshot`` under a directory or a store.
+
+Executors write them, so a destination is named by its URL. Every write is atomic and the bytes follow from the plan
+alone: a task that Spark runs twice, or two at once, leaves the same file, and nothing half-written is ever seen under
+its name. That is why there is no separate commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from storage.crc32c import crc32c
+from storage.errors import LogDirError
+from storage.log.names import segment_name
+from storage.log.producer_snapshot import ENTRY_DTYPE, SnapshotDigest, snapshot_array_bytes, store_snapshot_arrays
+from storage.remote.urls import open_store
+
+if TYPE_CHECKING:
+    from replay.header_scan import Array
+    from replay.rebuild import SnapshotSink
+    from storage.log.names import TopicPartition
+    from storage.remote.object_store import ObjectStore
+    from storage.remote.s3_settings import S3Settings
+
+_CHUNK: Final = 1 << 16
+
+
+def snapshot_key(topic_partition: TopicPartition, offset: int) -> str:
+    """Return where the snapshot at ``offset`` lies below the destination."""
+    return f"{topic_partition}/{segment_name(offset, 'snapshot')}"
+
+
+def open_sink(url: str, s3: S3Settings | None = None) -> SnapshotSink:
+    """Return the sink at ``url``: ``file:///`` a directory, which need not exist yet, or any other store."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return DirectorySink(Path(unquote(parts.path)))
+    return StoreSink(open_store(url, s3))
+
+
+class DirectorySink:
+    """Snapshots as files of a local directory, as they are to stand beside the segments."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:
+        """Write, sync and rename; what stood there is replaced.
+
+        Raises:
+            LogDirError: the directory cannot be written.
+
+        """
+        path = self._root / snapshot_key(topic_partition, offset)
+        chunks = [entries[start : start + _CHUNK] for start in range(0, len(entries), _CHUNK)]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return store_snapshot_arrays(path, chunks, len(entries))
+        except OSError as error:
+            hint = "free some space, or give the directory to the user who runs resnap; then run the same command again"
+            raise LogDirError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
+
+
+class StoreSink:
+    """Snapshots as objects of a store."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:
+        """Put the snapshot as one object; what was there is replaced whole."""
+        body = snapshot_array_bytes(entries)
+        digest = digest_of(body)
+        self._store.put_stream(
+            snapshot_key(topic_partition, offset),
+            lambda: io.BytesIO(body),
+            size_bytes=digest.size_bytes,
+            crc32c=digest.crc32c,
+        )
+        return digest
+
+
+class MemorySink:
+    """Snapshots as values in this process: for looking, not for keeping."""
+
+    def __init__(self) -> None:
+        self.snapshots: dict[tuple[TopicPartition, int], Array] = {}
+
+    def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:
+        """Remember a copy of the entries."""
+        self.snapshots[topic_partition, offset] = np.array(entries, dtype=ENTRY_DTYPE)
+        return digest_of(snapshot_array_bytes(entries))
+
+
+def digest_of(body: bytes) -> SnapshotDigest:
+    """Return what identifies a snapshot with these bytes."""
+    return SnapshotDigest(size_bytes=len(body), crc32c=crc32c(body), sha256=hashlib.sha256(body).hexdigest())
