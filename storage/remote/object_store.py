@@ -1,0 +1,237 @@
+"""The object store that everything above sees: nine verbs, synchronous, safe to call from many threads.
+
+A store is opened at a prefix and speaks of keys relative to it. What every implementation promises:
+
+- **Atomic**: an object appears whole or not at all, and is replaced whole; a reader never sees a part of one.
+- **Durable**: when a write returns, the object is as safe as the store can make it. A write that raises may still have
+  taken effect (a lost answer), except where it raises ``ObjectExistsError``.
+- **Read after write**: a finished write is seen by every ``get``, ``head`` and ``list`` that starts later.
+- **Ordered**: listings come in the order of the keys' bytes, however many pages they take.
+- **Half-open**: a range is [start, end) in bytes, and is cut at the end of the object as a slice would be.
+
+Writes take only portable keys (``check_key``). Reads take any key, since a bucket may hold what others have put there.
+File-backed stores cannot hold an object whose key is also the folder of another: do not make one.
+
+Errors are those of ``storage.errors``. ``StoreError`` itself, ``StoreAccessError``, ``StoreFullError`` and
+``StoreUnavailableError`` (the one that is transient) may come out of every method; the others are named where they
+belong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias
+
+from storage.crc32c import Buffer
+from storage.crc32c import crc32c as continue_crc32c
+from storage.errors import UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+CHUNK_BYTES: Final = 1 << 20
+"""What a streaming read holds at once, and usually yields."""
+MAX_KEY_PART_BYTES: Final = 200
+MAX_KEY_BYTES: Final = 900
+"""S3 takes 1,024 with the store's prefix, of which this leaves room."""
+
+BodyOpener: TypeAlias = Callable[[], BinaryIO]
+"""Opens the body from its first byte, each time it is called; whoever calls it closes what it gives."""
+
+_PORTABLE_PART = re.compile(r"[A-Za-z0-9!_.*'()=-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """What a store says of an object without its bytes."""
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+    """When it was last written, by the store's own clock."""
+    etag: str
+    """Opaque: it differs when the object was replaced by other bytes. No proof of what the bytes are."""
+
+
+class ObjectStore(Protocol):
+    """Named byte strings under one prefix; see the module for what all methods promise."""
+
+    @property
+    def url(self) -> str:
+        """The URL that opens the same store again, in this process or (save for ``memory://``) in another."""
+        ...
+
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        """Write a small object, replacing one that is there.
+
+        With ``if_absent`` of any number of concurrent writers one wins, on stores that keep the condition: some
+        ignore it silently. After a lost answer the winner's own second attempt may find its first.
+
+        Raises:
+            ObjectExistsError: ``if_absent``, and the key is taken; the object there is untouched.
+            UsageError: ``key`` is not portable.
+
+        """
+        ...
+
+    def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
+        """Write an object of any size in bounded memory, replacing one that is there.
+
+        Args:
+            key: where to.
+            open_body: opens the body, which is read once, to its end; what it raises passes through as it is.
+            size_bytes: length of the body.
+            crc32c: CRC-32C of the whole body, where the caller knows it.
+
+        Raises:
+            VerificationError: the body had another length or checksum; nothing was written.
+            UsageError: ``key`` is not portable.
+
+        """
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Return the whole object.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+
+        """
+        ...
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Return the bytes [``start``, ``end``), fewer or none where the object ends before.
+
+        Raises:
+            ObjectNotFoundError: there is no such object, even if the range is empty.
+            ValueError: not 0 <= ``start`` <= ``end``.
+
+        """
+        ...
+
+    def open(self, key: str, start: int = 0, end: int | None = None) -> AbstractContextManager[Iterator[bytes]]:
+        """Stream the bytes [``start``, ``end``), or to the end of the object, in bounded memory.
+
+        Chunks are not empty, and their sizes mean nothing. All are of one version of the object.
+
+        Raises:
+            ObjectNotFoundError: there is none; raised on entering the context.
+            StoreUnavailableError: also in the middle, when the store stops answering.
+            ValueError: not 0 <= ``start`` <= ``end``.
+
+        """
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return what the store says of an object.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+
+        """
+        ...
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every object whose key starts with ``prefix``, which need not end at a slash, in order of key.
+
+        What is written or deleted meanwhile may be seen or not. Empty ``folder/`` markers that other tools leave
+        are no objects.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove the object; it is no error if there is none.
+
+        Raises:
+            UsageError: ``key`` is not portable, so it was not us who made it.
+
+        """
+        ...
+
+
+def check_key(key: str) -> None:
+    """Refuse keys that some store cannot hold, would rename, or lists as something else.
+
+    Portable is: ASCII letters and digits and ``!_.*'()=-``, in parts of at most 200 bytes between single slashes, none
+    of them ``.`` or ``..``, at most 900 bytes in all. (Spaces, ``+``, ``%``, ``~`` and other characters are decoded,
+    normalised or refused by one store or another.)
+
+    Raises:
+        UsageError: ``key`` is not portable.
+
+    """
+    for part in key.split("/"):
+        problem = _part_problem(part)
+        if problem:
+            raise UsageError(f"object key {key!r}: {problem}")
+    if len(key) > MAX_KEY_BYTES:
+        raise UsageError(f"object key {key!r}: expected at most {MAX_KEY_BYTES} bytes, found {len(key)}")
+
+
+def check_range(start: int, end: int | None) -> None:
+    """Refuse what is no half-open range; ``end`` None stands for the end of the object.
+
+    Raises:
+        ValueError: not 0 <= ``start`` <= ``end``.
+
+    """
+    if start < 0 or (end is not None and end < start):
+        raise ValueError(f"range [{start}, {end}): expected 0 <= start <= end")
+
+
+def is_safe_path(path: str) -> bool:
+    """Whether ``path`` stays below where it starts: relative, no empty part, no ``.`` or ``..``, no NUL."""
+    return "\0" not in path and all(part not in {"", ".", ".."} for part in path.split("/"))
+
+
+def body_chunks(
+    open_body: BodyOpener, *, size_bytes: int, crc32c: int | None, chunk_bytes: int, key: str
+) -> Iterator[bytes]:
+    """Yield a body in chunks of exactly ``chunk_bytes``, the last one shorter, and make sure at its end that it fits.
+
+    Every ``put_stream`` reads through this, and completes its object only after the last chunk.
+
+    Raises:
+        VerificationError: fewer or more bytes than ``size_bytes``, or another checksum than ``crc32c``.
+
+    """
+    read_bytes, computed = 0, 0
+    with open_body() as body:
+        while chunk := _read_fully(body, chunk_bytes):
+            read_bytes += len(chunk)
+            computed = continue_crc32c(chunk, computed)
+            if read_bytes > size_bytes:
+                break
+            yield chunk
+    hint = "the file changed while it was read; run again, it is left out until it holds still"
+    if read_bytes != size_bytes:
+        found = "more" if read_bytes > size_bytes else read_bytes
+        raise VerificationError(f"{key}: body of another length: expected {size_bytes} bytes, found {found}", hint=hint)
+    if crc32c is not None and computed != crc32c:
+        raise VerificationError(
+            f"{key}: body with another CRC-32C: expected {crc32c:08x}, found {computed:08x}", hint=hint
+        )
+
+
+def _read_fully(body: BinaryIO, size_bytes: int) -> bytes:
+    """Read ``size_bytes``, fewer only at the end: pipes and sockets give what they have."""
+    chunk = body.read(size_bytes)
+    while chunk and len(chunk) < size_bytes:
+        more = body.read(size_bytes - len(chunk))
+        if not more:
+            break
+        chunk += more
+    return chunk
+
+
+def _part_problem(part: str) -> str | None:
+    if part in {"", ".", ".."}:
+        return f"the part {part!r} between slashes: expected a name"
+    if not _PORTABLE_PART.fullmatch(part):
+        return f"the part {part!r}: expected only ASCII letters, digits and !_.*'()=-"
+    if len(part) > MAX_KEY_PART_BYTES:
+        return f"the part {part!r}: expected at most {MAX_KEY_PART_BYTES} bytes, found {len(part)}"
+    return None

@@ -1,0 +1,89 @@
+"""What an error answer of an S3-compatible store means: whose fault it is, and what to do about it.
+
+Stores agree on HTTP statuses more than on codes (a wrong checksum alone has three), and a HEAD has no body to carry a
+code, so codes decide only where a status says too little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from storage.errors import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+
+_NO_SUCH_OBJECT: Final = {"NoSuchKey", "NotFound", "404"}
+_OTHER_BYTES: Final = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+_FULL: Final = {"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientStorage"}
+_ELSEWHERE: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_COME_BACK: Final = {"ConditionalRequestConflict", "NoSuchUpload", "OperationAborted", "RequestTimeout", "SlowDown"}
+_COME_BACK_STATUSES: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+
+_UNKNOWN_KEY: Final = "the store does not know this access key: check it, the profile and the endpoint"
+_ACCESS_HINTS: Final = {
+    "AccessDenied": "these credentials may not do this; Resnap needs s3:ListBucket, s3:GetObject, s3:PutObject,"
+    " s3:DeleteObject and s3:AbortMultipartUpload (without s3:ListBucket an absent object looks forbidden, too)",
+    "ExpiredToken": "the credentials have expired: get new ones, and run again",
+    "InvalidAccessKeyId": _UNKNOWN_KEY,
+    "InvalidToken": "check AWS_SESSION_TOKEN, or unset it if the access key needs none",
+    "NotSignedUp": _UNKNOWN_KEY,
+    "RequestTimeTooSkewed": "set the clock of this machine",
+    "SignatureDoesNotMatch": "check the secret access key",
+    "XAdminUserNotFound": _UNKNOWN_KEY,
+}
+_FORBIDDEN_HINT: Final = "check the credentials, and what they may do in this bucket"
+_REGION_HINT: Final = "the bucket lies in another region or behind another endpoint: set the region or endpoint URL"
+_RETRY_HINT: Final = "try again later; if it stays so, look at the store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorAnswer:
+    """An answer other than success; a HEAD repeats the status as ``code``, having nothing better."""
+
+    status: int
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        said = f"{self.code}: {self.message}" if self.message else self.code
+        return f"{said} (HTTP {self.status})"
+
+
+def store_error(answer: ErrorAnswer, *, where: str, key: str | None) -> StoreError:
+    """Return the error to raise for ``answer``; ``where`` is the URL of the object or prefix concerned."""
+    if answer.code == "NoSuchBucket":
+        hint = "check the bucket's name and the endpoint, or create it: Resnap makes no buckets"
+        return StoreAccessError(f"{where}: no such bucket", key=key, hint=hint)
+    if answer.code in _NO_SUCH_OBJECT:
+        return ObjectNotFoundError(f"{where}: no such object", key=key)
+    if answer.status == HTTPStatus.PRECONDITION_FAILED:
+        return ObjectExistsError(f"{where}: there is an object already", key=key)
+    if answer.code in _FULL or answer.status == HTTPStatus.INSUFFICIENT_STORAGE:
+        return StoreFullError(f"{where}: {answer}", key=key, hint="make room in the store, or raise its quota")
+    return _refusal(answer, where, key)
+
+
+def _refusal(answer: ErrorAnswer, where: str, key: str | None) -> StoreError:
+    if answer.code in _OTHER_BYTES:
+        return StoreUnavailableError(f"{where}: other bytes arrived than were sent: {answer}", key=key,
+                                     hint=_RETRY_HINT)  # fmt: skip
+    if answer.code in _ELSEWHERE or answer.status == HTTPStatus.MOVED_PERMANENTLY:
+        return StoreAccessError(f"{where}: {answer}", key=key, hint=_REGION_HINT)
+    if answer.code in _COME_BACK or _is_transient(answer.status):
+        return StoreUnavailableError(f"{where}: {answer}", key=key, hint=_RETRY_HINT)
+    hint = _ACCESS_HINTS.get(answer.code)
+    if hint or answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return StoreAccessError(f"{where}: {answer}", key=key, hint=hint or _FORBIDDEN_HINT)
+    return StoreError(f"{where}: the store refused: {answer}", key=key)
+
+
+def _is_transient(status: int) -> bool:
+    server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED
+    return server_error or status in _COME_BACK_STATUSES

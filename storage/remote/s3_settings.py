@@ -1,0 +1,62 @@
+"""How to reach an S3-compatible store; apart from ``storage.remote.s3``, whose import takes boto3's second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+AddressingStyle: TypeAlias = Literal["auto", "path", "virtual"]
+ChecksumMode: TypeAlias = Literal["when_supported", "when_required"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """What overrides boto3's own configuration; None leaves the word to it.
+
+    ``AWS_*`` variables (also ``AWS_ENDPOINT_URL_S3``), the shared configuration and credentials files, and the roles of
+    instances and containers work as in every program that uses boto3. A plain value, so that it travels to executors.
+    """
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    """A section of the shared configuration."""
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    addressing_style: AddressingStyle | None = None
+    """``path`` puts the bucket into the path, which most stores other than AWS want."""
+    request_checksum_calculation: ChecksumMode | None = None
+    """``when_required`` sends no checksum of ours, for stores that choke on them."""
+    response_checksum_validation: ChecksumMode | None = None
+    """``when_required`` believes no checksum of the store, for stores that send wrong ones with ranges."""
+    max_attempts: int | None = None
+    """Attempts at one request, the first included; botocore makes them, in its ``standard`` mode."""
+    connect_timeout_s: float | None = None
+    read_timeout_s: float | None = None
+
+    def session_options(self) -> dict[str, Any]:
+        """Return the arguments of ``boto3.session.Session``."""
+        return {"profile_name": self.profile, "region_name": self.region}
+
+    def client_options(self) -> dict[str, Any]:
+        """Return the arguments of ``Session.client``, which unlike ``Session`` refuses half a key."""
+        return {
+            "endpoint_url": self.endpoint_url,
+            "aws_access_key_id": self.access_key_id,
+            "aws_secret_access_key": self.secret_access_key,
+            "aws_session_token": self.session_token,
+        }
+
+    def config_options(self) -> dict[str, Any]:
+        """Return the arguments of ``botocore.config.Config``, without those that would hide boto3's own choice."""
+        retries = {"mode": "standard", "total_max_attempts": self.max_attempts}
+        options = {
+            "s3": {"addressing_style": self.addressing_style} if self.addressing_style else None,
+            "retries": {name: value for name, value in retries.items() if value is not None},
+            "request_checksum_calculation": self.request_checksum_calculation,
+            "response_checksum_validation": self.response_checksum_validation,
+            "connect_timeout": self.connect_timeout_s,
+            "read_timeout": self.read_timeout_s,
+        }
+        return {name: value for name, value in options.items() if value is not None}
