@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage.errors import LogDirError, ResnapError, UsageError
 from storage.log.checkpoints import read_offset_checkpoint
-from storage.log.names import CLUSTER_METADATA_TOPIC, DirKind, parse_file_name, parse_partition_dir_name
+from storage.log.names import CLUSTER_METADATA_TOPIC, DirKind, FileKind, parse_file_name, parse_partition_dir_name
 from storage.log.partition_dir import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -244,7 +244,11 @@ def _names(path: Path) -> set[str]:
 
 
 def _is_partition(names: set[str]) -> bool:
-    return not names.isdisjoint(_PARTITION_MARKS) or any(map(parse_file_name, names))
+    """Whether the files are those of a log; snapshots alone are no log, but what somebody put aside."""
+    files = map(parse_file_name, names)
+    return not names.isdisjoint(_PARTITION_MARKS) or any(
+        file is not None and file.kind is FileKind.LOG for file in files
+    )
 
 
 def _holds_partitions(path: Path, names: set[str]) -> bool:

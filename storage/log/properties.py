@@ -155,7 +155,8 @@ def _logical_lines(text: bytes) -> Iterator[tuple[int, str]]:
         began = began if continued else position
         position += len(line)
         natural = line.decode("latin-1").rstrip("\r\n").lstrip(_WHITE_SPACE)
-        if not continued and natural[:1] in {"#", "!"}:
+        if not logical and natural[:1] in {"#", "!"}:
+            continued = False
             continue
         # Of a run of backslashes each second one is data; a last one without a partner continues the line.
         continued = (len(natural) - len(natural.rstrip("\\"))) % 2 == 1
@@ -163,6 +164,7 @@ def _logical_lines(text: bytes) -> Iterator[tuple[int, str]]:
         if logical and not continued:
             yield began, logical
             logical = ""
+    # Where a lone backslash ends the file, Java has an empty key, or none, by what line end follows: here none.
     if logical:
         yield began, logical
 

@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from storage.errors import FormatError, LogDirError, UsageError
+from storage.log.log_dir import (
+    Checkpoints,
+    SetAsideDir,
+    load_log_dir,
+    load_partition_dir,
+    open_log_dir_or_partition,
+)
+from storage.log.names import DirKind, TopicPartition, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixture_sets import FixtureSet
+
+UNIQUE = "0123456789abcdef0123456789abcdef"
+PAYMENTS = TopicPartition("payments", 0)
+TOPIC_ID = "4b5LHVYGSd6hZLkq1gTyOw"
+
+
+def make_partition(log_dir: Path, name: str, *files: str) -> Path:
+    directory = log_dir / name
+    directory.mkdir(parents=True)
+    for file in files:
+        (directory / file).write_bytes(b"x" * len(file))
+    return directory
+
+
+def make_segments(log_dir: Path, name: str, *base_offsets: int) -> Path:
+    files = [segment_name(base, suffix) for base in base_offsets for suffix in (".log", ".index", ".timeindex")]
+    return make_partition(log_dir, name, *files)
+
+
+def base_offsets(path: Path) -> list[int]:
+    return [segment.base_offset for segment in load_partition_dir(path).segments]
+
+
+def test_a_real_log_dir_shows_its_broker_and_partitions(fixture_set: Callable[[str], FixtureSet]) -> None:
+    log_dir = load_log_dir(fixture_set("kafka-2.7.2").data)
+    assert (log_dir.cluster_id, log_dir.broker_id, log_dir.clean_shutdown) == ("z5W3VT5QSCibauYNT3y0NQ", 1, True)
+    assert [str(partition.topic_partition) for partition in log_dir.partitions] == [
+        "compacted-0", "dash-ed.topic_1-0", "legacy-0", "orders-0", "payments-0", "payments-1",
+    ]  # fmt: skip
+    assert (log_dir.set_aside, log_dir.problems) == ((), ())
+
+
+def test_a_real_partition_shows_what_its_checkpoints_say(fixture_set: Callable[[str], FixtureSet]) -> None:
+    compacted, *others = load_log_dir(fixture_set("kafka-2.7.2").data).partitions
+    assert (compacted.high_watermark, compacted.recovery_point, compacted.cleaner_offset) == (800, 800, 790)
+    assert (compacted.log_start_offset, compacted.topic_id, compacted.has_leader_epochs) == (0, None, True)
+    assert (compacted.deleted, compacted.unfinished) == (39, ())
+    assert {partition.cleaner_offset for partition in others} == {None}
+
+
+@pytest.mark.parametrize("name", ["kafka-2.7.2", "kafka-2.7.2-then-3.9.1", "kafka-3.9.1-kraft"])
+def test_a_real_partition_shows_every_live_file_with_its_length(
+    name: str, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    for partition in load_log_dir(fixture_set(name).data).partitions:
+        found = {segment.path: segment.size_bytes for segment in partition.segments}
+        found |= {snapshot.path: snapshot.size_bytes for snapshot in partition.snapshots}
+        for segment in partition.segments:
+            lengths = (segment.index_bytes, segment.timeindex_bytes, segment.txnindex_bytes)
+            for suffix, length in zip((".index", ".timeindex", ".txnindex"), lengths, strict=True):
+                found |= {} if length is None else {str(segment.sibling(suffix)): length}
+        there = {str(path): path.stat().st_size for path in partition.path.glob("0*") if path.suffix != ".deleted"}
+        assert found == there
+
+
+def test_an_upgraded_partition_shows_its_topic_id(fixture_set: Callable[[str], FixtureSet]) -> None:
+    partitions = load_log_dir(fixture_set("kafka-2.7.2-then-3.9.1").data).partitions
+    assert {partition.topic_id for partition in partitions if partition.topic_partition.topic == "payments"} == {
+        "hB0sdH4WT1qRrTrcZne_hA"
+    }
+
+
+def test_the_metadata_log_is_never_a_partition(fixture_set: Callable[[str], FixtureSet]) -> None:
+    log_dir = load_log_dir(fixture_set("kafka-3.9.1-kraft").data)
+    assert log_dir.set_aside == (SetAsideDir(path=log_dir.path / "__cluster_metadata-0", kind=DirKind.METADATA),)
+    assert "__cluster_metadata" not in {partition.topic_partition.topic for partition in log_dir.partitions}
+
+
+def test_a_killed_broker_left_no_clean_shutdown_and_padded_indexes(fixture_set: Callable[[str], FixtureSet]) -> None:
+    log_dir = load_log_dir(fixture_set("kafka-2.7.2-killed").data)
+    assert not log_dir.clean_shutdown
+    active = {partition.segments[-1].index_bytes for partition in log_dir.partitions}
+    assert active == {10_485_760}
+
+
+def test_each_segment_ends_where_the_next_begins_and_the_last_is_active(tmp_path: Path) -> None:
+    partition = load_partition_dir(make_segments(tmp_path, "payments-0", 100, 9, 25))
+    assert [(s.base_offset, s.next_base_offset, s.is_active) for s in partition.segments] == [
+        (9, 25, False),
+        (25, 100, False),
+        (100, None, True),
+    ]
+    assert partition.boundaries == (25, 100)
+
+
+def test_a_segment_carries_what_the_file_system_says_of_its_log(tmp_path: Path) -> None:
+    (segment,) = load_partition_dir(make_segments(tmp_path, "payments-0", 5)).segments
+    status = Path(segment.path).stat()
+    assert (segment.size_bytes, segment.mtime_ns, segment.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
+    assert (segment.index_bytes, segment.txnindex_bytes) == (len("00000000000000000005.index"), None)
+
+
+def test_a_sibling_suffix_may_come_without_its_dot(tmp_path: Path) -> None:
+    (segment,) = load_partition_dir(make_segments(tmp_path, "payments-0", 5)).segments
+    assert segment.sibling("index") == segment.sibling(".index") == tmp_path / "payments-0/00000000000000000005.index"
+
+
+def test_a_snapshot_is_found_by_its_exact_offset(tmp_path: Path) -> None:
+    names = [segment_name(offset, ".snapshot") for offset in (30, 7, 12)]
+    partition = load_partition_dir(make_partition(tmp_path, "payments-0", *names))
+    assert [snapshot.offset for snapshot in partition.snapshots] == [7, 12, 30]
+    assert partition.snapshot_at(12) == partition.snapshots[1]
+    assert [partition.snapshot_at(offset) for offset in (0, 8, 31)] == [None, None, None]
+
+
+def test_a_partition_without_a_segment_is_legal(tmp_path: Path) -> None:
+    make_partition(tmp_path, "payments-0")
+    (partition,) = load_log_dir(tmp_path).partitions
+    assert (partition.segments, partition.boundaries, partition.log_start_offset) == ((), (), 0)
+
+
+def test_files_in_the_middle_of_a_change_are_told_apart(tmp_path: Path) -> None:
+    names = [
+        "00000000000000000000.log.swap",
+        "00000000000000000000.index.cleaned",
+        "00000000000000000007.log.deleted",
+        "00000000000000000007.snapshot.deleted",
+        "00000000000000000009.snapshot.tmp",
+        "00000000000000000009.log",
+    ]
+    partition = load_partition_dir(make_partition(tmp_path, "payments-0", *names))
+    assert partition.unfinished == ("00000000000000000000.index.cleaned", "00000000000000000000.log.swap")
+    assert partition.deleted == 2
+    assert [segment.base_offset for segment in partition.segments] == [9]
+    assert partition.snapshots == ()
+
+
+def test_a_directory_or_a_dangling_link_with_a_files_name_is_no_file(tmp_path: Path) -> None:
+    partition = make_segments(tmp_path, "payments-0", 0)
+    (partition / segment_name(5, ".log")).mkdir()
+    (partition / segment_name(6, ".log")).symlink_to(tmp_path / "gone")
+    assert base_offsets(partition) == [0]
+
+
+def test_the_log_start_offset_comes_from_the_checkpoint_before_the_first_segment(tmp_path: Path) -> None:
+    path = make_segments(tmp_path, "payments-0", 40, 80)
+    assert load_partition_dir(path).log_start_offset == 40
+    checkpoints = Checkpoints(log_start_offsets={PAYMENTS: 55})
+    assert load_partition_dir(path, checkpoints=checkpoints).log_start_offset == 55
+
+
+def test_without_checkpoints_their_values_are_unknown(tmp_path: Path) -> None:
+    partition = load_partition_dir(make_segments(tmp_path, "payments-0", 0))
+    assert (partition.high_watermark, partition.recovery_point, partition.cleaner_offset) == (None, None, None)
+
+
+class VanishingFiles:
+    """Removes files when the first of them is looked at, as a live broker may between a listing and a stat."""
+
+    def __init__(self, *, when: str, gone: list[str]) -> None:
+        self._stat, self._when, self._gone = os.stat, when, gone
+
+    def __call__(self, path: Any, **options: Any) -> os.stat_result:
+        if path == self._when:
+            for file in self._gone:
+                os.unlink(file, **options)
+        return self._stat(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("when", "gone", "left"),
+    [
+        (30, [0, 10], [(20, 30), (30, None)]),
+        (10, [0, 10], [(20, 30), (30, None)]),
+        (20, [20, 30], [(0, 10), (10, 20), (30, None)]),
+        (30, [20, 30], [(0, 10), (10, None)]),
+        (20, [20], [(0, 10), (10, 20), (30, None)]),
+    ],
+    ids=["retention", "retention, half seen", "truncation, half seen", "truncation", "out of the middle"],
+)
+def test_a_log_that_vanishes_after_the_listing_is_not_there(
+    when: int, gone: list[int], left: list[tuple[int, int | None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_segments(tmp_path, "payments-0", 0, 10, 20, 30)
+    files = [segment_name(base_offset, ".log") for base_offset in gone]
+    monkeypatch.setattr(
+        "storage.log.partition_dir.os.stat", VanishingFiles(when=segment_name(when, ".log"), gone=files)
+    )
+    segments = load_partition_dir(path).segments
+    assert [(segment.base_offset, segment.next_base_offset) for segment in segments] == left
+
+
+def test_an_index_that_vanishes_after_the_listing_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_segments(tmp_path, "payments-0", 0)
+    vanishing = VanishingFiles(when=segment_name(0, ".log"), gone=[segment_name(0, ".index")])
+    monkeypatch.setattr("storage.log.partition_dir.os.stat", vanishing)
+    (segment,) = load_partition_dir(path).segments
+    assert (segment.index_bytes, segment.timeindex_bytes) == (None, len("00000000000000000000.timeindex"))
+
+
+def test_a_partition_that_vanishes_after_the_listing_is_not_there(tmp_path: Path) -> None:
+    make_segments(tmp_path, "payments-0", 0)
+    doomed = make_partition(tmp_path, "orders-0")
+
+    def all_but_the_doomed_stay(topic_partition: TopicPartition) -> bool:
+        if topic_partition.topic == "orders":
+            doomed.rmdir()
+        return True
+
+    log_dir = load_log_dir(tmp_path, topics=all_but_the_doomed_stay)
+    assert [partition.topic_partition for partition in log_dir.partitions] == [PAYMENTS]
+    assert log_dir.problems == ()
+
+
+def test_directories_that_are_no_partition_are_set_aside_by_kind(tmp_path: Path) -> None:
+    names = {
+        "__cluster_metadata-0": DirKind.METADATA,
+        f"a-0.{UNIQUE}-delete": DirKind.DELETE,
+        f"b-0.{UNIQUE}-future": DirKind.FUTURE,
+        f"c-0.{UNIQUE}-stray": DirKind.STRAY,
+        "remote-log-index-cache": DirKind.NOT_A_LOG,
+    }
+    for name in (*names, "payments-0"):
+        make_segments(tmp_path, name, 0)
+    log_dir = load_log_dir(tmp_path)
+    assert {aside.path.name: aside.kind for aside in log_dir.set_aside} == names
+    assert [partition.topic_partition for partition in log_dir.partitions] == [PAYMENTS]
+
+
+def test_partitions_sort_by_number_and_not_by_digits(tmp_path: Path) -> None:
+    for partition in (10, 9, 0):
+        make_partition(tmp_path, f"a-{partition}")
+    assert [p.topic_partition.partition for p in load_log_dir(tmp_path).partitions] == [0, 9, 10]
+
+
+def test_only_the_wanted_partitions_are_looked_at(tmp_path: Path) -> None:
+    make_segments(tmp_path, "payments-0", 0)
+    (make_partition(tmp_path, "orders-0") / "partition.metadata").write_bytes(b"damaged")
+    log_dir = load_log_dir(tmp_path, topics=lambda topic_partition: topic_partition.topic == "payments")
+    assert [partition.topic_partition for partition in log_dir.partitions] == [PAYMENTS]
+    assert log_dir.problems == ()
+
+
+def test_a_partition_directory_may_be_a_link(tmp_path: Path) -> None:
+    elsewhere = make_segments(tmp_path / "elsewhere", "payments-0", 0)
+    (tmp_path / "log-dir").mkdir()
+    (tmp_path / "log-dir/payments-0").symlink_to(elsewhere)
+    (partition,) = load_log_dir(tmp_path / "log-dir").partitions
+    assert len(partition.segments) == 1
+
+
+def test_damaged_partition_metadata_is_the_problem_of_its_partition_alone(tmp_path: Path) -> None:
+    file = make_segments(tmp_path, "orders-0", 0) / "partition.metadata"
+    file.write_bytes(b"version: 0\ntopic_id: nonsense")
+    (make_segments(tmp_path, "payments-0", 0) / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+    log_dir = load_log_dir(tmp_path)
+    assert [(p.topic_partition, p.topic_id) for p in log_dir.partitions] == [(PAYMENTS, TOPIC_ID)]
+    (problem,) = log_dir.problems
+    assert problem.path == file.parent
+    assert str(problem.error).startswith(f"{file}: topic_id at byte 11")
+
+
+def test_a_damaged_checkpoint_is_a_problem_and_leaves_its_values_unknown(tmp_path: Path) -> None:
+    make_segments(tmp_path, "payments-0", 20)
+    damaged = tmp_path / "replication-offset-checkpoint"
+    damaged.write_bytes(b"0\n2\npayments 0 90\n")
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(b"0\n1\npayments 0 80\n")
+    log_dir = load_log_dir(tmp_path)
+    (partition,) = log_dir.partitions
+    assert (partition.high_watermark, partition.recovery_point) == (None, 80)
+    (problem,) = log_dir.problems
+    assert problem.path == damaged
+    assert isinstance(problem.error, FormatError)
+    assert problem.error.file == str(damaged)
+
+
+def test_damaged_meta_properties_are_a_problem_and_leave_the_broker_unknown(tmp_path: Path) -> None:
+    make_segments(tmp_path, "payments-0", 0)
+    (tmp_path / "meta.properties").write_bytes(b"version=7\nbroker.id=1\n")
+    log_dir = load_log_dir(tmp_path)
+    assert (log_dir.cluster_id, log_dir.broker_id, len(log_dir.partitions)) == (None, None, 1)
+    assert [problem.path.name for problem in log_dir.problems] == ["meta.properties"]
+
+
+class ClosedTo:
+    """Lets nobody open one path: permissions as the tests' user meets them, who may be root and above them."""
+
+    def __init__(self, closed: Path) -> None:
+        self._open, self._scandir, self._closed = os.open, os.scandir, str(closed)
+
+    def _check(self, path: object) -> None:
+        if str(path) == self._closed:
+            raise PermissionError(13, "Permission denied", self._closed)
+
+    def open(self, path: Any, *arguments: Any, **options: Any) -> int:
+        self._check(path)
+        return self._open(path, *arguments, **options)
+
+    def scandir(self, path: Any = ".") -> Any:
+        self._check(path)
+        return self._scandir(path)
+
+
+@pytest.fixture
+def close_to_us(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    def close(path: Path) -> None:
+        closed = ClosedTo(path)
+        monkeypatch.setattr("storage.log.partition_dir.os.open", closed.open)
+        monkeypatch.setattr("storage.log.log_dir.os.scandir", closed.scandir)
+
+    return close
+
+
+def test_a_partition_without_permission_does_not_hide_the_others(
+    tmp_path: Path, close_to_us: Callable[[Path], None]
+) -> None:
+    closed = make_segments(tmp_path, "orders-0", 0)
+    make_segments(tmp_path, "payments-0", 0)
+    close_to_us(closed)
+    log_dir = load_log_dir(tmp_path)
+    assert [partition.topic_partition for partition in log_dir.partitions] == [PAYMENTS]
+    (problem,) = log_dir.problems
+    assert problem.path == closed
+    assert isinstance(problem.error, LogDirError)
+    assert str(problem.error) == f"no permission to read {closed}"
+    assert problem.error.hint is not None
+
+
+def test_a_log_dir_without_permission_is_refused_with_a_hint(
+    tmp_path: Path, close_to_us: Callable[[Path], None]
+) -> None:
+    close_to_us(tmp_path)
+    for load in (load_log_dir, open_log_dir_or_partition):
+        with pytest.raises(LogDirError, match="no permission to read") as caught:
+            load(tmp_path)
+        assert caught.value.hint is not None
+
+
+def test_a_partition_that_the_system_cannot_read_is_a_problem(tmp_path: Path) -> None:
+    make_segments(tmp_path, "payments-0", 0)
+    loop = tmp_path / "orders-0"
+    loop.symlink_to(loop)
+    log_dir = load_log_dir(tmp_path)
+    assert len(log_dir.partitions) == 1
+    (problem,) = log_dir.problems
+    assert isinstance(problem.error, LogDirError)
+    assert str(problem.error).startswith(f"cannot read {loop}: ")
+
+
+def test_a_source_may_be_one_partition_with_the_checkpoints_above_it(fixture_set: Callable[[str], FixtureSet]) -> None:
+    whole = load_log_dir(fixture_set("kafka-2.7.2").data)
+    for partition in whole.partitions:
+        lone = open_log_dir_or_partition(partition.path)
+        assert lone.partitions == (partition,)
+        assert (lone.path, lone.cluster_id, lone.clean_shutdown) == (whole.path, whole.cluster_id, True)
+
+
+def test_a_source_may_be_a_log_dir_however_it_is_named(
+    fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data = fixture_set("kafka-2.7.2").data
+    assert open_log_dir_or_partition(data) == load_log_dir(data)
+    (tmp_path / "kafka-1").symlink_to(data)
+    assert len(open_log_dir_or_partition(tmp_path / "kafka-1").partitions) == 6
+
+
+def test_a_source_may_be_copied_partitions_without_a_brokers_files(tmp_path: Path) -> None:
+    make_segments(tmp_path, "payments-0", 0)
+    log_dir = open_log_dir_or_partition(tmp_path)
+    assert ([p.topic_partition for p in log_dir.partitions], log_dir.cluster_id) == ([PAYMENTS], None)
+
+
+def test_a_lone_partition_without_anything_above_it_is_read(tmp_path: Path) -> None:
+    make_segments(tmp_path, "payments-0", 3, 9)
+    log_dir = open_log_dir_or_partition(tmp_path / "payments-0")
+    (partition,) = log_dir.partitions
+    assert (partition.boundaries, partition.high_watermark, log_dir.problems) == ((9,), None, ())
+
+
+def test_a_lone_partition_that_is_not_wanted_is_not_there(tmp_path: Path) -> None:
+    path = make_segments(tmp_path, "payments-0", 0)
+    assert open_log_dir_or_partition(path, topics=lambda _: False).partitions == ()
+
+
+def test_paths_are_absolute_wherever_the_source_was_named_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_segments(tmp_path, "payments-0", 0)
+    monkeypatch.chdir(tmp_path)
+    for log_dir in (load_log_dir(Path()), open_log_dir_or_partition(Path("payments-0"))):
+        (partition,) = log_dir.partitions
+        assert log_dir.path == tmp_path
+        assert partition.segments[0].path == str(tmp_path / "payments-0/00000000000000000000.log")
+
+
+def test_a_source_that_is_missing_or_a_file_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, says in (("gone", "does not exist"), ("file", "is not a directory")):
+        for load in (load_log_dir, open_log_dir_or_partition):
+            with pytest.raises(UsageError, match=says) as caught:
+                load(tmp_path / name)
+            assert caught.value.hint is not None
+    with pytest.raises(UsageError, match="does not exist"):
+        load_partition_dir(tmp_path / "payments-0")
+
+
+@pytest.mark.parametrize(
+    "files", [[], ["unrelated/file"], ["payments-0/00000000000000000007.snapshot"], ["project-2/README"], ["project-2"]]
+)
+def test_a_source_that_is_neither_log_dir_nor_partition_is_a_usage_error(files: list[str], tmp_path: Path) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    with pytest.raises(UsageError, match="neither a Kafka log dir nor") as caught:
+        open_log_dir_or_partition(tmp_path)
+    assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("backup", "tells no partition"),
+        ("__cluster_metadata-0", r"set aside by Kafka \(metadata\)"),
+        (f"a-0.{UNIQUE}-stray", r"set aside by Kafka \(stray\)"),
+    ],
+)
+def test_segments_under_a_name_that_is_no_live_partitions_are_refused(name: str, says: str, tmp_path: Path) -> None:
+    path = make_segments(tmp_path, name, 0)
+    for load in (open_log_dir_or_partition, load_partition_dir):
+        with pytest.raises(UsageError, match=says) as caught:
+            load(path)
+        assert caught.value.hint is not None
