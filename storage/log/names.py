@@ -6,7 +6,7 @@ Inside, a segment's files share one number, the base offset in 20 digits.
 
 Kafka wrote names in the digits of the JVM's locale for years, so any Unicode digits are read; ASCII is written.
 
-Source: ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Topic.validate``; KAFKA-6046 for ``-stray``.
+Source: ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Topic.validate``.
 """
 
 from __future__ import annotations
