@@ -126,51 +126,69 @@ class SegmentRange:
 
 
 def scan(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Array]:
-    """Yield the events of ``segment`` in offset order, chunk by chunk; ``facts`` is complete when the scan ends.
+    """Yield the events of ``segment`` in offset order, block by block; ``facts`` is complete when the scan ends.
 
     Raises:
         FormatError: damage, with file and position; what came before it has been yielded.
 
     """
+    with in_file(segment.locator):
+        for block, at, headers, positions in _checked(reader, segment, facts):
+            yield _events(block, at, headers, positions, facts)
+
+
+def read_headers(
+    reader: RangeReader, segment: SegmentRange, facts: ScanFacts
+) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
+    """Yield the v2 headers of ``segment`` (``HEADER_DTYPE``) and their file positions, block by block.
+
+    Raises:
+        FormatError: damage, with file and position.
+
+    """
+    with in_file(segment.locator):
+        for _, at, headers, positions in _checked(reader, segment, facts):
+            yield headers, positions + at
+
+
+def _checked(
+    reader: RangeReader, segment: SegmentRange, facts: ScanFacts
+) -> Iterator[tuple[memoryview, int, Array, npt.NDArray[np.int64]]]:
+    """Yield (block, its file position, v2 headers, their positions in the block)."""
     facts.end_offset = segment.base_offset
     facts.end_position = segment.start
-    with in_file(segment.locator):
-        for block, at, positions in _blocks(reader, segment, facts):
-            if positions:
-                yield _events(block, at, positions, segment, facts)
+    for block, at, starts in _blocks(reader, segment, facts):
+        headers, positions = _headers(block, at, starts, segment, facts)
+        _note_facts(headers, facts)
+        yield block, at, headers, positions
 
 
 def _blocks(
     reader: RangeReader, segment: SegmentRange, facts: ScanFacts
 ) -> Iterator[tuple[memoryview, int, list[int]]]:
-    """Yield (block, its file position, batch starts in it); every listed batch is whole in the block, or v2 data."""
+    """Yield (block, its file position, where batches start in it), hopping over what need not be read."""
     end = reader.size_bytes if segment.end is None else min(segment.end, reader.size_bytes)
     at = segment.start
-    want = BLOCK_BYTES
     while at < end:
-        block = memoryview(reader.read(at, min(want, end - at)))
+        block = memoryview(reader.read(at, min(BLOCK_BYTES, end - at)))
         facts.bytes_read += len(block)
-        starts, consumed = hop(block, at)
-        if consumed == 0 and at + len(block) < end and len(block) >= _SIZE_UP_TO_MAGIC:
-            want = _whole_batch(block, at, end)
-            if want <= len(block):
-                break
-            continue
-        yield block, at, starts
-        at += consumed
-        facts.end_position = at
-        if consumed == 0:
+        starts, following = hop(block, room=end - at, at=at)
+        if not starts:
             break
-        want = BLOCK_BYTES
+        yield block, at, starts
+        at += following
+        facts.end_position = at
     if at < end:
         _check_tail(reader, segment, at, end)
 
 
-def hop(block: memoryview, at: int) -> tuple[list[int], int]:
-    """Return where whole batches start in ``block`` and where the first that is not whole does.
+def hop(block: memoryview, *, room: int, at: int) -> tuple[list[int], int]:
+    """Return where batches start in ``block``, and where the one after them does, perhaps beyond the block.
+
+    A batch counts if its header is in the block and its end within ``room`` bytes from the block's start.
 
     Raises:
-        FormatError: a length that no batch can have, or an unknown magic.
+        FormatError: a length that no batch can have, or an unknown magic; ``at`` is the block's file position.
 
     """
     starts: list[int] = []
@@ -179,11 +197,11 @@ def hop(block: memoryview, at: int) -> tuple[list[int], int]:
     while end - position > _SIZE_UP_TO_MAGIC:
         length, magic = length_and_magic(block, position + _LENGTH_POSITION)
         if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH:
-            if length == 0 and _is_zero(block[position : position + _SIZE_UP_TO_MAGIC]):
-                break
+            if length == 0 and not any(block[position : position + _SIZE_UP_TO_MAGIC]):
+                break  # the zeros of a preallocated file
             _check_start(magic, length, at + position)
         following = position + LOG_OVERHEAD + length
-        if following > end:
+        if following > end and (following > room or end - position < HEADER.size):
             break
         starts.append(position)
         position = following
@@ -196,16 +214,6 @@ def _check_start(magic: int, length: int, position: int) -> None:
     least = MIN_BATCH_LENGTH if magic == MAGIC_V2 else _MIN_LEGACY_SIZE
     if length < least:
         raise FormatError("record batch length", position=position + 8, expected=f"at least {least}", found=length)
-
-
-def _is_zero(data: memoryview) -> bool:
-    return not any(data)
-
-
-def _whole_batch(block: memoryview, at: int, end: int) -> int:
-    """Return how many bytes the batch at the start of ``block`` needs; no more than there are before ``end``."""
-    length: int = _LENGTH_AND_MAGIC.unpack_from(block, _LENGTH_POSITION)[0]
-    return min(LOG_OVERHEAD + length, end - at)
 
 
 def _check_tail(reader: RangeReader, segment: SegmentRange, at: int, end: int) -> None:
@@ -221,9 +229,7 @@ def _check_tail(reader: RangeReader, segment: SegmentRange, at: int, end: int) -
         )
 
 
-def _events(block: memoryview, at: int, starts: list[int], segment: SegmentRange, facts: ScanFacts) -> Array:
-    headers, positions = _headers(block, at, starts, segment, facts)
-    _note_facts(headers, positions, at, segment, facts)
+def _events(block: memoryview, at: int, headers: Array, positions: npt.NDArray[np.int64], facts: ScanFacts) -> Array:
     is_control = (headers["attributes"] & CONTROL) != 0
     has_producer = headers["producer_id"] >= 0
     events = _data_events(headers)
@@ -289,9 +295,7 @@ def _check_offsets(
         )
 
 
-def _note_facts(
-    headers: Array, positions: npt.NDArray[np.int64], at: int, segment: SegmentRange, facts: ScanFacts
-) -> None:
+def _note_facts(headers: Array, facts: ScanFacts) -> None:
     if not len(headers):
         return
     attributes = headers["attributes"]

@@ -11,8 +11,8 @@ closed form, one row of ``SUMMARY_DTYPE``:
 - where non-transactional data met an open transaction, or would meet an inherited one.
 
 Such functions compose (``compose``), and composition is associative, so splits are summarised in parallel in any order
-and the state at *every* segment boundary comes from one ordered pass over summaries. A state is itself a summary: that of
-the log so far. Empty runs are empty arrays, the neutral element.
+and the state at *every* segment boundary comes from one ordered pass over summaries. A state is itself a summary: that
+of the log so far. Empty runs are empty arrays, the neutral element.
 
 Rebirth (see ``producer_state``) touches the coordinator epoch alone, and depends on the newest server clock of the
 segment, which is known when the segment ends. Until then it is pending: ``reborn_if`` is the clock reading from which
