@@ -39,8 +39,6 @@ from storage.log.indexes import (
 from storage.source import open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from storage.log.partition_dir import PartitionDir, Segment
     from storage.remote.object_store import BodyOpener
 
@@ -187,7 +185,7 @@ def _indexes(segment: Segment) -> tuple[bytes, bytes, int]:
 
 def rebuild_indexes(
     segment: Segment, interval_bytes: int = INDEX_INTERVAL_BYTES
-) -> tuple[Sequence[OffsetIndexEntry], Sequence[TimeIndexEntry]]:
+) -> tuple[list[OffsetIndexEntry], list[TimeIndexEntry]]:
     """Return both indexes as recovery would write them: an entry each time ``interval_bytes`` have gone by."""
     offsets: list[OffsetIndexEntry] = []
     times: list[TimeIndexEntry] = []

@@ -1,0 +1,122 @@
+"""Why an entry is what it is: the batches that made it.
+
+For a person who looks into an incident. An entry is made of at most four batches, each in a role: the last data batch,
+the last marker, the batch that opened the transaction, and the first one of the producer that was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from replay.header_scan import ScanFacts, SegmentRange, scan
+from storage.source import open_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+
+    from replay.window import SegmentSpan
+
+
+class Role(StrEnum):
+    """What a batch contributes to an entry."""
+
+    FIRST_SEEN = "first-seen"
+    LAST_BATCH = "last-batch"
+    """Gives last sequence, last offset and offset delta."""
+    TRANSACTION_START = "transaction-start"
+    """Gives the first offset of the open transaction."""
+    LAST_MARKER = "last-marker"
+    """Gives the coordinator epoch, and closed the transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A data batch or marker, as far as it concerns its producer."""
+
+    segment_base_offset: int
+    base_offset: int
+    last_offset: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    timestamp: int
+    is_marker: bool
+    is_transactional: bool
+    coordinator_epoch: int
+
+
+@dataclass(slots=True)
+class Explanation:
+    """One producer: its batches by role, and how many there were in all."""
+
+    producer_id: int
+    batches: int = 0
+    roles: dict[Role, Batch] = field(default_factory=dict)
+    last: Batch | None = None
+    """The last one of either kind, which gives epoch and timestamp."""
+
+    def add(self, batch: Batch) -> None:
+        """Take the next batch of this producer, by the rules of ``producer_state``."""
+        self.batches += 1
+        self.roles.setdefault(Role.FIRST_SEEN, batch)
+        if self.last is not None and self.last.producer_epoch != batch.producer_epoch:
+            self.roles.pop(Role.LAST_BATCH, None)
+        self.last = batch
+        if batch.is_marker:
+            self.roles[Role.LAST_MARKER] = batch
+            self.roles.pop(Role.TRANSACTION_START, None)
+            return
+        self.roles[Role.LAST_BATCH] = batch
+        if batch.is_transactional:
+            self.roles.setdefault(Role.TRANSACTION_START, batch)
+
+
+def explain(segments: Iterable[SegmentSpan], offset: int, producer_id: int | None = None) -> list[Explanation]:
+    """Return what made the entries that stand at ``offset``, by producer id; of one producer only, if it is named.
+
+    Reads every segment below ``offset`` among ``segments``, in order.
+
+    Raises:
+        FormatError: damage below ``offset``.
+        LogDirError: a segment cannot be read.
+
+    """
+    found: dict[int, Explanation] = {}
+    for segment in segments:
+        if segment.base_offset >= offset:
+            break
+        for event in _events(segment):
+            pid = int(event["producer_id"])
+            if event["offset"] >= offset:
+                break
+            if producer_id in {None, pid}:
+                found.setdefault(pid, Explanation(pid)).add(_batch(segment.base_offset, event))
+    return [found[pid] for pid in sorted(found)]
+
+
+def _events(segment: SegmentSpan) -> Iterator[np.void]:
+    whole = SegmentRange(
+        locator=segment.locator, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+    )
+    with open_reader(segment.locator) as reader:
+        for events in scan(reader, whole, ScanFacts()):
+            yield from events
+
+
+def _batch(segment_base_offset: int, event: np.void) -> Batch:
+    return Batch(
+        segment_base_offset=segment_base_offset,
+        base_offset=int(event["offset"]),
+        last_offset=int(event["last_offset"]),
+        producer_epoch=int(event["producer_epoch"]),
+        base_sequence=int(event["base_sequence"]),
+        last_sequence=int(event["last_sequence"]),
+        timestamp=int(event["timestamp"]),
+        is_marker=bool(event["is_marker"]),
+        is_transactional=bool(event["is_transactional"]),
+        coordinator_epoch=int(event["coordinator_epoch"]),
+    )
