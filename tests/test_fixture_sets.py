@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Sets: TypeAlias = Callable[[str], FixtureSet]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "kafka-2.7.2-killed"])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_set_has_a_log_dir_and_a_snapshot_for_each_boundary(name: str, fixture_set: Sets) -> None:
     fixture = fixture_set(name)
     partitions = [path for path in fixture.data.iterdir() if (fixture.expected / path.name).is_dir()]
