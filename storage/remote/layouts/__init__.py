@@ -1,0 +1,1 @@
+"""Layouts: which keys the objects of a segment have, one module for each."""
