@@ -36,6 +36,7 @@ from storage.log.indexes import (
     write_offset_index,
     write_time_index,
 )
+from storage.remote.manifest import ObjectKind
 from storage.source import open_reader
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ _BLOCK: Final = 1 << 20
 class BundlePart:
     """One object of a bundle."""
 
-    kind: str
-    """Its extension: ``log``, ``index``, ``timeindex``, ``txnindex``, ``snapshot`` or ``leader-epoch-checkpoint``."""
+    kind: ObjectKind
     open_body: BodyOpener
     size_bytes: int
     crc32c: int
@@ -64,9 +64,12 @@ class SegmentBundle:
     """Everything that is shipped for one segment, the log first."""
 
     segment: Segment
+    next_base_offset: int
     parts: tuple[BundlePart, ...]
     leader_epochs: tuple[LeaderEpoch, ...]
     """Those of the segment alone, clamped to it."""
+    last_offset: int
+    """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
     max_timestamp_ms: int
 
 
@@ -93,18 +96,37 @@ def make_bundle(partition: PartitionDir, segment: Segment, snapshot: bytes) -> S
     """
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end yet")
+    facts = _scan(segment)
     epochs = leader_epochs(partition, segment)
     clamped = segment_leader_epochs(epochs, segment.base_offset, segment.next_base_offset)
     history = write_leader_epochs(leader_epochs_up_to(epochs, segment.next_base_offset))
-    log = _file_part("log", Path(segment.path))
     index, timeindex, max_timestamp_ms = _indexes(segment)
-    parts = [log, _bytes_part("index", index), _bytes_part("timeindex", timeindex)]
-    parts += [_bytes_part("txnindex", body) for body in _transaction_index(segment)]
-    parts += [_bytes_part("leader-epoch-checkpoint", history), _bytes_part("snapshot", snapshot)]
+    parts = [
+        _file_part(ObjectKind.LOG, Path(segment.path)),
+        _bytes_part(ObjectKind.INDEX, index),
+        _bytes_part(ObjectKind.TIME_INDEX, timeindex),
+        *(_bytes_part(ObjectKind.TXN_INDEX, body) for body in _transaction_index(segment)),
+        _bytes_part(ObjectKind.LEADER_EPOCH_CHECKPOINT, history),
+        _bytes_part(ObjectKind.SNAPSHOT, snapshot),
+    ]
     check_unchanged(segment)
     return SegmentBundle(
-        segment=segment, parts=tuple(parts), leader_epochs=tuple(clamped), max_timestamp_ms=max_timestamp_ms
+        segment=segment,
+        next_base_offset=segment.next_base_offset,
+        parts=tuple(parts),
+        leader_epochs=tuple(clamped),
+        last_offset=facts.end_offset - 1,
+        max_timestamp_ms=max_timestamp_ms,
     )
+
+
+def _scan(segment: Segment) -> ScanFacts:
+    """Hop through the segment once: segments older than the window were not replayed, and may be damaged."""
+    facts = ScanFacts()
+    with open_reader(segment.path) as reader:
+        for _ in read_headers(reader, _whole(segment), facts):
+            pass
+    return facts
 
 
 def check_unchanged(segment: Segment) -> None:
@@ -156,12 +178,8 @@ def _from_headers(partition: PartitionDir, last: Segment) -> tuple[LeaderEpoch, 
     for segment in partition.segments:
         if segment.base_offset > last.base_offset:
             break
-        facts = ScanFacts()
-        with open_reader(segment.path) as reader:
-            for _ in read_headers(reader, _whole(segment), facts):
-                pass
         newest = found[-1].epoch if found else -1
-        found += [LeaderEpoch(epoch, offset) for epoch, offset in facts.leader_epochs if epoch > newest]
+        found += [LeaderEpoch(epoch, offset) for epoch, offset in _scan(segment).leader_epochs if epoch > newest]
     return tuple(found)
 
 
@@ -220,12 +238,12 @@ def _transaction_index(segment: Segment) -> list[bytes]:
     except FileNotFoundError:
         return []
     except FormatError as error:
-        hint = "a broker makes it anew when it recovers the segment: delete the file and start the broker"
-        raise IndexUnusableError(str(error), hint=hint) from error
+        # Never advise to delete it: a broker that then recovers the segment deletes the snapshots above it.
+        raise IndexUnusableError(str(error), hint="take the partition from the log dir of another replica") from error
     return [body] if aborted else []
 
 
-def _file_part(kind: str, path: Path) -> BundlePart:
+def _file_part(kind: ObjectKind, path: Path) -> BundlePart:
     checksum, sha256, size_bytes = 0, hashlib.sha256(), 0
     try:
         with path.open("rb") as file:
@@ -242,7 +260,7 @@ def _file_part(kind: str, path: Path) -> BundlePart:
     return BundlePart(kind=kind, open_body=open_body, size_bytes=size_bytes, crc32c=checksum, sha256=sha256.hexdigest())
 
 
-def _bytes_part(kind: str, body: bytes) -> BundlePart:
+def _bytes_part(kind: ObjectKind, body: bytes) -> BundlePart:
     return BundlePart(
         kind=kind,
         open_body=lambda: io.BytesIO(body),

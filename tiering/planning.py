@@ -1,0 +1,173 @@
+"""From an inventory to replay plans, and to a saved plan that is refused once what it rests on has changed.
+
+A saved plan fixes the request: the moment T, the rules, and the boundaries of each partition. It is JSON, made to be
+read by people; what is to be read is planned anew from the log directory, which must still hold the same closed
+segments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from replay.evidence import load_evidence, segment_spans
+from replay.plan import PartitionPlan, plan_partition
+from replay.producer_state import Expiry
+from replay.window import AsOf, ReplayRules
+from storage.errors import FormatError, StalePlanError
+from storage.log.names import TopicPartition
+from tiering.inventory import Compaction, PartitionInventory, SnapshotState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from storage.log.log_dir import PartitionDir
+
+SAVED_PLAN_VERSION: Final = 1
+USABLE: Final = frozenset({SnapshotState.EMPTY, SnapshotState.PRESENT})
+"""States of a snapshot that a broker would load as it stands."""
+
+
+def lost_boundaries(inventory: PartitionInventory) -> tuple[int, ...]:
+    """Return the offsets at which the directory has no snapshot that a broker would load."""
+    return tuple(boundary.offset for boundary in inventory.boundaries if boundary.state not in USABLE)
+
+
+def plan_replay(
+    inventory: PartitionInventory,
+    wanted: Iterable[int],
+    rules: ReplayRules,
+    *,
+    high_watermark: int | None = None,
+    compare: Mapping[int, str] | None = None,
+    to_end: bool = False,
+) -> PartitionPlan:
+    """Plan the replay of one partition; reads its time and transaction indexes and its snapshots, not its segments.
+
+    Args:
+        inventory: the partition.
+        wanted: boundaries to make.
+        rules: the times that decide.
+        high_watermark: the override; the checkpoint's otherwise.
+        compare: snapshots to compare with, path by offset; those of the directory by default.
+        to_end: read on to the log end, for the last stable offset.
+
+    """
+    partition = inventory.partition
+    existing = compare if compare is not None else usable_snapshots(inventory)
+    return plan_partition(
+        partition.topic_partition,
+        segment_spans(partition),
+        wanted,
+        rules,
+        evidence=load_evidence(partition),
+        high_watermark=partition.high_watermark if high_watermark is None else high_watermark,
+        existing=existing,
+        to_end=to_end,
+    )
+
+
+def usable_snapshots(inventory: PartitionInventory) -> dict[int, str]:
+    """Return the paths of the snapshots that a broker would load, by offset."""
+    return {b.offset: b.path for b in inventory.boundaries if b.state in USABLE and b.path is not None}
+
+
+def can_be_tiered(inventory: PartitionInventory) -> bool:
+    """Whether the topic is not compacted, as far as is known before a replay."""
+    return inventory.compaction is not Compaction.COMPACTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """A request that can be carried out later, unchanged or not at all."""
+
+    sources: tuple[str, ...]
+    rules: ReplayRules
+    boundaries: Mapping[TopicPartition, tuple[int, ...]]
+    fingerprints: Mapping[TopicPartition, str]
+
+    def check_fresh(self, inventory: PartitionInventory) -> None:
+        """Compare the closed segments with those the plan was made for.
+
+        Raises:
+            StalePlanError: they differ.
+
+        """
+        topic_partition = inventory.partition.topic_partition
+        if self.fingerprints[topic_partition] != fingerprint(inventory.partition):
+            raise StalePlanError(
+                f"{topic_partition}: the closed segments are not those the plan was made for",
+                hint="segments were rolled or deleted meanwhile: make a new plan",
+            )
+
+
+def fingerprint(partition: PartitionDir) -> str:
+    """Return a digest of what identifies the closed segments: offsets, sizes, times and inodes."""
+    facts = [
+        (segment.base_offset, segment.next_base_offset, segment.size_bytes, segment.mtime_ns, segment.inode)
+        for segment in partition.segments
+        if not segment.is_active
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def write_saved_plan(plan: SavedPlan) -> str:
+    """Return ``plan`` as JSON."""
+    partitions = [
+        {
+            "topic": topic_partition.topic,
+            "partition": topic_partition.partition,
+            "boundaries": list(offsets),
+            "segmentsSha256": plan.fingerprints[topic_partition],
+        }
+        for topic_partition, offsets in plan.boundaries.items()
+    ]
+    content = {
+        "version": SAVED_PLAN_VERSION,
+        "sources": list(plan.sources),
+        "rules": asdict(plan.rules) | {"expiry": plan.rules.expiry, "history": plan.rules.history},
+        "partitions": partitions,
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def read_saved_plan(text: str) -> SavedPlan:
+    """Return the plan that ``write_saved_plan`` gave.
+
+    Raises:
+        FormatError: it is not one, or of another version.
+
+    """
+    try:
+        content = json.loads(text)
+        if content["version"] != SAVED_PLAN_VERSION:
+            raise FormatError("version of the saved plan", position=0, expected=SAVED_PLAN_VERSION,
+                              found=content["version"])  # fmt: skip
+        keys = [TopicPartition(str(item["topic"]), int(item["partition"])) for item in content["partitions"]]
+        return SavedPlan(
+            sources=tuple(map(str, content["sources"])),
+            rules=_rules(content["rules"]),
+            boundaries={
+                key: tuple(map(int, item["boundaries"])) for key, item in zip(keys, content["partitions"], strict=True)
+            },
+            fingerprints={
+                key: str(item["segmentsSha256"]) for key, item in zip(keys, content["partitions"], strict=True)
+            },
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        hint = "plans are made by `resnap plan --save FILE`"
+        raise FormatError("saved plan", position=0, expected="the JSON of a plan", found=error, hint=hint) from error
+
+
+def _rules(values: dict[str, Any]) -> ReplayRules:
+    history = values["history"]
+    return ReplayRules(
+        as_of=AsOf(**values["as_of"]),
+        expiry=Expiry(*values["expiry"]),
+        history=None if history is None else Expiry(*history),
+        transaction_max_timeout_ms=int(values["transaction_max_timeout_ms"]),
+        max_reach_back_ms=values["max_reach_back_ms"],
+        full=bool(values["full"]),
+    )

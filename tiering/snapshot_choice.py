@@ -1,0 +1,75 @@
+"""Which snapshot is shipped with a segment: the broker's own where a replay has proven it, else the rebuilt one.
+
+The broker's own may know producers whose records are gone, so where it is right it is the better one. It is shipped in
+canonical order, by producer id, so that equal states are equal objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replay.comparison import Verdict
+from replay.plan import Coverage
+from replay.staging import digest_of, snapshot_key
+from storage.errors import VerificationError, in_file
+from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from storage.remote.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
+
+if TYPE_CHECKING:
+    from replay.rebuild import BoundaryResult
+    from replay.window import ReplayRules
+    from storage.log.names import TopicPartition
+    from storage.remote.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenSnapshot:
+    """The bytes that are shipped, and where they come from."""
+
+    body: bytes
+    origin: SnapshotOrigin
+
+
+def choose_snapshot(
+    topic_partition: TopicPartition, result: BoundaryResult, rules: ReplayRules, staged: ObjectStore
+) -> ChosenSnapshot:
+    """Return the snapshot for the boundary of ``result``, which was rebuilt.
+
+    Raises:
+        VerificationError: what is staged is not what was written there.
+        FormatError, OSError: the broker's own file has changed since it was compared.
+
+    """
+    path = result.boundary.existing
+    if path is not None and result.comparison is not None and result.comparison.verdict is Verdict.PROVEN:
+        with in_file(path):
+            entries = read_snapshot(Path(path).read_bytes())
+        how = SnapshotHow.PROVEN if result.boundary.coverage is Coverage.WINDOW else SnapshotHow.KEPT
+        return ChosenSnapshot(body=snapshot_bytes(entries.values()), origin=_origin(result, rules, how, len(entries)))
+    how = SnapshotHow.REGENERATED if result.boundary.coverage is Coverage.WINDOW else SnapshotHow.BEYOND_WINDOW
+    return ChosenSnapshot(
+        body=_staged(topic_partition, result, staged), origin=_origin(result, rules, how, result.entries)
+    )
+
+
+def _staged(topic_partition: TopicPartition, result: BoundaryResult, staged: ObjectStore) -> bytes:
+    key = snapshot_key(topic_partition, result.boundary.offset)
+    body = staged.get(key)
+    if digest_of(body) != result.digest:
+        raise VerificationError(f"{staged.url}/{key}: not what the replay wrote there", hint="run again")
+    return body
+
+
+def _origin(result: BoundaryResult, rules: ReplayRules, how: SnapshotHow, entries: int) -> SnapshotOrigin:
+    return SnapshotOrigin(
+        how=how,
+        as_of=str(rules.as_of),
+        as_of_ms=result.as_of_ms,
+        window_start_offset=result.window_start_offset,
+        producer_id_expiration_ms=rules.expiry.expiration_ms,
+        check_interval_ms=rules.expiry.check_interval_ms,
+        entries_count=entries,
+        left_out=tuple(LeftOutProducer(producer_id=pid, reason=reason) for pid, reason in result.left_out),
+    )

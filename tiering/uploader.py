@@ -1,0 +1,215 @@
+"""Shipping: the objects of a segment first, each read back, the manifest last.
+
+**No manifest, no segment.** A crash at any point leaves objects that nothing names; keys come from the content, so a
+later run writes the same bytes over them or other bytes beside them, and what a manifest names is never overwritten. A
+segment that has a manifest is done, whatever T is now: listing the topic tells, before anything is replayed.
+
+Every object is read back whole and compared with what was meant. A length, an ETag or a checksum that a store merely
+echoes would prove nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storage.crc32c import crc32c
+from storage.errors import ObjectExistsError, ObjectNotFoundError, VerificationError, in_file
+from storage.remote.layouts.flat import MANIFEST_EXTENSION, manifest_prefix, object_key, parse_key, segment_id
+from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
+from tiering.segment_bundle import check_unchanged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from storage.log.names import TopicPartition
+    from storage.remote.manifest import SnapshotOrigin
+    from storage.remote.object_store import ObjectStore
+    from tiering.segment_bundle import BundlePart, SegmentBundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the segments of one partition come from; goes into every manifest."""
+
+    cluster_id: str | None
+    broker_id: int | None
+    log_directory: str
+    topic_partition: TopicPartition
+    topic_id: str | None
+    compaction_assumption: str | None
+    resnap_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedSegment:
+    """A segment [base offset, next base offset) that the store holds, by its manifest."""
+
+    base_offset: int
+    next_base_offset: int
+    manifest_key: str
+
+
+class ShippedTopic:
+    """What a store holds of one topic, whatever its id was known to be: one listing, manifests read when asked for."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str | None, topic: str) -> None:
+        self._store = store
+        self._sizes = {info.key: info.size_bytes for info in store.list(manifest_prefix(cluster_id, topic))}
+        self._manifests: dict[tuple[int, int], list[str]] = {}
+        for key in self._sizes:
+            parsed = parse_key(key)
+            if parsed is not None and parsed.extension == MANIFEST_EXTENSION:
+                self._manifests.setdefault((parsed.partition, parsed.base_offset), []).append(key)
+
+    def find(self, partition: int, base_offset: int) -> ShippedSegment | None:
+        """Return the segment at ``base_offset`` if it is shipped; each object of it must be listed with its length.
+
+        Raises:
+            VerificationError: an object that the manifest names is missing or of another length.
+            FormatError: the manifest is damaged.
+
+        """
+        keys = self._manifests.get((partition, base_offset))
+        if not keys:
+            return None
+        with in_file(keys[0]):
+            manifest = read_manifest(self._store.get(keys[0]))
+        for entry in manifest.objects:
+            if self._sizes.get(entry.key) != entry.size_bytes:
+                raise VerificationError(
+                    f"{keys[0]}: names {entry.key} of {entry.size_bytes} bytes, found {self._sizes.get(entry.key)}",
+                    hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
+                )
+        return ShippedSegment(
+            base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=keys[0]
+        )
+
+
+def ship(
+    store: ObjectStore,
+    provenance: Provenance,
+    bundle: SegmentBundle,
+    origin: SnapshotOrigin,
+    *,
+    created_at_ms: int,
+    progress: Callable[[int], None] | None = None,
+) -> ShippedSegment:
+    """Ship one segment and return what names it; ``progress`` is told the bytes of each object once it is verified.
+
+    Raises:
+        SegmentChangedError: the segment changed meanwhile; what was written is left for a later run.
+        VerificationError: an object came back different from what was written.
+        StoreError: the store refused or failed.
+
+    """
+    identity = _segment_id(provenance, bundle)
+    objects = []
+    for part in bundle.parts:
+        key = _key(provenance, bundle, identity, part.kind)
+        store.put_stream(key, part.open_body, size_bytes=part.size_bytes, crc32c=part.crc32c)
+        verify_object(store, key, size_bytes=part.size_bytes, checksum=part.crc32c)
+        objects.append(_named(part, key))
+        if progress is not None:
+            progress(part.size_bytes)
+    check_unchanged(bundle.segment)
+    manifest = _manifest(provenance, bundle, origin, identity, objects, created_at_ms=created_at_ms)
+    key = _key(provenance, bundle, identity, MANIFEST_EXTENSION)
+    _put_manifest(store, key, manifest)
+    return ShippedSegment(
+        base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=key
+    )
+
+
+def verify_object(store: ObjectStore, key: str, *, size_bytes: int, checksum: int) -> None:
+    """Read the object at ``key`` whole and compare it with what it must be.
+
+    Raises:
+        VerificationError: it is missing, or has another length or CRC-32C.
+
+    """
+    found_size, found = 0, 0
+    try:
+        with store.open(key) as chunks:
+            for chunk in chunks:
+                found_size += len(chunk)
+                found = crc32c(chunk, found)
+    except ObjectNotFoundError as error:
+        raise VerificationError(f"{key}: not there", hint="run the same command again") from error
+    if (found_size, found) != (size_bytes, checksum):
+        raise VerificationError(
+            f"{key}: expected {size_bytes} bytes with CRC-32C {checksum:08x}, read {found_size} with {found:08x}",
+            hint="the store, or something between, changes bytes: `resnap doctor --store URL` looks into it",
+        )
+
+
+def _put_manifest(store: ObjectStore, key: str, manifest: Manifest) -> None:
+    """Check that every object is still there, then make the segment visible."""
+    for entry in manifest.objects:
+        if store.head(entry.key).size_bytes != entry.size_bytes:
+            raise VerificationError(f"{entry.key}: its length changed after it was verified", hint="run again")
+    body = write_manifest(manifest)
+    try:
+        store.put(key, body, if_absent=True)
+    except ObjectExistsError:
+        return  # another run shipped the same content meanwhile
+    verify_object(store, key, size_bytes=len(body), checksum=crc32c(body))
+
+
+def _segment_id(provenance: Provenance, bundle: SegmentBundle) -> UUID:
+    return segment_id(
+        cluster_id=provenance.cluster_id,
+        topic=provenance.topic_partition.topic,
+        topic_id=provenance.topic_id,
+        partition=provenance.topic_partition.partition,
+        base_offset=bundle.segment.base_offset,
+        next_base_offset=bundle.next_base_offset,
+        digests={part.kind: part.sha256 for part in bundle.parts},
+    )
+
+
+def _key(provenance: Provenance, bundle: SegmentBundle, identity: UUID, extension: str) -> str:
+    return object_key(
+        cluster_id=provenance.cluster_id,
+        topic=provenance.topic_partition.topic,
+        topic_id=provenance.topic_id,
+        partition=provenance.topic_partition.partition,
+        base_offset=bundle.segment.base_offset,
+        segment_id=identity,
+        extension=extension,
+    )
+
+
+def _named(part: BundlePart, key: str) -> ManifestObject:
+    return ManifestObject(kind=part.kind, key=key, size_bytes=part.size_bytes, sha256=part.sha256, crc32c=part.crc32c)
+
+
+def _manifest(
+    provenance: Provenance,
+    bundle: SegmentBundle,
+    origin: SnapshotOrigin,
+    identity: UUID,
+    objects: list[ManifestObject],
+    *,
+    created_at_ms: int,
+) -> Manifest:
+    return Manifest(
+        resnap_version=provenance.resnap_version,
+        cluster_id=provenance.cluster_id,
+        broker_id=provenance.broker_id,
+        log_directory=provenance.log_directory,
+        topic=provenance.topic_partition.topic,
+        topic_id=provenance.topic_id,
+        partition=provenance.topic_partition.partition,
+        base_offset=bundle.segment.base_offset,
+        next_base_offset=bundle.next_base_offset,
+        last_offset=bundle.last_offset,
+        max_timestamp_ms=bundle.max_timestamp_ms,
+        segment_id=identity,
+        leader_epochs=bundle.leader_epochs,
+        objects=tuple(objects),
+        snapshot_origin=origin,
+        created_at_ms=created_at_ms,
+        compaction_assumption=provenance.compaction_assumption,
+    )
