@@ -1,0 +1,70 @@
+"""The time, as an argument: nothing but ``SystemClock`` asks the machine for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+class Clock(Protocol):
+    """Wall time, and a time that never goes back."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970, as Kafka counts them."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Return seconds since some moment; only differences mean something."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """Return seconds since some moment."""
+        return time.monotonic()
+
+
+@dataclass(slots=True)
+class FixedClock:
+    """A clock that stands still until it is told to move on: for tests and for runs that must repeat exactly."""
+
+    at_ms: int
+
+    def now_ms(self) -> int:
+        """Return the time it was set to."""
+        return self.at_ms
+
+    def monotonic_s(self) -> float:
+        """Return the same time in seconds."""
+        return self.at_ms / 1000
+
+    def advance(self, ms: int) -> None:
+        """Move on by ``ms``."""
+        self.at_ms += ms
+
+
+def instant(at_ms: int) -> str:
+    """Return a time in milliseconds as ISO 8601 in UTC, or as a bare number where no calendar reaches it.
+
+    Records carry whatever their clients wrote, so a timestamp may lie outside the years 1 to 9999.
+    """
+    try:
+        at = _EPOCH + timedelta(milliseconds=at_ms)
+    except OverflowError:
+        return str(at_ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def milliseconds(at: datetime) -> int:
+    """Return a time with a zone in milliseconds since 1970, rounded down."""
+    return (at - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,237 @@
+"""One answer, three forms: a table for people, a JSON document, or a JSON object per line.
+
+An answer is a head (facts about the whole), rows that may be very many and come one at a time, and a tail that is known
+only once the rows have been seen. Rows are plain mappings under Kafka's own camelCase names; a ``Column`` says how a
+person sees one of them. Should the rows end in an error, what came before it is printed, whole, in every form.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Final, Literal, TextIO, TypeAlias
+
+Row: TypeAlias = Mapping[str, object]
+Form: TypeAlias = Literal["table", "json", "ndjson"]
+
+TABLE_BLOCK: Final = 1_000
+"""Rows by which the widths of a table's columns are chosen; a longer table goes on in these widths."""
+_BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STEP: Final = 1024
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+
+
+def human_count(value: int) -> str:
+    """Return ``1478`` as ``1,478``."""
+    return f"{value:,}"
+
+
+def human_bytes(size_bytes: int) -> str:
+    """Return ``1536`` as ``1.5 KiB``."""
+    size = float(size_bytes)
+    for unit in _BINARY_UNITS:
+        if abs(size) < _STEP or unit == _BINARY_UNITS[-1]:
+            break
+        size /= _STEP
+    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def human_duration(seconds: float) -> str:
+    """Return ``8000`` as ``2 h 13 m``: two units at most, seconds with a tenth only where there are few."""
+    if seconds < _MINUTE_S:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} m {whole % _MINUTE_S} s"
+    if whole < _DAY_S:
+        return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} m"
+    return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"
+
+
+def plain_text(value: object) -> str:
+    """Return a value as a cell of a table: nothing for None, JSON's words for truth, one line always."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, default=str)
+    return " ".join(str(value).splitlines())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """How a person sees one value of each row."""
+
+    key: str
+    title: str | None = None
+    """The key itself, unless given."""
+    right: bool = False
+    """Aligned right, as numbers are."""
+    show: Callable[[object], str] = plain_text
+
+    @property
+    def heading(self) -> str:
+        """What stands above the column."""
+        return self.key if self.title is None else self.title
+
+    def cell(self, row: Row) -> str:
+        """Return the text of this column in ``row``."""
+        return self.show(row.get(self.key))
+
+
+def _nothing() -> Row:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a command has to say, apart from its form."""
+
+    head: Row = field(default_factory=dict)
+    name: str = "rows"
+    """Of the rows, in the plural: the key of the array in JSON."""
+    kind: str = "row"
+    """Of one row: its ``type`` in lines of JSON."""
+    rows: Iterable[Row] = ()
+    columns: Sequence[Column] = ()
+    tail: Callable[[], Row] = _nothing
+    """Called when the rows have come to their end, or to an error."""
+    closing: Callable[[], Iterable[str]] = tuple
+    """Lines of prose that end a table: totals, and what to do next."""
+
+
+class Output:
+    """Prints answers to one stream in one form."""
+
+    def __init__(self, form: Form, stream: TextIO | None = None, *, is_terminal: bool | None = None) -> None:
+        self.form = form
+        self.stream = stream or sys.stdout
+        self.is_terminal = self.stream.isatty() if is_terminal is None else is_terminal
+
+    def write(self, answer: Answer) -> None:
+        """Print ``answer``; an error that its rows end in passes through after what came before it is printed."""
+        writers: dict[Form, Callable[[Answer], None]] = {
+            "table": self._write_table,
+            "json": self._write_json,
+            "ndjson": self._write_lines,
+        }
+        try:
+            writers[self.form](answer)
+        finally:
+            self.stream.flush()
+
+    def line(self, text: str = "") -> None:
+        """Print a line for people; nothing in the other forms."""
+        if self.form == "table":
+            self.stream.write(f"{text}\n")
+            self.stream.flush()
+
+    def _write_table(self, answer: Answer) -> None:
+        self._write_facts(answer.head)
+        try:
+            self._write_rows(answer)
+        finally:
+            self._write_facts(answer.tail())
+            for text in answer.closing():
+                self.line(text)
+
+    def _write_facts(self, facts: Row) -> None:
+        width = max(map(len, facts), default=0)
+        for key, value in facts.items():
+            self.line(f"{key:<{width}}  {plain_text(value)}".rstrip())
+
+    def _write_rows(self, answer: Answer) -> None:
+        if not answer.columns:
+            return
+        rows = _Rows(answer.rows)
+        first = list(islice(rows, TABLE_BLOCK))
+        if first and self.is_terminal and len(first) < TABLE_BLOCK:
+            self._write_rich(answer.columns, first)
+        elif first:
+            for text in aligned(answer.columns, first, rows):
+                self.stream.write(f"{text}\n")
+        if rows.error is not None:
+            raise rows.error
+
+    def _write_rich(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
+        # Most commands print no table to a terminal, and need not wait for rich.
+        from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+        from rich.console import Console  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for column in columns:
+            table.add_column(Text(column.heading), justify="right" if column.right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(column.cell(row)) for column in columns))
+        Console(file=self.stream).print(table)
+
+    def _write_json(self, answer: Answer) -> None:
+        """Print one document without ever holding all rows."""
+        write, rows = self.stream.write, _Rows(answer.rows)
+        write("{" + "".join(f"{_member(key, value)}, " for key, value in answer.head.items()))
+        write(f"{json.dumps(answer.name)}: [")
+        for number, row in enumerate(rows):
+            write((",\n  " if number else "\n  ") + _json(row))
+        write("]" + "".join(f", {_member(key, value)}" for key, value in answer.tail().items()) + "}\n")
+        if rows.error is not None:
+            raise rows.error
+
+    def _write_lines(self, answer: Answer) -> None:
+        rows = _Rows(answer.rows)
+        for row in rows:
+            self.stream.write(_json({"type": answer.kind, **row}) + "\n")
+        self.stream.write(_json({"type": "summary", **answer.head, **answer.tail()}) + "\n")
+        if rows.error is not None:
+            raise rows.error
+
+
+def aligned(columns: Sequence[Column], first: Sequence[Row], rest: Iterable[Row]) -> Iterator[str]:
+    """Yield a heading and a line per row; the widths come from the heading and ``first``."""
+    cells = [[column.cell(row) for column in columns] for row in first]
+    headings = [column.heading for column in columns]
+    widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
+    later = ([column.cell(row) for column in columns] for row in rest)
+    for line in chain([headings], cells, later):
+        parts = (
+            text.rjust(width) if column.right else text.ljust(width)
+            for text, width, column in zip(line, widths, columns, strict=True)
+        )
+        yield "  ".join(parts).rstrip()
+
+
+class _Rows:
+    """Rows up to their end or an error, which is kept until what came before it is printed."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = iter(rows)
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Row]:
+        return self
+
+    def __next__(self) -> Row:
+        if self.error is not None:
+            raise StopIteration
+        try:
+            return next(self._rows)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise StopIteration from error
+
+
+def _member(key: str, value: object) -> str:
+    return f"{json.dumps(key)}: {_json(value)}"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,209 @@
+"""Where settings come from: flags, the environment, a TOML file, and the broker's own ``server.properties``.
+
+Each source becomes a layer, a mapping from the name of a setting to its raw value and its origin. Layers do not judge
+values; ``settings.Settings`` does, and says the origin when it refuses one.
+
+A file may spell a setting in snake case, in kebab case, or as Kafka does with dots, at the top or in tables:
+``producer.id.expiration.ms = 604800000`` and ``producer-id-expiration-ms = 604800000`` are the same, and so are
+``s3-region = "eu"`` and a ``[s3]`` table with ``region = "eu"``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from storage.errors import ConfigurationError, FormatError, UsageError, in_file
+from storage.log.properties import read_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+ENVIRONMENT_PREFIX: Final = "RESNAP_"
+FLAG_ORIGIN: Final = "flag"
+RANKS: Final = "flags win over the environment, that over the file, that over server.properties"
+ALIASES: Final = {"topic": "topics", "log_dir": "log_dirs"}
+"""The flag of a setting that may be given several times is singular, and so was Kafka's ``log.dir``."""
+MAPPINGS: Final = frozenset({"spark_conf"})
+"""Settings that are tables themselves; the layers' tables are merged, key by key."""
+PATHS: Final = frozenset({"server_properties", "log_dirs", "state_dir", "cache_dir"})
+"""Settings that a file may give relative to the directory it stands in."""
+KAFKA_PROPERTIES: Final = {
+    "log.dirs": "log_dirs",
+    "log.dir": "log_dirs",
+    "producer.id.expiration.ms": "producer_id_expiration_ms",
+    "producer.id.expiration.check.interval.ms": "producer_id_expiration_check_interval_ms",
+    "transactional.id.expiration.ms": "transactional_id_expiration_ms",
+    "transaction.max.timeout.ms": "transaction_max_timeout_ms",
+}
+"""What a broker's configuration says that concerns us; the first of two names wins, as it does for the broker."""
+
+
+class Given(NamedTuple):
+    """A raw value and where it was given."""
+
+    value: object
+    origin: str
+
+
+Layer: TypeAlias = dict[str, Given]
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of the setting ``name``."""
+    singular = {plural: one for one, plural in ALIASES.items()}
+    return "--" + singular.get(name, name).replace("_", "-")
+
+
+def flag_layer(flags: Mapping[str, object]) -> Layer:
+    """Return the flags that were given; None and empty stand for flags that were not."""
+    return {
+        name: _given(name, value, f"{FLAG_ORIGIN} {flag_of(name)}")
+        for name, value in flags.items()
+        if value is not None and value != []
+    }
+
+
+def environment_layer(environment: Mapping[str, str], names: Iterable[str]) -> tuple[Layer, tuple[str, ...]]:
+    """Return what ``RESNAP_*`` variables set, and those of them that set nothing.
+
+    An unknown variable is no error: what starts a container may have variables of its own. An empty one is not set.
+    """
+    known, layer, unknown = set(names), Layer(), []
+    for variable in sorted(environment):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or not environment[variable]:
+            continue
+        name = _setting_name(variable.removeprefix(ENVIRONMENT_PREFIX))
+        if name in known:
+            layer[name] = _given(name, environment[variable], f"env {variable}")
+        else:
+            unknown.append(variable)
+    return layer, tuple(unknown)
+
+
+def file_layer(path: Path, names: Iterable[str]) -> Layer:
+    """Return what the TOML file at ``path`` sets.
+
+    Raises:
+        ConfigurationError: it cannot be read, is no TOML, or sets what does not exist.
+
+    """
+    known, layer = set(names), Layer()
+    for name, value in _flattened(_load_toml(path)):
+        if name not in known:
+            raise ConfigurationError(f"{path}: there is no setting {name!r}", hint=_resembling(name, known))
+        if name in PATHS:
+            value = _relative_to(path.parent, value)  # noqa: PLW2901 - the same value, seen from where it was written
+        layer[name] = _given(name, value, f"file {path}")
+    return layer
+
+
+def server_properties_layer(path: Path) -> Layer:
+    """Return what a broker's configuration at ``path`` says that concerns us; everything else in it is ignored.
+
+    Raises:
+        ConfigurationError: it cannot be read, or not as Kafka would.
+
+    """
+    try:
+        with in_file(path):
+            properties = read_properties(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(
+            f"server properties {path}: {_said(error)}", hint="give the broker's own file"
+        ) from error
+    except FormatError as error:
+        raise ConfigurationError(f"server properties {error}", hint="give the broker's own file") from error
+    layer = Layer()
+    for key, name in KAFKA_PROPERTIES.items():
+        if properties.get(key, "").strip():
+            layer.setdefault(name, Given(properties[key].strip(), f"server.properties {path}"))
+    return layer
+
+
+def _load_toml(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(
+            f"configuration file {path}: {_said(error)}", hint="check --config and RESNAP_CONFIG"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"configuration file {path} is no TOML: {error}") from error
+
+
+def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        name = _setting_name(f"{prefix}{key}")
+        if isinstance(value, dict) and name not in MAPPINGS:
+            yield from _flattened(value, f"{name}_" if name != "resnap" else "")
+        else:
+            yield name, value
+
+
+def _setting_name(text: str) -> str:
+    name = re.sub(r"[-.]", "_", text).lower().removeprefix("resnap_")
+    return ALIASES.get(name, name)
+
+
+def _given(name: str, value: object, origin: str) -> Given:
+    """Return the value with its origin; a table's entries become one mapping, however they came."""
+    if name not in MAPPINGS:
+        return Given(value, origin)
+    try:
+        return Given(_mapping(value), origin)
+    except ValueError as error:
+        raise refusal(f"{name.replace('_', '-')} ({origin}): {error}", origin) from error
+
+
+def refusal(message: str, origin: str) -> UsageError | ConfigurationError:
+    """Return the error to raise for a value from ``origin``: a wrong flag is a matter of usage."""
+    if origin.startswith(FLAG_ORIGIN):
+        return UsageError(message)
+    return ConfigurationError(message, hint=f"mend it there, or give another value in a higher place: {RANKS}")
+
+
+def _mapping(value: object) -> dict[str, str]:
+    """Return the entries of a TOML table, a JSON object, or ``KEY=VALUE`` strings."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.lstrip().startswith("{") else value.split(";")
+    if isinstance(value, dict):
+        return {key: _java_text(entry) for key, entry in _dotted(value)}
+    entries = [str(entry).partition("=") for entry in value] if isinstance(value, list | tuple) else [("", "", "")]
+    if not all(separator and key.strip() for key, separator, _ in entries):
+        raise ValueError("expected KEY=VALUE")
+    return {key.strip(): entry for key, _, entry in entries}
+
+
+def _dotted(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Undo what TOML makes of a key with dots that was not quoted."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _java_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _relative_to(directory: Path, value: object) -> object:
+    if isinstance(value, list):
+        return [_relative_to(directory, entry) for entry in value]
+    if not isinstance(value, str):
+        return value
+    return ",".join(str(directory / part.strip()) for part in value.split(","))
+
+
+def _resembling(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0].replace('_', '-')}?" if close else "`resnap config show` lists all there are"
+
+
+def _said(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

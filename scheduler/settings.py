@@ -1,0 +1,327 @@
+"""What an operator can set, from flags, then the environment, then a file, then the broker's own configuration.
+
+``Settings`` is one frozen value in which every setting knows where it came from. It is made once per command, and what
+lies below ``scheduler`` gets plain values out of it. This is the one module that reads the process environment.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from replay.spark_settings import SparkSettings, processors
+from scheduler.clock import milliseconds
+from scheduler.setting_layers import (
+    KAFKA_PROPERTIES,
+    Given,
+    Layer,
+    environment_layer,
+    file_layer,
+    flag_layer,
+    flag_of,
+    refusal,
+    server_properties_layer,
+)
+from scheduler.setting_values import parse_as_of, parse_duration, shown, split_list
+from storage.errors import ConfigurationError, UsageError
+from storage.remote.s3_settings import AddressingStyle, ChecksumMode, S3Settings
+
+DEFAULT_EXPIRATION_MS: Final = 604_800_000
+"""Seven days, for want of knowledge: too long costs reading, too short costs correctness."""
+DEFAULT_CHECK_INTERVAL_MS: Final = 600_000
+DEFAULT_TRANSACTION_MAX_TIMEOUT_MS: Final = 900_000
+DEFAULT_FILE: Final = "resnap.toml"
+DEFAULT_ORIGIN: Final = "default"
+
+
+def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
+    """Parse a string, and leave anything else to the type."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+_Listed = _from_text(split_list)
+Milliseconds: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """Every setting; the description of each is the help of its flag."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+
+    topics: Annotated[tuple[str, ...], _Listed] = Field(
+        default=(), description="Only topics that match GLOB; may be given several times."
+    )
+    boundaries: Literal["missing", "all"] = Field(
+        default="missing", description="Which boundaries to work on: those without a usable snapshot, or all."
+    )
+    as_of: Annotated[Literal["now", "roll"] | datetime, _from_text(parse_as_of)] = Field(
+        default="now", description="When expiry is judged: now, roll (each boundary's own time), or an ISO 8601 time."
+    )
+    producer_id_expiration_ms: Milliseconds | None = Field(
+        default=None, description="producer.id.expiration.ms of the brokers that will load the snapshots."
+    )
+    producer_id_expiration_check_interval_ms: Milliseconds = Field(
+        default=DEFAULT_CHECK_INTERVAL_MS, description="producer.id.expiration.check.interval.ms of the same brokers."
+    )
+    history_expiration_ms: Milliseconds | None = Field(
+        default=None,
+        description="The expiration under which the log was written, if it differs; before 3.4 that was"
+        " transactional.id.expiration.ms.",
+    )
+    transactional_id_expiration_ms: Milliseconds | None = Field(
+        default=None, description="transactional.id.expiration.ms of the brokers; before 3.4 producers expired by it."
+    )
+    transaction_max_timeout_ms: Milliseconds = Field(
+        default=DEFAULT_TRANSACTION_MAX_TIMEOUT_MS, description="transaction.max.timeout.ms of the brokers."
+    )
+    max_reach_back: Annotated[timedelta | None, _from_text(parse_duration)] = Field(
+        default=None, description="How far before the window reading may go on (7d, 36h, 15m); else to the log start."
+    )
+    high_watermark: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="High watermark of the one partition given, where no checkpoint tells it."
+    )
+    full: bool = Field(default=False, description="Replay from the log start, whatever the window.")
+
+    engine: Literal["spark", "local"] = Field(
+        default="spark", description="What replays: Spark, or this process alone, without a JVM."
+    )
+    spark_master: str = Field(default="local[*]", description="URL of the Spark master.")
+    spark_driver_memory: str = Field(default="1g", description="Heap of the Spark driver.")
+    spark_conf: Mapping[str, str] = Field(
+        default_factory=dict, description="A further Spark property; may be given several times."
+    )
+    parallelism: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Segments worked on at once outside of Spark; else one per processor."
+    )
+    verify_crc: bool = Field(default=False, description="Read whole batches and compare their checksums.")
+    dry_run: bool = Field(default=False, description="Say what would be done, with totals, and write nothing.")
+
+    s3_endpoint_url: str | None = Field(default=None, description="Endpoint of the S3-compatible store.")
+    s3_region: str | None = Field(default=None, description="Region of the store.")
+    s3_profile: str | None = Field(default=None, description="Section of the shared AWS configuration to use.")
+    s3_addressing_style: AddressingStyle | None = Field(
+        default=None, description="Where the bucket goes: path is what most stores other than AWS want."
+    )
+    s3_request_checksum_calculation: ChecksumMode | None = Field(
+        default=None, description="when_required, for stores that choke on checksums."
+    )
+    s3_response_checksum_validation: ChecksumMode | None = Field(
+        default=None, description="when_required, for stores that send wrong checksums."
+    )
+
+    log_dirs: Annotated[tuple[Path, ...], _Listed] = Field(default=(), description="log.dirs of the broker.")
+    state_dir: Path = Field(default=Path(".resnap"), description="Where Resnap keeps what must survive a run.")
+    cache_dir: Path = Field(default=Path(".resnap/cache"), description="Where Resnap keeps what may be lost.")
+
+    output: Literal["table", "json", "ndjson"] = Field(default="table", description="Form of the answer.")
+    quiet: bool = Field(default=False, description="Nothing but the answer and errors.")
+    verbose: bool = Field(default=False, description="Say more; show the traceback of a bug.")
+
+    config: Path | None = Field(default=None, description="TOML file with settings, else ./resnap.toml.")
+    server_properties: Path | None = Field(default=None, description="A broker's server.properties to learn from.")
+
+    origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
+    """Origin by setting, for those that were given."""
+    unknown_variables: tuple[str, ...] = Field(default=(), exclude=True)
+    """``RESNAP_*`` variables that set nothing."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - layers read the environment, and keep origins
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values given in code, then the layers of ``load_settings``, the first of which wins."""
+        given = dict(init_settings.init_kwargs) if isinstance(init_settings, InitSettingsSource) else {}
+        layers: tuple[Layer, ...] = given.pop("layers", ())
+        return InitSettingsSource(settings_cls, given), *(_LayerSource(settings_cls, layer) for layer in layers)
+
+    @classmethod
+    def from_layers(cls, layers: tuple[Layer, ...], unknown_variables: tuple[str, ...]) -> Self:
+        """Return the settings that ``layers`` make, the first of which wins.
+
+        Raises:
+            UsageError: a flag's value cannot be used.
+            ConfigurationError: another value cannot be used.
+
+        """
+        origins = _origins(layers)
+        values: dict[str, Any] = {"layers": layers, "origins": origins, "unknown_variables": unknown_variables}
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise _refusal(error, origins) from error
+
+    def origin(self, name: str) -> str:
+        """Return where the value of the setting ``name`` was given."""
+        return self.origins.get(name, DEFAULT_ORIGIN)
+
+    @property
+    def expiration_ms(self) -> int:
+        """After how long of silence a broker forgets a producer; where it is not known, longer rather than shorter."""
+        if self.producer_id_expiration_ms is not None:
+            return self.producer_id_expiration_ms
+        return max(DEFAULT_EXPIRATION_MS, self.transactional_id_expiration_ms or 0)
+
+    @property
+    def expiration_note(self) -> str | None:
+        """What to say aloud where the expiration is assumed."""
+        if self.producer_id_expiration_ms is not None:
+            return None
+        return (
+            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed, since too long costs reading"
+            " and too short costs correctness; set it with --producer-id-expiration-ms, or --server-properties FILE"
+        )
+
+    @property
+    def max_reach_back_ms(self) -> int | None:
+        """``max_reach_back`` in milliseconds."""
+        return None if self.max_reach_back is None else self.max_reach_back // timedelta(milliseconds=1)
+
+    @property
+    def as_of_ms(self) -> int | None:
+        """The fixed time of ``as_of``, if it is one."""
+        return milliseconds(self.as_of) if isinstance(self.as_of, datetime) else None
+
+    @property
+    def workers(self) -> int:
+        """How many segments to work on at once."""
+        return self.parallelism or processors()
+
+    def s3(self) -> S3Settings:
+        """Return what overrides boto3's own configuration."""
+        return S3Settings(
+            endpoint_url=self.s3_endpoint_url,
+            region=self.s3_region,
+            profile=self.s3_profile,
+            addressing_style=self.s3_addressing_style,
+            request_checksum_calculation=self.s3_request_checksum_calculation,
+            response_checksum_validation=self.s3_response_checksum_validation,
+        )
+
+    def spark(self) -> SparkSettings:
+        """Return how Spark shall run.
+
+        Raises:
+            ConfigurationError: a value that Spark would not take.
+
+        """
+        return SparkSettings(master=self.spark_master, driver_memory=self.spark_driver_memory, conf=self.spark_conf)
+
+
+class _LayerSource(PydanticBaseSettingsSource):
+    """A layer, as pydantic-settings ranks it."""
+
+    def __init__(self, settings_cls: type[BaseSettings], layer: Layer) -> None:
+        super().__init__(settings_cls)
+        self._layer = layer
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[object, str, bool]:  # noqa: ARG002
+        """Return a setting's raw value; what would parse it further does not apply."""
+        given = self._layer.get(field_name)
+        return (given.value if given else None), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return {name: given.value for name, given in self._layer.items()}
+
+
+def process_environment() -> dict[str, str]:
+    """Return the variables of this process; for everybody who needs them, so that nobody else reads them."""
+    return dict(os.environ)
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> Settings:
+    """Return the settings of one command.
+
+    Args:
+        flags: what the command line gave, by name of setting; None stands for a flag that was not given.
+        environment: the process's own, unless given.
+        directory: where ``resnap.toml`` is looked for; the working directory, unless given.
+
+    Raises:
+        UsageError: a flag's value cannot be used.
+        ConfigurationError: another value cannot be used, or a file cannot be read.
+
+    """
+    variables = process_environment() if environment is None else environment
+    names = SETTING_NAMES
+    given = flag_layer(flags or {})
+    from_environment, unknown = environment_layer(variables, names)
+    layers = [given, from_environment]
+    file = _path(layers, "config") or _default_file(directory or Path())
+    if file is not None:
+        layers.append(file_layer(file, names))
+    properties = _path(layers, "server_properties")
+    if properties is not None:
+        layers.append(server_properties_layer(properties))
+    layers.append(_places(variables))
+    return Settings.from_layers(tuple(layers), unknown)
+
+
+def display_name(name: str) -> str:
+    """Return Kafka's name of a setting that is Kafka's, and the flag's without dashes in front of any other."""
+    kafka = {setting: key for key, setting in reversed(KAFKA_PROPERTIES.items())}
+    return kafka.get(name) or flag_of(name).removeprefix("--")
+
+
+SETTING_NAMES: Final = tuple(name for name, field in Settings.model_fields.items() if not field.exclude)
+"""In the order of the class, which is that of ``config show``."""
+
+
+def _path(layers: list[Layer], name: str) -> Path | None:
+    values = (layer[name].value for layer in layers if name in layer)
+    value = next(values, None)
+    return None if value is None else Path(str(value))
+
+
+def _default_file(directory: Path) -> Path | None:
+    path = directory / DEFAULT_FILE
+    return path if path.is_file() else None
+
+
+def _places(environment: Mapping[str, str]) -> Layer:
+    """Return where state and cache go by the XDG base directory specification, which ignores relative paths."""
+    layer = Layer()
+    for name, variable, below in (
+        ("state_dir", "XDG_STATE_HOME", ".local/state"),
+        ("cache_dir", "XDG_CACHE_HOME", ".cache"),
+    ):
+        base, home = Path(environment.get(variable, "")), Path(environment.get("HOME", ""))
+        if base.is_absolute():
+            layer[name] = Given(base / "resnap", f"env {variable}")
+        elif home.is_absolute():
+            layer[name] = Given(home / below / "resnap", DEFAULT_ORIGIN)
+    return layer
+
+
+def _origins(layers: tuple[Layer, ...]) -> dict[str, str]:
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for name, given in layer.items():
+            if name in origins and isinstance(given.value, dict):
+                origins[name] += f", {given.origin}"
+            origins.setdefault(name, given.origin)
+    return origins
+
+
+def _refusal(error: ValidationError, origins: Mapping[str, str]) -> UsageError | ConfigurationError:
+    """Say which setting, from where, what was expected and what was found; the first of several problems."""
+    problem = error.errors(include_url=False)[0]
+    name = str(problem["loc"][0])
+    origin = origins.get(name, DEFAULT_ORIGIN)
+    expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    message = f"{display_name(name)} ({origin}): {expected}, found {shown(problem['input'])!r}"
+    return refusal(message, origin)
