@@ -226,8 +226,13 @@ class S3ObjectStore:
                 if _answer(error).status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                     return None
                 raise
-        self._check_content_range(key, answer.get("ContentRange", ""), start, end)
-        return answer["Body"]
+        body = answer["Body"]
+        try:
+            self._check_content_range(key, answer.get("ContentRange", ""), start, end)
+        except StoreError:
+            body.close()
+            raise
+        return body
 
     def _check_content_range(self, key: str, given: str, start: int, end: int | None) -> None:
         """Make sure that the store answered the range that was asked for; some do not know ranges."""

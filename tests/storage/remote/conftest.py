@@ -138,7 +138,11 @@ def canned_server() -> Iterator[CannedServer]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's own name
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Say nothing of clients that hang up: that is what some tests are about."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     canned = CannedServer(url=f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()

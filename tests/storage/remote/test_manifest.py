@@ -105,6 +105,7 @@ def test_other_comments_in_the_schema_are_no_other_schema() -> None:
         (write_manifest(a_manifest())[:-1], "record"),
         (write_manifest(a_manifest())[:-100], "record"),
         (write_manifest(a_manifest()) + b"\0", "record|file"),
+        (write_manifest(a_manifest()) + b"\0\0io.resnap.v1.man", "nothing else"),
         (write_manifest(a_manifest()) * 2, "record|file"),
         (forged(manifest_record(a_manifest()), count=0), "one record"),
         (forged(manifest_record(a_manifest()), count=2), "one record"),
@@ -113,7 +114,8 @@ def test_other_comments_in_the_schema_are_no_other_schema() -> None:
         (forged(manifest_record(a_manifest()), metadata={"resnap.crc32c": "00000000"}), "checksum"),
         (forged({"long": 1}, schema=FOREIGN_SCHEMA), "schema"),
     ],
-    ids=["empty", "magic only", "text", "a byte less", "cut in the record", "a byte more", "twice", "no record",
+    ids=["empty", "magic only", "text", "a byte less", "cut in the record", "a byte more", "an empty block more",
+         "twice", "no record",
          "two records", "compressed", "no checksum", "another checksum", "another schema"],
 )  # fmt: skip
 def test_a_damaged_or_foreign_file_is_refused(data: bytes, what: str) -> None:
