@@ -1,4 +1,4 @@
-"""From the state of a run at one boundary to the entries of its snapshot: what survives, what is sure, what is left out.
+"""From the state of a run at a boundary to the entries of its snapshot: what survives, what is sure, what is left out.
 
 A snapshot that is wrong is worse than none, so an entry is written only if what it inherits from before the run is
 known, or known not to exist. Three things may be missing of a producer that first appears inside the run:
@@ -61,7 +61,7 @@ class BoundaryState:
 
 
 def boundary_state(state: Array, plan: PartitionPlan, run: Run, boundary: Boundary, as_of_ms: int) -> BoundaryState:
-    """Return the entries at ``boundary`` of a run whose settled summary so far is ``state``."""
+    """Return the entries at ``boundary`` of a run whose summary so far is ``state``."""
     if boundary.coverage is Coverage.BEYOND_WINDOW:
         return _beyond_window(state, plan, boundary)
     rows = state[_survives(state, plan.rules.kept_after_ms(as_of_ms))]
@@ -89,7 +89,7 @@ def idle_state(plan: PartitionPlan, boundary: Boundary) -> BoundaryState:
 
 
 def entries_of(state: Array) -> Array:
-    """Return the entries of a settled summary that has nothing before it, whatever their age."""
+    """Return the entries of a summary that has nothing before it, whatever their age."""
     entries = np.zeros(len(state), dtype=ENTRY_DTYPE)
     for theirs, ours in _FIELDS:
         entries[theirs] = state[ours]
@@ -155,7 +155,7 @@ def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Arra
 def _settle_by_evidence(
     entries: Array, rows: Array, doubtful: BoolArray, plan: PartitionPlan, boundary: Boundary
 ) -> BoolArray:
-    """Give doubtful entries the beginning and the coordinator epoch that a later snapshot shows for their transaction."""
+    """Give doubtful entries what a later snapshot shows of their transaction: beginning and coordinator epoch."""
     settled = np.zeros(len(rows), dtype=bool)
     shown = {seen.entry.producer_id: seen.entry for seen in plan.evidence.open if seen.spans(boundary.offset)}
     for i in np.flatnonzero(doubtful & (rows["txn_first_offset"] != NONE)):

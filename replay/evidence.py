@@ -3,7 +3,7 @@
 - ``.timeindex``: the largest timestamp of each closed segment.
 - ``.txnindex``: transactions that were aborted, with their first offset and the offset of their marker.
 - snapshots that exist: transactions that were open when they were written. Such an entry is believed, because it comes
-  from real batches; that a snapshot does *not* name a producer is not (``kafka-log-and-tiering`` knows of false empties).
+  from real batches; that a snapshot does *not* name a producer is not, since brokers also write empty ones unlooked.
 
 What cannot be read here is no fault of the log: the value is then unknown, and unknown means read more.
 """

@@ -74,11 +74,14 @@ EVENT_DTYPE: Final = np.dtype(
         ("base_sequence", "i4"),
         ("last_sequence", "i4"),
         ("coordinator_epoch", "i4"),
+        ("clock_ms", "i8"),
         ("is_marker", "?"),
         ("is_transactional", "?"),
     ]
 )
-"""One data batch or marker of a producer. ``coordinator_epoch`` is meaningful for markers alone."""
+"""One data batch or marker of a producer. ``coordinator_epoch`` is meaningful for markers alone. ``clock_ms`` is the
+newest server clock (marker timestamp, LogAppendTime) among the batches after the event before this one, up to and
+including this one; -1 if they have none."""
 
 BLOCK_BYTES: Final = 1 << 20
 _LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
@@ -99,6 +102,8 @@ class ScanFacts:
     """Byte after the last whole batch."""
     server_clock_ms: int = -1
     """Newest marker timestamp or LogAppendTime; -1 if there was none."""
+    clock_since_event_ms: int = -1
+    """Newest server clock after the last event that was yielded."""
     max_timestamp_ms: int = -1
     compacted: bool = False
     """A batch that only a cleaner leaves behind was seen: a delete horizon, or fewer records than offsets."""
@@ -233,15 +238,28 @@ def _events(block: memoryview, at: int, headers: Array, positions: npt.NDArray[n
     is_control = (headers["attributes"] & CONTROL) != 0
     has_producer = headers["producer_id"] >= 0
     events = _data_events(headers)
+    events["clock_ms"] = np.where((headers["attributes"] & LOG_APPEND_TIME) != 0, headers["max_timestamp"], -1)
     keep = has_producer & ~is_control
     for i in np.flatnonzero(is_control & has_producer):
         marker = _marker(block, at, int(positions[i]))
         if marker is not None:
             events["coordinator_epoch"][i], events["timestamp"][i] = marker
-            facts.server_clock_ms = max(facts.server_clock_ms, marker[1])
+            events["clock_ms"][i] = marker[1]
             keep[i] = True
     events["is_marker"] = is_control
+    return _with_clocks(events, keep, facts)
+
+
+def _with_clocks(events: Array, keep: npt.NDArray[np.bool_], facts: ScanFacts) -> Array:
+    """Return the events to ``keep``, each with the newest clock since the one before it, be that in an earlier block."""
+    clocks = np.append(events["clock_ms"], -1)
+    clocks[0] = max(clocks[0], facts.clock_since_event_ms)
+    facts.server_clock_ms = max(facts.server_clock_ms, int(clocks.max()))
     kept: Array = events[keep]
+    ends = np.flatnonzero(keep) + 1
+    newest = np.maximum.reduceat(clocks, np.concatenate(([0], ends)))
+    kept["clock_ms"] = newest[:-1]
+    facts.clock_since_event_ms = int(newest[-1])
     return kept
 
 
@@ -300,9 +318,6 @@ def _note_facts(headers: Array, facts: ScanFacts) -> None:
         return
     attributes = headers["attributes"]
     facts.max_timestamp_ms = max(facts.max_timestamp_ms, int(headers["max_timestamp"].max()))
-    appended = (attributes & LOG_APPEND_TIME) != 0
-    if appended.any():
-        facts.server_clock_ms = max(facts.server_clock_ms, int(headers["max_timestamp"][appended].max()))
     thinned = headers["records_count"] != headers["last_offset_delta"].astype(np.int64) + 1
     facts.compacted = facts.compacted or bool((thinned | ((attributes & DELETE_HORIZON) != 0)).any())
     _note_leader_epochs(headers, facts)

@@ -14,9 +14,9 @@ Such functions compose (``compose``), and composition is associative, so splits 
 and the state at *every* segment boundary comes from one ordered pass over summaries. A state is itself a summary: that
 of the log so far. Empty runs are empty arrays, the neutral element.
 
-Rebirth (see ``producer_state``) touches the coordinator epoch alone, and depends on the newest server clock of the
-segment, which is known when the segment ends. Until then it is pending: ``reborn_if`` is the clock reading from which
-the producer counts as reborn since its last marker. ``settle`` decides at the end of each segment.
+Rebirth (see ``producer_state``) touches the coordinator epoch alone. It is decided between a marker and the data that
+follows it at once: inside a run where both are there, at the seam otherwise. For the seam a row remembers how its last
+event ended and the newest server clock since then, and the newest one up to its first event.
 
 Arrays are sorted by producer id, each id at most once. ``producer_state.ProducerStates`` is the oracle.
 """
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 NONE: Final = -1
 """No offset, no epoch, no timestamp: as Kafka writes it."""
-NEVER: Final = np.iinfo(np.int64).max
-"""``reborn_if`` when no rebirth is in question."""
-
 SUMMARY_DTYPE: Final = np.dtype(
     [
         ("producer_id", "i8"),
@@ -46,6 +43,7 @@ SUMMARY_DTYPE: Final = np.dtype(
         ("first_epoch", "i2"),
         ("first_is_marker", "?"),
         ("first_is_transactional", "?"),
+        ("first_clock_ms", "i8"),
         ("first_marker_offset", "i8"),
         ("first_data_offset", "i8"),
         # what an entry is made of
@@ -58,7 +56,8 @@ SUMMARY_DTYPE: Final = np.dtype(
         ("timestamp", "i8"),
         ("coordinator_known", "?"),
         ("coordinator_epoch", "i4"),
-        ("reborn_if", "i8"),
+        ("last_is_marker", "?"),
+        ("clock_since_ms", "i8"),
         # the transaction
         ("closed", "?"),
         ("txn_first_offset", "i8"),
@@ -66,7 +65,8 @@ SUMMARY_DTYPE: Final = np.dtype(
         ("illegal_offset", "i8"),
     ]
 )
-"""One row per producer. ``closed``: a marker was seen. ``has_data``: since the epoch last changed.
+"""One row per producer. ``first_clock_ms``: newest server clock up to the first event; ``clock_since_ms``: newest one
+after the last event; -1 for none. ``closed``: a marker was seen. ``has_data``: since the epoch last changed.
 ``txn_first_offset``: first transactional data since the last marker, or since the start. ``illegal_if_open``: first
 non-transactional data that is illegal if the run began inside a transaction; ``illegal_offset``: the first that is
 illegal in any case."""
@@ -81,19 +81,21 @@ def empty() -> Array:
 
 
 def summarise(events: Array, certain_silence_ms: int) -> Array:
-    """Return the summary of ``events`` (``header_scan.EVENT_DTYPE``, in offset order, all of one segment).
+    """Return the summary of ``events`` (``header_scan.EVENT_DTYPE``, in offset order).
 
     ``certain_silence_ms`` is expiration plus check interval (``producer_state.Expiry``).
     """
     if not len(events):
         return empty()
-    runs = _Runs(events[np.argsort(events["producer_id"], kind="stable")])
+    order = np.argsort(events["producer_id"], kind="stable")
+    runs = _Runs(events[order])
     out = np.zeros(len(runs.first), dtype=SUMMARY_DTYPE)
     out["producer_id"] = runs.events["producer_id"][runs.first]
     _fill_first(out, runs)
     _fill_last_batch(out, runs)
     _fill_transaction(out, runs)
-    _fill_rebirth(out, runs, certain_silence_ms)
+    _fill_coordinator(out, runs)
+    _fill_clocks(out, runs, order, events["clock_ms"], certain_silence_ms)
     return out
 
 
@@ -176,38 +178,47 @@ def _fill_transaction(out: Array, runs: _Runs) -> None:
     out["illegal_offset"] = runs.earliest(runs.is_plain_data & runs.open_before)
 
 
-def _fill_rebirth(out: Array, runs: _Runs, certain_silence_ms: int) -> None:
-    events = runs.events
+def _fill_coordinator(out: Array, runs: _Runs) -> None:
     marker_at = runs.latest(runs.is_marker)
     out["coordinator_known"] = marker_at >= 0
-    out["coordinator_epoch"] = np.where(marker_at >= 0, events["coordinator_epoch"][marker_at], NONE)
-    previous = np.concatenate(([NONE], events["timestamp"][:-1]))
-    reborn_if = _reborn_if(previous, events["timestamp"], certain_silence_ms)
-    in_question = ~runs.starts & ~runs.is_marker & ~runs.open_before & (runs.index > marker_at[runs.group])
-    out["reborn_if"] = np.minimum.reduceat(np.where(in_question, reborn_if, NEVER), runs.first)
+    out["coordinator_epoch"] = np.where(marker_at >= 0, runs.events["coordinator_epoch"][marker_at], NONE)
+    out["last_is_marker"] = runs.is_marker[runs.last]
 
 
-def _reborn_if(previous_ms: IntArray, timestamp_ms: IntArray, certain_silence_ms: int) -> IntArray:
-    """Return the server clock from which data at ``timestamp_ms`` after ``previous_ms`` is certainly a rebirth."""
-    # A client may claim any timestamp: near the end of int64 the sum would wrap round.
-    certain_at = np.minimum(previous_ms, NEVER - certain_silence_ms) + certain_silence_ms
-    return np.where((previous_ms >= 0) & (timestamp_ms >= certain_at), certain_at, NEVER)
+def _fill_clocks(out: Array, runs: _Runs, order: IntArray, clock_ms: IntArray, certain_silence_ms: int) -> None:
+    """Note the clocks at both ends, and settle what follows the last marker; ``order`` leads back to offset order."""
+    up_to = np.maximum.accumulate(clock_ms)
+    since = np.append(np.maximum.accumulate(clock_ms[::-1])[::-1], NONE)
+    out["first_clock_ms"] = up_to[order[runs.first]]
+    out["clock_since_ms"] = since[order[runs.last] + 1]
+    marker_at = runs.latest(runs.is_marker)
+    followed = np.flatnonzero((marker_at >= 0) & (marker_at < runs.last))
+    closed_ms = runs.events["timestamp"][marker_at[followed]]
+    begins, ends = order[marker_at[followed]], order[marker_at[followed] + 1]
+    for i in np.flatnonzero(_is_certain(closed_ms, up_to[ends], certain_silence_ms)):
+        between = clock_ms[begins[i] + 1 : ends[i] + 1].max()
+        if _is_certain(closed_ms[i], between, certain_silence_ms):
+            out["coordinator_epoch"][followed[i]] = NONE
 
 
-def compose(left: Array, right: Array, certain_silence_ms: int) -> Array:
-    """Return the summary of ``left`` followed by ``right``.
+def _is_certain(closed_ms: IntArray, clock_ms: IntArray, certain_silence_ms: int) -> BoolArray:
+    """Tell where a clock reading shows that a producer silent since its marker at ``closed_ms`` was dropped."""
+    # A marker may claim any timestamp: near the end of int64 the sum would wrap round.
+    return (closed_ms >= 0) & (clock_ms - certain_silence_ms >= closed_ms)
 
-    Where ``left`` ends a segment it must have been settled. Neither argument is changed.
+
+def compose(left: Array, right: Array, certain_silence_ms: int, *, right_clock_ms: int) -> Array:
+    """Return the summary of ``left`` followed by ``right``; neither argument is changed.
+
+    ``right_clock_ms`` is the newest server clock of the run that ``right`` summarises, -1 if it has none: it counts for
+    the producers that are not in ``right``, even where ``right`` is empty.
     """
-    if not len(left):
-        return right
-    if not len(right):
-        return left
     at = np.searchsorted(left["producer_id"], right["producer_id"])
     known = np.zeros(len(right), dtype=bool)
     inside = at < len(left)
     known[inside] = left["producer_id"][at[inside]] == right["producer_id"][inside]
     joined = left.copy()
+    np.maximum(joined["clock_since_ms"], right_clock_ms, out=joined["clock_since_ms"])
     joined[at[known]] = _compose_rows(left[at[known]], right[known], certain_silence_ms)
     return np.insert(joined, at[~known], right[~known]) if not known.all() else joined
 
@@ -247,22 +258,10 @@ def _join_transaction(out: Array, left: Array, right: Array) -> None:
 
 
 def _join_coordinator(out: Array, left: Array, right: Array, certain_silence_ms: int) -> None:
-    seam = _reborn_if(left["timestamp"], right["first_timestamp"], certain_silence_ms)
-    in_question = ~right["first_is_marker"] & (left["txn_first_offset"] == NONE)
-    pending = np.minimum(left["reborn_if"], np.where(in_question, seam, NEVER))
+    clock_ms = np.maximum(left["clock_since_ms"], right["first_clock_ms"])
+    at_seam = left["last_is_marker"] & ~right["first_is_marker"]
+    reborn = at_seam & _is_certain(left["timestamp"], clock_ms, certain_silence_ms)
+    inherited = np.where(reborn, NONE, left["coordinator_epoch"])
     known = right["coordinator_known"]
     out["coordinator_known"] = left["coordinator_known"] | known
-    out["coordinator_epoch"] = np.where(known, right["coordinator_epoch"], left["coordinator_epoch"])
-    out["reborn_if"] = np.where(known, right["reborn_if"], np.minimum(pending, right["reborn_if"]))
-
-
-def settle(summary: Array, server_clock_ms: int) -> Array:
-    """Decide the rebirths in question at the end of a segment, whose newest server clock is given (-1: it has none).
-
-    Changes ``summary`` in place and returns it.
-    """
-    reborn = summary["reborn_if"] <= server_clock_ms
-    summary["coordinator_known"][reborn] = True
-    summary["coordinator_epoch"][reborn] = NONE
-    summary["reborn_if"] = NEVER
-    return summary
+    out["coordinator_epoch"] = np.where(known, right["coordinator_epoch"], inherited)

@@ -17,9 +17,11 @@ epochs and older coordinator epochs are applied as they stand):
 Entries never expire while the fold runs, since Kafka expires by wall clock and not by log position. One trace of
 expiry is in the log all the same: **rebirth**. A producer that writes data after ``expiration + check interval`` of
 silence had been dropped by the broker in between and starts afresh, without a coordinator epoch. It is applied only
-when certain: no open transaction, a last timestamp that is not negative, and min(timestamp of the batch, newest server
-clock of its segment) that late. A server clock is a marker's timestamp or LogAppendTime. In doubt the coordinator
-epoch is kept, since an older one harms nobody. The rule was found by comparing with brokers; no text mentions it.
+when certain, and only server clocks can make it so: the producer's last batch was a marker, and between that marker and
+the data stands a reading that much later. A reading is a marker's timestamp or a LogAppendTime, of the data itself too.
+Clients' clocks never count: one that runs ahead would forge silence, one that runs behind an entry that is born
+expired. In doubt the coordinator epoch is kept, since an older one harms nobody. The rule was found by comparing with
+brokers; no text mentions it.
 
 Source: ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry`` in Kafka's storage module.
 """
@@ -91,20 +93,22 @@ class Expiry(NamedTuple):
 
 
 class ProducerStates:
-    """State of every producer of one partition, fed segment by segment."""
+    """State of every producer of one partition."""
 
     def __init__(self, expiry: Expiry) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         self.illegal: dict[int, int] = {}
         """Producer id -> offset of its first non-transactional batch inside an open transaction."""
         self._expiry = expiry
-        self._reborn_if: dict[int, int] = {}
+        self._clock_ms: list[int] = []
+        """What each event so far says of the server's clock; -1 if nothing."""
+        self._closed_at: dict[int, int] = {}
+        """Producer id -> index of its last event, where that is a marker."""
 
-    def append_segment(self, events: Iterable[Event]) -> None:
-        """Apply the events of one whole segment, in offset order."""
-        clock = -1
+    def append(self, events: Iterable[Event]) -> None:
+        """Apply events in offset order."""
         for event in events:
-            clock = max(clock, _server_clock(event))
+            self._clock_ms.append(_server_clock(event))
             match event:
                 case DataBatch():
                     self._append_data(event)
@@ -112,20 +116,19 @@ class ProducerStates:
                     self._append_marker(event)
                 case ServerTime():
                     pass
-        self._settle_rebirths(clock)
 
     def _append_data(self, batch: DataBatch) -> None:
         producer_id = batch.producer_id
         entry = self.entries.get(producer_id)
         open_since = entry.current_txn_first_offset if entry else NO_OPEN_TRANSACTION
-        if entry and open_since == NO_OPEN_TRANSACTION and entry.timestamp >= 0:
-            certain_at = entry.timestamp + self._expiry.certain_silence_ms
-            if batch.timestamp >= certain_at:
-                self._reborn_if[producer_id] = min(certain_at, self._reborn_if.get(producer_id, certain_at))
+        coordinator_epoch = entry.coordinator_epoch if entry else NO_COORDINATOR_EPOCH
+        if entry and self._is_reborn(entry):
+            coordinator_epoch = NO_COORDINATOR_EPOCH
         if open_since == NO_OPEN_TRANSACTION and batch.transactional:
             open_since = batch.base_offset
         elif open_since != NO_OPEN_TRANSACTION and not batch.transactional:
             self.illegal.setdefault(producer_id, batch.base_offset)
+        self._closed_at.pop(producer_id, None)
         self.entries[producer_id] = ProducerEntry(
             producer_id=producer_id,
             producer_epoch=batch.producer_epoch,
@@ -133,14 +136,21 @@ class ProducerStates:
             last_offset=batch.last_offset,
             offset_delta=batch.last_offset - batch.base_offset,
             timestamp=batch.timestamp,
-            coordinator_epoch=entry.coordinator_epoch if entry else NO_COORDINATOR_EPOCH,
+            coordinator_epoch=coordinator_epoch,
             current_txn_first_offset=open_since,
         )
+
+    def _is_reborn(self, entry: ProducerEntry) -> bool:
+        closed_at = self._closed_at.get(entry.producer_id)
+        if closed_at is None or entry.timestamp < 0:
+            return False
+        newest_since = max(self._clock_ms[closed_at + 1 :])
+        return newest_since - entry.timestamp >= self._expiry.certain_silence_ms
 
     def _append_marker(self, marker: Marker) -> None:
         entry = self.entries.get(marker.producer_id)
         keeps_batch = entry is not None and entry.producer_epoch == marker.producer_epoch
-        self._reborn_if.pop(marker.producer_id, None)
+        self._closed_at[marker.producer_id] = len(self._clock_ms) - 1
         self.entries[marker.producer_id] = ProducerEntry(
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
@@ -151,13 +161,6 @@ class ProducerStates:
             coordinator_epoch=marker.coordinator_epoch,
             current_txn_first_offset=NO_OPEN_TRANSACTION,
         )
-
-    def _settle_rebirths(self, clock: int) -> None:
-        for producer_id, certain_at in self._reborn_if.items():
-            if clock >= certain_at:
-                entry = self.entries[producer_id]
-                self.entries[producer_id] = entry._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
-        self._reborn_if.clear()
 
 
 def _server_clock(event: Event) -> int:

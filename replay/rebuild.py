@@ -15,12 +15,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from replay import partial_state
 from replay.boundary_state import BoundaryState, LeftOut, boundary_state, idle_state
 from replay.comparison import Comparison, compare
 from replay.partial_state import NONE
 from replay.plan import PartitionPlan, reach_back
-from replay.splits import plan_splits, scan_split
+from replay.splits import NOTHING, Piece, join, plan_splits, scan_split
 from replay.window import roll_time_ms
 from storage.errors import FormatError, in_file
 from storage.log.producer_snapshot import SnapshotDigest, read_snapshot_array
@@ -112,7 +111,7 @@ class RunCombine:
     plan: PartitionPlan
     run: Run
     sink: SnapshotSink
-    state: Array = field(default_factory=partial_state.empty)
+    _seen: Piece = NOTHING
     _results: list[BoundaryResult] = field(default_factory=list)
     _first_unstable_offset: int | None = None
     _compacted: bool = False
@@ -120,8 +119,6 @@ class RunCombine:
     _bytes_read: int = 0
     _segments_read: int = 0
     _error: ResnapError | None = None
-    _segment_clock_ms: int = -1
-    _clock_ms: int = -1
     _at_high_watermark: bool = False
 
     def add(self, split: SplitSummary) -> None:
@@ -138,7 +135,6 @@ class RunCombine:
             self._compose(piece)
             self._pass_high_watermark()
         self._compose(last)
-        self._segment_clock_ms = max(self._segment_clock_ms, split.facts.server_clock_ms)
         if split.ends_segment:
             self._end_segment(split.segment_index)
 
@@ -165,49 +161,49 @@ class RunCombine:
         self._compacted = self._compacted or split.facts.compacted
         self._error = self._error or split.error
 
-    def _compose(self, piece: Array) -> None:
-        silence_ms = self.plan.rules.written_under.certain_silence_ms
-        self.state = partial_state.compose(self.state, piece, silence_ms)
+    @property
+    def _state(self) -> Array:
+        return self._seen.rows
+
+    def _compose(self, piece: Piece) -> None:
+        self._seen = join(self._seen, piece, self.plan.rules.written_under.certain_silence_ms)
 
     def _pass_high_watermark(self) -> None:
         if self._at_high_watermark:
             return
         self._at_high_watermark = True
-        is_open = self.state["txn_first_offset"] != NONE
-        found = [*self.state["txn_first_offset"][is_open].tolist(), *self._open_since_before()]
+        is_open = self._state["txn_first_offset"] != NONE
+        found = [*self._state["txn_first_offset"][is_open].tolist(), *self._open_since_before()]
         self._first_unstable_offset = min(found, default=None)
 
     def _open_since_before(self) -> list[int]:
         """Return where transactions began that hang from below the run, by what the newest snapshots show."""
         hanging = self.plan.evidence.hanging_from_below(self._start_offset)
-        ended = set(self.state["producer_id"][self.state["closed"]].tolist())
+        ended = set(self._state["producer_id"][self._state["closed"]].tolist())
         return [seen.first_offset for seen in hanging if seen.entry.producer_id not in ended]
 
     def _end_segment(self, segment_index: int) -> None:
-        partial_state.settle(self.state, self._segment_clock_ms)
-        self._clock_ms = max(self._clock_ms, self._segment_clock_ms)
-        self._segment_clock_ms = -1
         for boundary in self.run.boundaries:
             if boundary.segment_index == segment_index:
                 self._results.append(self._make(boundary))
 
     def _make(self, boundary: Boundary) -> BoundaryResult:
-        illegal = self.state["illegal_offset"][self.state["illegal_offset"] != NONE]
+        illegal = self._state["illegal_offset"][self._state["illegal_offset"] != NONE]
         if len(illegal):
             reason = f"non-transactional data inside an open transaction at offset {int(illegal.min())}"
             return self._result(boundary, Outcome.ILLEGAL, reason=reason)
         as_of_ms = self._as_of_ms(boundary)
-        found = boundary_state(self.state, self.plan, self.run, boundary, as_of_ms)
+        found = boundary_state(self._state, self.plan, self.run, boundary, as_of_ms)
         if found.unexplained_since_ms is not None and not self.run.last_chance:
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=found.unexplained_since_ms)
         return make_snapshot(
-            self.plan, boundary, found, self.sink, as_of_ms=as_of_ms, seen=self.state["producer_id"],
+            self.plan, boundary, found, self.sink, as_of_ms=as_of_ms, seen=self._state["producer_id"],
             window_start_offset=self._start_offset,
         )  # fmt: skip
 
     def _as_of_ms(self, boundary: Boundary) -> int:
         as_of = self.plan.rules.as_of
-        return roll_time_ms(boundary.earliest_roll_ms, self._clock_ms) if as_of.roll else as_of.now_ms
+        return roll_time_ms(boundary.earliest_roll_ms, self._seen.clock_ms) if as_of.roll else as_of.now_ms
 
     @property
     def _start_offset(self) -> int:

@@ -178,14 +178,14 @@ def _rows(run: int, position: int, summary: SplitSummary) -> Iterator[pa.RecordB
     """Yield the rows of one split: its facts first, then one per producer."""
     facts = pickle.dumps(SplitSummary(
         segment_index=summary.segment_index, part=summary.part, facts=summary.facts, ends_segment=summary.ends_segment,
-        error=summary.error, pieces=tuple(piece[:0] for piece in summary.pieces),
+        error=summary.error, pieces=tuple(piece._replace(rows=piece.rows[:0]) for piece in summary.pieces),
     ))  # fmt: skip
     alone = np.zeros(1, dtype=SUMMARY_DTYPE)
     alone["producer_id"] = FACTS
     yield _record_batch(run, position, 0, alone, facts)
     for number, piece in enumerate(summary.pieces):
-        if len(piece):
-            yield _record_batch(run, position, number, piece, None)
+        if len(piece.rows):
+            yield _record_batch(run, position, number, piece.rows, None)
 
 
 def _record_batch(run: int, position: int, piece: int, rows: Array, facts: bytes | None) -> pa.RecordBatch:
@@ -238,7 +238,9 @@ class _Waiting:
             segment_index=self.head.segment_index,
             part=self.head.part,
             facts=self.head.facts,
-            pieces=tuple(summaries[piece_of == number] for number in range(len(self.head.pieces))),
+            pieces=tuple(
+                piece._replace(rows=summaries[piece_of == number]) for number, piece in enumerate(self.head.pieces)
+            ),
             ends_segment=self.head.ends_segment,
             error=self.head.error,
         )

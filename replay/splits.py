@@ -8,7 +8,7 @@ summaries are given in two pieces, so that the state there is seen too.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -40,20 +40,30 @@ class Split:
     """Set where it falls inside the segment: the summaries are given apart below and from it on."""
 
 
+class Piece(NamedTuple):
+    """The summary of a run of batches, and its newest server clock (-1: none)."""
+
+    rows: Array
+    clock_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSummary:
     """What one scan found.
 
-    ``pieces`` has one summary, or two where the split is divided at the high watermark. ``error`` is damage, or a file
-    that could not be read; the summaries are then of what came before and must not be used.
+    ``pieces`` has one summary, or two where the split is divided at the high watermark; none if ``error``, which is
+    damage or a file that could not be read, stopped the scan.
     """
 
     segment_index: int
     part: int
     facts: ScanFacts
-    pieces: tuple[Array, ...]
+    pieces: tuple[Piece, ...]
     ends_segment: bool = True
     error: ResnapError | None = field(default=None)
+
+
+NOTHING: Final = Piece(partial_state.empty(), -1)
 
 
 def plan_splits(plan: PartitionPlan, run: Run) -> Iterator[Split]:
@@ -77,16 +87,20 @@ def plan_splits(plan: PartitionPlan, run: Run) -> Iterator[Split]:
 def scan_split(split: Split, certain_silence_ms: int) -> SplitSummary:
     """Read ``split`` and summarise it; damage and unreadable files are part of the answer, not an exception."""
     facts = ScanFacts()
-    pieces: list[Array] = []
+    pieces: list[Piece] = []
     error: ResnapError | None = None
     try:
         with open_reader(split.range.locator) as reader:
-            below, above = partial_state.empty(), partial_state.empty()
+            below, above = NOTHING, NOTHING
             for events in _gathered(scan(reader, split.range, facts)):
                 lower, upper = _divide(events, split.high_watermark)
                 below = _append(below, lower, certain_silence_ms)
                 above = _append(above, upper, certain_silence_ms)
-        pieces = [below] if split.high_watermark is None else [below, above]
+        trailing = Piece(partial_state.empty(), facts.clock_since_event_ms)
+        if split.high_watermark is None:
+            pieces = [join(below, trailing, certain_silence_ms)]
+        else:
+            pieces = [below, join(above, trailing, certain_silence_ms)]
     except (FormatError, LogDirError) as caught:
         error = caught
     return SplitSummary(
@@ -120,6 +134,14 @@ def _divide(events: Array, high_watermark: int | None) -> tuple[Array, Array]:
     return events[:at], events[at:]
 
 
-def _append(summary: Array, events: Array, certain_silence_ms: int) -> Array:
-    later = partial_state.summarise(events, certain_silence_ms)
-    return partial_state.compose(summary, later, certain_silence_ms)
+def join(left: Piece, right: Piece, certain_silence_ms: int) -> Piece:
+    """Return the piece that is ``left`` followed by ``right``."""
+    rows = partial_state.compose(left.rows, right.rows, certain_silence_ms, right_clock_ms=right.clock_ms)
+    return Piece(rows, max(left.clock_ms, right.clock_ms))
+
+
+def _append(piece: Piece, events: Array, certain_silence_ms: int) -> Piece:
+    if not len(events):
+        return piece
+    later = Piece(partial_state.summarise(events, certain_silence_ms), int(events["clock_ms"].max()))
+    return join(piece, later, certain_silence_ms)
