@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from replay.partial_state import NONE, BoolArray
-from replay.plan import Coverage, spanning, standing
+from replay.plan import Coverage
 from storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
@@ -63,16 +63,16 @@ class BoundaryState:
 def boundary_state(state: Array, plan: PartitionPlan, run: Run, boundary: Boundary, as_of_ms: int) -> BoundaryState:
     """Return the entries at ``boundary`` of a run whose summary so far is ``state``."""
     if boundary.coverage is Coverage.BEYOND_WINDOW:
-        return _beyond_window(state, plan, boundary)
+        return _beyond_window(state, boundary)
     rows = state[_survives(state, plan.rules.kept_after_ms(as_of_ms))]
     entries = entries_of(rows)
     doubt_batch, doubt_transaction, doubt_coordinator = _doubts(rows, plan, run)
-    settled = _settle_by_evidence(entries, rows, doubt_transaction | doubt_coordinator, plan, boundary)
+    settled = _settle_by_evidence(entries, rows, doubt_transaction | doubt_coordinator, boundary)
     doubt_transaction &= ~settled
     doubt_coordinator &= ~settled
     doubtful = doubt_batch | doubt_transaction | doubt_coordinator
     # An unknown coordinator epoch alone harms nobody: once nothing more can be read, the entry is kept without one.
-    shown = _not_replayed(standing(plan.evidence, boundary.offset), state, rows["producer_id"][doubtful])
+    shown = _not_replayed(boundary.evidence.standing, state, rows["producer_id"][doubtful])
     still_doubtful = doubtful & ~np.isin(rows["producer_id"], list(shown))
     kept = ~(doubt_batch | doubt_transaction | np.isin(rows["producer_id"], list(shown)))
     return BoundaryState(
@@ -82,9 +82,9 @@ def boundary_state(state: Array, plan: PartitionPlan, run: Run, boundary: Bounda
     )
 
 
-def idle_state(plan: PartitionPlan, boundary: Boundary) -> BoundaryState:
+def idle_state(boundary: Boundary) -> BoundaryState:
     """Return the entries at a boundary for which nothing was read: those that evidence shows to stand there."""
-    entries = _with_entries(np.zeros(0, dtype=ENTRY_DTYPE), standing(plan.evidence, boundary.offset).values())
+    entries = _with_entries(np.zeros(0, dtype=ENTRY_DTYPE), boundary.evidence.standing.values())
     return BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
 
 
@@ -113,16 +113,16 @@ def _survives(state: Array, kept_after_ms: int) -> BoolArray:
     return survives
 
 
-def _beyond_window(state: Array, plan: PartitionPlan, boundary: Boundary) -> BoundaryState:
+def _beyond_window(state: Array, boundary: Boundary) -> BoundaryState:
     """Keep the producers that evidence names, where their transactions are open: all others have expired by T."""
-    named = spanning(plan.evidence, boundary.offset)
-    stands = standing(plan.evidence, boundary.offset)
+    named = boundary.evidence.spanning
+    stands = boundary.evidence.standing
     wanted = [pid for pid in named if pid not in stands]
     rows = state[np.isin(state["producer_id"], wanted) & (state["txn_first_offset"] != NONE)]
     entries = entries_of(rows)
     for entry in entries:
         entry["current_txn_first_offset"] = named[int(entry["producer_id"])]
-    _settle_by_evidence(entries, rows, np.ones(len(rows), dtype=bool), plan, boundary)
+    _settle_by_evidence(entries, rows, np.ones(len(rows), dtype=bool), boundary)
     return BoundaryState(entries=_with_entries(entries, stands.values()), left_out=(), unexplained_since_ms=None)
 
 
@@ -152,14 +152,11 @@ def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Arra
     return {pid: stands[pid] for pid in unseen.tolist()}
 
 
-def _settle_by_evidence(
-    entries: Array, rows: Array, doubtful: BoolArray, plan: PartitionPlan, boundary: Boundary
-) -> BoolArray:
+def _settle_by_evidence(entries: Array, rows: Array, doubtful: BoolArray, boundary: Boundary) -> BoolArray:
     """Give doubtful entries what a later snapshot shows of their transaction: beginning and coordinator epoch."""
     settled = np.zeros(len(rows), dtype=bool)
-    shown = {seen.entry.producer_id: seen.entry for seen in plan.evidence.open if seen.spans(boundary.offset)}
     for i in np.flatnonzero(doubtful & (rows["txn_first_offset"] != NONE)):
-        entry = shown.get(int(rows["producer_id"][i]))
+        entry = boundary.evidence.shown.get(int(rows["producer_id"][i]))
         if entry is not None and entry.current_txn_first_offset <= rows["txn_first_offset"][i]:
             entries["current_txn_first_offset"][i] = entry.current_txn_first_offset
             entries["coordinator_epoch"][i] = entry.coordinator_epoch

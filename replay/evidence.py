@@ -10,7 +10,8 @@ What cannot be read here is no fault of the log: the value is then unknown, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from storage.log.indexes import AbortedTxn, last_time_index_timestamp, read_tran
 from storage.log.producer_snapshot import ProducerEntry, load_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from storage.log.log_dir import PartitionDir, Segment
 
 
@@ -35,13 +38,17 @@ class OpenTransaction:
         """Offset of its first batch."""
         return self.entry.current_txn_first_offset
 
-    def spans(self, offset: int) -> bool:
-        """Whether it was certainly open at ``offset``."""
-        return self.first_offset < offset <= self.seen_at
 
-    def stands_at(self, offset: int) -> bool:
-        """Whether the entry at ``offset`` was exactly this one: no batch of the producer came in between."""
-        return self.spans(offset) and self.entry.last_offset < offset
+@dataclass(slots=True)
+class BoundaryEvidence:
+    """Transactions known to be open at one boundary, by producer id."""
+
+    spanning: dict[int, int] = field(default_factory=dict)
+    """First offset of each."""
+    shown: dict[int, ProducerEntry] = field(default_factory=dict)
+    """Entry that a snapshot at or after the boundary has of it: first offset and coordinator epoch are the same."""
+    standing: dict[int, ProducerEntry] = field(default_factory=dict)
+    """Of those, the entries that stood at the boundary exactly so, since no batch came in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,21 @@ class Evidence:
     newest_snapshot: int | None = None
     """Offset of the newest valid snapshot."""
 
+    def at(self, offsets: Sequence[int]) -> dict[int, BoundaryEvidence]:
+        """Return what is known at each of ``offsets``, which ascend; those of which nothing is known are left out."""
+        found: dict[int, BoundaryEvidence] = {}
+        for txn in self.aborted:
+            for offset in _between(offsets, txn.first_offset, txn.last_offset):
+                found.setdefault(offset, BoundaryEvidence()).spanning[txn.producer_id] = txn.first_offset
+        for seen in self.open:
+            for offset in _between(offsets, seen.first_offset, seen.seen_at):
+                known = found.setdefault(offset, BoundaryEvidence())
+                known.spanning[seen.entry.producer_id] = seen.first_offset
+                known.shown[seen.entry.producer_id] = seen.entry
+                if seen.entry.last_offset < offset:
+                    known.standing[seen.entry.producer_id] = seen.entry
+        return found
+
     def hanging_from_below(self, offset: int) -> list[OpenTransaction]:
         """Return the transactions begun below ``offset`` that may still be open there.
 
@@ -60,6 +82,10 @@ class Evidence:
         """
         newest = self.newest_snapshot or 0
         return [seen for seen in self.open if seen.first_offset < offset and seen.seen_at >= min(offset, newest)]
+
+
+def _between(offsets: Sequence[int], above: int, up_to: int) -> Sequence[int]:
+    return offsets[bisect_right(offsets, above) : bisect_right(offsets, up_to)]
 
 
 def segment_spans(partition: PartitionDir) -> tuple[SegmentSpan, ...]:

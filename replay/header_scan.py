@@ -251,7 +251,7 @@ def _events(block: memoryview, at: int, headers: Array, positions: npt.NDArray[n
 
 
 def _with_clocks(events: Array, keep: npt.NDArray[np.bool_], facts: ScanFacts) -> Array:
-    """Return the events to ``keep``, each with the newest clock since the one before it, be that in an earlier block."""
+    """Return the events to ``keep``, each with the newest clock since the one before it, even of an earlier block."""
     clocks = np.append(events["clock_ms"], -1)
     clocks[0] = max(clocks[0], facts.clock_since_event_ms)
     facts.server_clock_ms = max(facts.server_clock_ms, int(clocks.max()))

@@ -12,11 +12,12 @@ that first appears in it can have had a past.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from replay.evidence import Evidence
+from replay.evidence import BoundaryEvidence, Evidence
 from replay.window import earliest_roll_ms, window_start
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from replay.window import ReplayRules, SegmentSpan
     from storage.log.names import TopicPartition
-    from storage.log.producer_snapshot import ProducerEntry
 
 
 class Coverage(StrEnum):
@@ -47,6 +47,7 @@ class Boundary:
     earliest_roll_ms: int
     existing: str | None = None
     """Path of the snapshot that is there already and is to be compared with."""
+    evidence: BoundaryEvidence = field(default_factory=BoundaryEvidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +89,6 @@ class PartitionPlan:
         return tuple(sorted(made, key=lambda boundary: boundary.offset))
 
 
-def spanning(evidence: Evidence, offset: int) -> dict[int, int]:
-    """Return the first offset of each transaction known to be open at ``offset``, by producer id."""
-    found = {
-        txn.producer_id: txn.first_offset for txn in evidence.aborted if txn.first_offset < offset <= txn.last_offset
-    }
-    found |= {seen.entry.producer_id: seen.first_offset for seen in evidence.open if seen.spans(offset)}
-    return found
-
-
-def standing(evidence: Evidence, offset: int) -> dict[int, ProducerEntry]:
-    """Return the entries, by producer id, that stood at ``offset`` exactly as a later snapshot shows them."""
-    return {seen.entry.producer_id: seen.entry for seen in evidence.open if seen.stands_at(offset)}
-
-
 def plan_partition(
     topic_partition: TopicPartition,
     segments: Sequence[SegmentSpan],
@@ -128,8 +115,8 @@ def plan_partition(
     """
     segments = tuple(segments)
     evidence = evidence or Evidence()
-    boundaries = _boundaries(segments, set(wanted), rules, existing or {})
-    runs, idle = _runs(segments, boundaries, rules, evidence, to_end=to_end)
+    boundaries = _boundaries(segments, set(wanted), rules, evidence, existing or {})
+    runs, idle = _runs(segments, boundaries, rules, to_end=to_end)
     return PartitionPlan(
         topic_partition=topic_partition,
         segments=segments,
@@ -142,8 +129,13 @@ def plan_partition(
 
 
 def _boundaries(
-    segments: tuple[SegmentSpan, ...], wanted: set[int], rules: ReplayRules, existing: Mapping[int, str]
+    segments: tuple[SegmentSpan, ...],
+    wanted: set[int],
+    rules: ReplayRules,
+    evidence: Evidence,
+    existing: Mapping[int, str],
 ) -> list[Boundary]:
+    known = evidence.at(sorted(wanted))
     inside = 0 if rules.full or rules.as_of.roll else window_start(segments, rules.kept_after_ms(rules.as_of.now_ms))
     boundaries = []
     largest_ms = -1
@@ -158,31 +150,27 @@ def _boundaries(
                     coverage=Coverage.WINDOW if index >= inside else Coverage.BEYOND_WINDOW,
                     earliest_roll_ms=earliest_roll_ms(largest_ms, segment.mtime_ms, rules.as_of.now_ms),
                     existing=existing.get(offset),
+                    evidence=known.get(offset, BoundaryEvidence()),
                 )
             )
     return boundaries
 
 
 def _runs(
-    segments: tuple[SegmentSpan, ...],
-    boundaries: list[Boundary],
-    rules: ReplayRules,
-    evidence: Evidence,
-    *,
-    to_end: bool,
+    segments: tuple[SegmentSpan, ...], boundaries: list[Boundary], rules: ReplayRules, *, to_end: bool
 ) -> tuple[tuple[Run, ...], tuple[Boundary, ...]]:
     """Cover the boundaries by runs; also return those that need none."""
     full = [boundary for boundary in boundaries if boundary.coverage is Coverage.WINDOW]
-    stretches = [stretch for b in boundaries if b not in full and (stretch := _spanning_stretch(segments, b, evidence))]
+    older = [boundary for boundary in boundaries if boundary.coverage is Coverage.BEYOND_WINDOW]
     window = None
     if (full or to_end) and segments:
         cut_ms = _cut_ms(full, rules)
         start = 0 if rules.full else min(window_start(segments, cut_ms), len(segments) - 1)
-        start = _reach_for_transactions(segments, start, full, rules, evidence)
+        start = _reach_for_transactions(segments, start, full, rules)
         end = len(segments) if to_end else full[-1].segment_index + 1
         window = _starting_at(Run(start=start, end=end, seen_since_ms=cut_ms), start)
-    runs = _merge([Run(start=start, end=end, last_chance=True) for start, end in stretches], window)
-    return _place(runs, boundaries)
+    stretches = [stretch for boundary in older if (stretch := _spanning_stretch(segments, boundary))]
+    return _place(_merge(stretches, window), boundaries)
 
 
 def _cut_ms(full: list[Boundary], rules: ReplayRules) -> int:
@@ -191,16 +179,19 @@ def _cut_ms(full: list[Boundary], rules: ReplayRules) -> int:
 
 
 def _reach_for_transactions(
-    segments: tuple[SegmentSpan, ...], start: int, full: list[Boundary], rules: ReplayRules, evidence: Evidence
+    segments: tuple[SegmentSpan, ...], start: int, full: list[Boundary], rules: ReplayRules
 ) -> int:
     """Start early enough for the transactions that are known to be open at the first boundary made in full."""
-    if not full:
-        return start
-    exact = standing(evidence, full[0].offset)
-    for producer_id, first_offset in spanning(evidence, full[0].offset).items():
-        if producer_id not in exact:
-            start = min(start, segment_at(segments, first_offset))
-    return max(start, earliest_start(segments, rules))
+    begun = _begun_at(full[0]) if full else None
+    if begun is not None and segment_at(segments, begun) < start:
+        return max(segment_at(segments, begun), earliest_start(segments, rules))
+    return start
+
+
+def _begun_at(boundary: Boundary) -> int | None:
+    """Return where the oldest transaction begins that must be replayed to know its entry at ``boundary``."""
+    known = boundary.evidence
+    return min((first for pid, first in known.spanning.items() if pid not in known.standing), default=None)
 
 
 def earliest_start(segments: Sequence[SegmentSpan], rules: ReplayRules) -> int:
@@ -213,17 +204,14 @@ def earliest_start(segments: Sequence[SegmentSpan], rules: ReplayRules) -> int:
 
 def segment_at(segments: Sequence[SegmentSpan], offset: int) -> int:
     """Return the index of the segment that holds ``offset``; 0 if that is gone."""
-    return max((i for i, segment in enumerate(segments) if segment.base_offset <= offset), default=0)
+    return max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
 
 
-def _spanning_stretch(
-    segments: tuple[SegmentSpan, ...], boundary: Boundary, evidence: Evidence
-) -> tuple[int, int] | None:
-    exact = standing(evidence, boundary.offset)
-    first_offsets = [f for pid, f in spanning(evidence, boundary.offset).items() if pid not in exact]
-    if not first_offsets:
+def _spanning_stretch(segments: tuple[SegmentSpan, ...], boundary: Boundary) -> Run | None:
+    begun = _begun_at(boundary)
+    if begun is None:
         return None
-    return segment_at(segments, min(first_offsets)), boundary.segment_index + 1
+    return Run(start=segment_at(segments, begun), end=boundary.segment_index + 1, last_chance=True)
 
 
 def _merge(stretches: list[Run], window: Run | None) -> list[Run]:
@@ -246,7 +234,8 @@ def _starting_at(run: Run, start: int) -> Run:
 
 
 def _with_boundaries(run: Run, boundaries: Sequence[Boundary]) -> Run:
-    return replace(run, boundaries=tuple(b for b in boundaries if run.start <= b.segment_index < run.end))
+    first, end = (bisect_left(boundaries, index, key=lambda b: b.segment_index) for index in (run.start, run.end))
+    return replace(run, boundaries=tuple(boundaries[first:end]))
 
 
 def _place(runs: Sequence[Run], boundaries: Sequence[Boundary]) -> tuple[tuple[Run, ...], tuple[Boundary, ...]]:

@@ -120,6 +120,10 @@ class RunCombine:
     _segments_read: int = 0
     _error: ResnapError | None = None
     _at_high_watermark: bool = False
+    _by_segment: dict[int, Boundary] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._by_segment = {boundary.segment_index: boundary for boundary in self.run.boundaries}
 
     def add(self, split: SplitSummary) -> None:
         """Take the next split."""
@@ -183,9 +187,9 @@ class RunCombine:
         return [seen.first_offset for seen in hanging if seen.entry.producer_id not in ended]
 
     def _end_segment(self, segment_index: int) -> None:
-        for boundary in self.run.boundaries:
-            if boundary.segment_index == segment_index:
-                self._results.append(self._make(boundary))
+        boundary = self._by_segment.get(segment_index)
+        if boundary is not None:
+            self._results.append(self._make(boundary))
 
     def _make(self, boundary: Boundary) -> BoundaryResult:
         illegal = self._state["illegal_offset"][self._state["illegal_offset"] != NONE]
@@ -276,7 +280,7 @@ def make_idle(plan: PartitionPlan, sink: SnapshotSink) -> list[BoundaryResult]:
     """Write the snapshots for which nothing need be read."""
     made = []
     for boundary in plan.idle:
-        found = idle_state(plan, boundary)
+        found = idle_state(boundary)
         made.append(
             make_snapshot(
                 plan, boundary, found, sink, as_of_ms=plan.rules.as_of.now_ms, seen=found.entries["producer_id"],

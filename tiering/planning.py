@@ -12,13 +12,13 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from replay.evidence import load_evidence, segment_spans
+from replay.evidence import Evidence, load_evidence, segment_spans
 from replay.plan import PartitionPlan, plan_partition
 from replay.producer_state import Expiry
-from replay.window import AsOf, ReplayRules
+from replay.window import AsOf, ReplayRules, SegmentSpan
 from storage.errors import FormatError, StalePlanError
 from storage.log.names import TopicPartition
-from tiering.inventory import Compaction, PartitionInventory, SnapshotState
+from tiering.inventory import Compaction, PartitionInventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,17 +26,29 @@ if TYPE_CHECKING:
     from storage.log.log_dir import PartitionDir
 
 SAVED_PLAN_VERSION: Final = 1
-USABLE: Final = frozenset({SnapshotState.EMPTY, SnapshotState.PRESENT})
-"""States of a snapshot that a broker would load as it stands."""
 
 
 def lost_boundaries(inventory: PartitionInventory) -> tuple[int, ...]:
     """Return the offsets at which the directory has no snapshot that a broker would load."""
-    return tuple(boundary.offset for boundary in inventory.boundaries if boundary.state not in USABLE)
+    return tuple(boundary.offset for boundary in inventory.boundaries if not boundary.state.is_usable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayFacts:
+    """What planning needs of a partition beyond its inventory."""
+
+    segments: tuple[SegmentSpan, ...]
+    evidence: Evidence
+
+
+def load_facts(partition: PartitionDir) -> ReplayFacts:
+    """Read the time and transaction indexes and the snapshots of ``partition``; none of its segments."""
+    return ReplayFacts(segments=segment_spans(partition), evidence=load_evidence(partition))
 
 
 def plan_replay(
     inventory: PartitionInventory,
+    facts: ReplayFacts,
     wanted: Iterable[int],
     rules: ReplayRules,
     *,
@@ -44,10 +56,11 @@ def plan_replay(
     compare: Mapping[int, str] | None = None,
     to_end: bool = False,
 ) -> PartitionPlan:
-    """Plan the replay of one partition; reads its time and transaction indexes and its snapshots, not its segments.
+    """Plan the replay of one partition.
 
     Args:
         inventory: the partition.
+        facts: as ``load_facts`` read them.
         wanted: boundaries to make.
         rules: the times that decide.
         high_watermark: the override; the checkpoint's otherwise.
@@ -59,10 +72,10 @@ def plan_replay(
     existing = compare if compare is not None else usable_snapshots(inventory)
     return plan_partition(
         partition.topic_partition,
-        segment_spans(partition),
+        facts.segments,
         wanted,
         rules,
-        evidence=load_evidence(partition),
+        evidence=facts.evidence,
         high_watermark=partition.high_watermark if high_watermark is None else high_watermark,
         existing=existing,
         to_end=to_end,
@@ -71,7 +84,7 @@ def plan_replay(
 
 def usable_snapshots(inventory: PartitionInventory) -> dict[int, str]:
     """Return the paths of the snapshots that a broker would load, by offset."""
-    return {b.offset: b.path for b in inventory.boundaries if b.state in USABLE and b.path is not None}
+    return {b.offset: b.path for b in inventory.boundaries if b.state.is_usable and b.path is not None}
 
 
 def can_be_tiered(inventory: PartitionInventory) -> bool:

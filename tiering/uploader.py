@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage.crc32c import crc32c
-from storage.errors import ObjectExistsError, ObjectNotFoundError, VerificationError, in_file
+from storage.errors import LogDirError, ObjectExistsError, ObjectNotFoundError, VerificationError, in_file
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, manifest_prefix, object_key, parse_key, segment_id
 from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
 from tiering.segment_bundle import check_unchanged
@@ -108,7 +108,7 @@ def ship(
     objects = []
     for part in bundle.parts:
         key = _key(provenance, bundle, identity, part.kind)
-        store.put_stream(key, part.open_body, size_bytes=part.size_bytes, crc32c=part.crc32c)
+        _put(store, key, part, bundle)
         verify_object(store, key, size_bytes=part.size_bytes, checksum=part.crc32c)
         objects.append(_named(part, key))
         if progress is not None:
@@ -120,6 +120,17 @@ def ship(
     return ShippedSegment(
         base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=key
     )
+
+
+def _put(store: ObjectStore, key: str, part: BundlePart, bundle: SegmentBundle) -> None:
+    try:
+        store.put_stream(key, part.open_body, size_bytes=part.size_bytes, crc32c=part.crc32c)
+    except OSError as error:
+        raise LogDirError(f"{bundle.segment.path}: cannot be read: {error.strerror}", hint="check the disk") from error
+    except VerificationError:
+        # The body was not what it had been a moment ago: say so, if it is the segment that changed.
+        check_unchanged(bundle.segment)
+        raise
 
 
 def verify_object(store: ObjectStore, key: str, *, size_bytes: int, checksum: int) -> None:
@@ -153,7 +164,10 @@ def _put_manifest(store: ObjectStore, key: str, manifest: Manifest) -> None:
     try:
         store.put(key, body, if_absent=True)
     except ObjectExistsError:
-        return  # another run shipped the same content meanwhile
+        # Another run, or our own attempt whose answer was lost: the key comes from the content, so it names the same.
+        with in_file(key):
+            read_manifest(store.get(key))
+        return
     verify_object(store, key, size_bytes=len(body), checksum=crc32c(body))
 
 
