@@ -1,0 +1,262 @@
+"""What a log dir tells of its producer snapshots without a replay: what is lost, what is there, what is unproven.
+
+Each closed segment [B, N) needs ``N.snapshot``. That a file is useless can be seen without a replay, that it is right
+can not: a valid snapshot without entries is normal where nobody produces idempotently, and is also what a broker
+writes, without looking, when it finds no snapshot at all. So ``EMPTY`` and ``PRESENT`` are both unproven.
+
+Compaction is told by the topic's configuration where that is given, else by the cleaner's checkpoint; else it is taken
+to be absent. What batches show of it comes with a replay (``PartitionResult.compacted``).
+
+Source: ``ProducerStateManager.removeStraySnapshots``; ``LogCleanerManager`` for the checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage.errors import FormatError, LogDirError
+from storage.log.log_dir import PartitionProblem
+from storage.log.partition_dir import readable
+from storage.log.producer_snapshot import ENTRY, HEADER, VERSION, read_snapshot_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from storage.log.log_dir import LogDir, PartitionDir, Segment, SnapshotFile
+
+INTERNAL_COMPACTED_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Compacted by nature: brokers create them so."""
+PROBE_BYTES: Final = 4096
+"""Read of a snapshot that is not checked; what is not longer than this is checked all the same."""
+
+
+class SnapshotState(StrEnum):
+    """What stands at a boundary, as seen from the outside."""
+
+    MISSING = "missing"
+    CORRUPT = "corrupt"
+    """Another version, length or checksum than a broker would load."""
+    ZERO_BYTE = "zero-byte"
+    """What a crash leaves of a snapshot that was never synced."""
+    EMPTY = "empty"
+    """Valid, without entries; unproven."""
+    PRESENT = "present"
+    """Valid, with entries; unproven."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a broker could load it."""
+        return self in {SnapshotState.EMPTY, SnapshotState.PRESENT}
+
+
+class Compaction(StrEnum):
+    """Whether the records of a partition are thinned out, so that neither tiering nor a replay can take them."""
+
+    COMPACTED = "compacted"
+    NOT_COMPACTED = "not-compacted"
+    ASSUMED_NOT = "assumed-not"
+    """Nothing speaks for it; reports say that it was assumed."""
+
+
+class CompactionOrigin(StrEnum):
+    """Where the word on compaction comes from."""
+
+    INTERNAL_TOPIC = "internal-topic"
+    TOPIC_CONFIGURATION = "topic-configuration"
+    CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryStatus:
+    """One boundary and what stands there."""
+
+    offset: int
+    """N: its snapshot speaks of everything below."""
+    segment: Segment
+    """The closed segment that ends at N."""
+    state: SnapshotState
+    entries: int | None = None
+    """None unless the state is usable."""
+    detail: str | None = None
+    """What is wrong with a corrupt file: what, at which byte, expected, found."""
+    path: str | None = None
+    """None where it is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInventory:
+    """What one partition's directory tells."""
+
+    partition: PartitionDir
+    boundaries: tuple[BoundaryStatus, ...]
+    """One for each closed segment, ascending."""
+    log_end: SnapshotFile | None
+    """The newest snapshot where it lies above all segment bases: a clean stop wrote it at the log end."""
+    strays: tuple[SnapshotFile, ...]
+    """The other snapshots that stand at no segment base; a broker deletes them when it loads the log."""
+    compaction: Compaction
+    compaction_origin: CompactionOrigin
+
+    @property
+    def lost(self) -> int:
+        """Number of boundaries without a snapshot that a broker could load."""
+        return sum(not boundary.state.is_usable for boundary in self.boundaries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What a log dir tells."""
+
+    log_dir: LogDir
+    partitions: tuple[PartitionInventory, ...]
+    """By topic, then partition; without those that became a problem."""
+    problems: tuple[PartitionProblem, ...]
+    """Those of the log dir, and partitions with a snapshot that could not be read."""
+
+    @property
+    def lost(self) -> int:
+        """Number of boundaries, over all partitions, without a snapshot that a broker could load."""
+        return sum(partition.lost for partition in self.partitions)
+
+
+def take_inventory(
+    log_dir: LogDir,
+    *,
+    topics: Callable[[str], bool] | None = None,
+    cleanup_policies: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> Inventory:
+    """Return what ``log_dir`` tells of its snapshots; a partition that cannot be read becomes a problem.
+
+    Args:
+        log_dir: as loaded.
+        topics: by name, which to look at; all if not given.
+        cleanup_policies: ``cleanup.policy`` by topic, as far as it is known.
+        check: read snapshots whole and check what they carry. Without it, length and header alone speak for those
+            longer than ``PROBE_BYTES``, and a flipped byte stays unseen. From the page cache, 100,000 snapshots of
+            46 KB take 5 s with it and 2.5 s without; from a disk the difference is that of 4.6 GB and 0.4 GB read.
+
+    """
+    partitions: list[PartitionInventory] = []
+    problems = list(log_dir.problems)
+    policies = cleanup_policies or {}
+    for partition in log_dir.partitions:
+        topic = partition.topic_partition.topic
+        if topics is not None and not topics(topic):
+            continue
+        try:
+            partitions.append(take_partition_inventory(partition, cleanup_policy=policies.get(topic), check=check))
+        except LogDirError as error:
+            problems.append(PartitionProblem(path=partition.path, error=error))
+    return Inventory(log_dir=log_dir, partitions=tuple(partitions), problems=tuple(problems))
+
+
+def take_partition_inventory(
+    partition: PartitionDir, *, cleanup_policy: str | None = None, check: bool = True
+) -> PartitionInventory:
+    """Return what the directory of ``partition`` tells; the arguments are those of ``take_inventory``.
+
+    Raises:
+        LogDirError: a snapshot at a boundary cannot be read.
+
+    """
+    snapshots = {snapshot.offset: snapshot for snapshot in partition.snapshots}
+    with readable(partition.path):
+        boundaries = tuple(
+            _status(segment, segment.next_base_offset, snapshots.get(segment.next_base_offset), check=check)
+            for segment in partition.segments
+            if segment.next_base_offset is not None
+        )
+    log_end, strays = _apart_from_bases(partition)
+    compaction, origin = _compaction(partition, cleanup_policy)
+    return PartitionInventory(
+        partition=partition,
+        boundaries=boundaries,
+        log_end=log_end,
+        strays=strays,
+        compaction=compaction,
+        compaction_origin=origin,
+    )
+
+
+class _Look(NamedTuple):
+    """What a look at a snapshot file showed."""
+
+    state: SnapshotState
+    entries: int | None = None
+    detail: str | None = None
+
+
+def _status(segment: Segment, offset: int, snapshot: SnapshotFile | None, *, check: bool) -> BoundaryStatus:
+    look = _look(snapshot, check=check) if snapshot is not None else None
+    if snapshot is None or look is None:
+        return BoundaryStatus(offset=offset, segment=segment, state=SnapshotState.MISSING)
+    return BoundaryStatus(
+        offset=offset,
+        segment=segment,
+        state=look.state,
+        entries=look.entries,
+        detail=look.detail,
+        path=snapshot.path,
+    )
+
+
+def _look(snapshot: SnapshotFile, *, check: bool) -> _Look | None:
+    """Return what the file shows; None where a live broker has deleted it since it was listed."""
+    if snapshot.size_bytes == 0:
+        return _Look(SnapshotState.ZERO_BYTE)
+    try:
+        with Path(snapshot.path).open("rb", buffering=0) as file:
+            if not check and snapshot.size_bytes > PROBE_BYTES:
+                entries = _announced_entries(file.read(PROBE_BYTES), snapshot.size_bytes)
+                if entries is not None:
+                    return _Look(SnapshotState.PRESENT, entries)
+                file.seek(0)
+            return _judge(file.readall())
+    except FileNotFoundError:
+        return None
+
+
+def _announced_entries(head: bytes, size_bytes: int) -> int | None:
+    """Return the number of entries by the header alone; None where it does not fit the length of the file."""
+    if len(head) < HEADER.size:
+        return None
+    version, _, count = HEADER.unpack_from(head)
+    fits = version == VERSION and size_bytes == HEADER.size + count * ENTRY.size
+    return int(count) if fits else None
+
+
+def _judge(data: bytes) -> _Look:
+    try:
+        entries = len(read_snapshot_array(data))
+    except FormatError as error:
+        return _Look(SnapshotState.CORRUPT, detail=str(error))
+    return _Look(SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries)
+
+
+def _apart_from_bases(partition: PartitionDir) -> tuple[SnapshotFile | None, tuple[SnapshotFile, ...]]:
+    """Return the log end's snapshot, if there is one, and the strays.
+
+    A snapshot at the first segment's base is neither: it belongs to a segment that retention has taken.
+    """
+    bases = {segment.base_offset for segment in partition.segments}
+    apart = tuple(snapshot for snapshot in partition.snapshots if snapshot.offset not in bases)
+    if apart and apart[-1].offset > max(bases, default=-1):
+        return apart[-1], apart[:-1]
+    return None, apart
+
+
+def _compaction(partition: PartitionDir, cleanup_policy: str | None) -> tuple[Compaction, CompactionOrigin]:
+    if partition.topic_partition.topic in INTERNAL_COMPACTED_TOPICS:
+        return Compaction.COMPACTED, CompactionOrigin.INTERNAL_TOPIC
+    if cleanup_policy is not None:
+        is_compacted = "compact" in {policy.strip() for policy in cleanup_policy.split(",")}
+        compaction = Compaction.COMPACTED if is_compacted else Compaction.NOT_COMPACTED
+        return compaction, CompactionOrigin.TOPIC_CONFIGURATION
+    if partition.cleaner_offset is not None:
+        return Compaction.COMPACTED, CompactionOrigin.CLEANER_CHECKPOINT
+    return Compaction.ASSUMED_NOT, CompactionOrigin.NONE
