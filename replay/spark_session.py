@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -195,7 +195,10 @@ def _death_told(jvm: subprocess.Popen[bytes]) -> Iterator[None]:
     """Tell a JVM that has died from an error that it reports: pyspark knows only that nobody answers."""
     try:
         yield
-    except (Py4JNetworkError, ConnectionError) as error:
+    except Py4JJavaError:
+        # An answer: it lives.
+        raise
+    except (Py4JError, ConnectionError) as error:
         try:
             status = jvm.wait(_LAST_GASP_S)
         except subprocess.TimeoutExpired:
@@ -208,14 +211,14 @@ def _death_told(jvm: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def _what_it_said(error: Exception, output: JvmOutput) -> str:
     """Return the first line of the cause; asks the JVM, which must still be there if it ever was."""
-    if isinstance(error, (PySparkRuntimeError, Py4JNetworkError, OSError)):
-        # The JVM has gone; pyspark knows no more than that.
-        said = output.last_words() or str(error)
-    elif isinstance(error, Py4JJavaError):
+    if isinstance(error, Py4JJavaError):
         cause = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()
         said = str(cause.getMessage() or cause.toString())
+    elif isinstance(error, (PySparkRuntimeError, Py4JError, OSError)):
+        # The JVM has gone; pyspark knows no more than that.
+        said = output.last_words() or str(error)
     else:
         said = str(error)
     if "stopped SparkContext" in said:

