@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.evidence import load_evidence, segment_spans
+from replay.plan import plan_partition
+from replay.rebuild import Outcome, PartitionResult, rebuild_locally
+from replay.staging import MemorySink
+from replay.window import AsOf, ReplayRules
+from storage.errors import LogDirError
+from storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
+from storage.log.names import TopicPartition, segment_name
+from storage.log.producer_snapshot import snapshot_bytes
+from tests.builders import a_partition
+from tests.fixture_sets import NAMES
+from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
+from tiering.eligibility import (
+    Candidates,
+    Eligibility,
+    Reason,
+    Refusal,
+    after_replay,
+    before_replay,
+    broker_blockers,
+    refuse,
+)
+from tiering.inventory import take_inventory, take_partition_inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from storage.log.log_dir import PartitionDir, Segment
+    from tests.fixture_sets import FixtureSet
+    from tests.strategies import Event
+    from tiering.inventory import PartitionInventory
+
+PAYMENTS = TopicPartition("payments", 0)
+FOUR_SEGMENTS = [[PlainEvent(records=10)]] * 4
+"""Boundaries are 10, 20 and 30; the segment that begins at 30 is active."""
+RULES = ReplayRules(as_of=AsOf(now_ms=START_MS), full=True)
+
+
+def a_directory(
+    log_dir: Path,
+    segments: Iterable[Iterable[Event]] = FOUR_SEGMENTS,
+    *,
+    high_watermark: int | None = 40,
+    log_start_offset: int | None = None,
+    cleaner_offset: int | None = None,
+) -> PartitionDir:
+    path = a_partition(log_dir, segments)
+
+    def of_this(offset: int | None) -> dict[TopicPartition, int]:
+        return {} if offset is None else {PAYMENTS: offset}
+
+    checkpoints = Checkpoints(
+        high_watermarks=of_this(high_watermark),
+        log_start_offsets=of_this(log_start_offset),
+        cleaner_offsets=of_this(cleaner_offset),
+    )
+    return load_partition_dir(path, checkpoints=checkpoints)
+
+
+def an_inventory(log_dir: Path, *args: Any, cleanup_policy: str | None = None, **options: Any) -> PartitionInventory:
+    return take_partition_inventory(a_directory(log_dir, *args, **options), cleanup_policy=cleanup_policy)
+
+
+def replayed(candidates: Candidates, wanted: Iterable[int] | None = None) -> PartitionResult:
+    """Replay the whole partition, for all its boundaries where none are named."""
+    partition = candidates.inventory.partition
+    plan = plan_partition(
+        partition.topic_partition,
+        segment_spans(partition),
+        partition.boundaries if wanted is None else wanted,
+        RULES,
+        evidence=load_evidence(partition),
+        high_watermark=candidates.high_watermark,
+        to_end=True,
+    )
+    (result,) = rebuild_locally([plan], MemorySink())
+    return result
+
+
+def judged(candidates: Candidates, wanted: Iterable[int] | None = None) -> Eligibility:
+    return after_replay(candidates, replayed(candidates, wanted))
+
+
+def bases(segments: Iterable[Segment]) -> list[int]:
+    return [segment.base_offset for segment in segments]
+
+
+def reasons(refusals: Iterable[Refusal]) -> dict[int, Reason]:
+    return {refusal.base_offset: refusal.reason for refusal in refusals}
+
+
+def test_reason_codes_are_an_interface() -> None:
+    assert {str(reason) for reason in Reason} == {
+        "active-segment", "below-log-start", "compacted", "directory-busy", "hw-unknown", "above-high-watermark",
+        "above-last-stable-offset", "damaged", "invalid-txn-state", "leader-epochs-unknown", "index-unusable",
+        "segment-changed", "missing-snapshot", "unusable-snapshot",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_comes_with_a_hint(reason: Reason, tmp_path: Path) -> None:
+    segment = a_directory(tmp_path).segments[0]
+    refusal = refuse(segment, reason, "why")
+    assert refusal.hint
+    assert (refusal.base_offset, refusal.next_base_offset, refusal.reason, refusal.detail) == (0, 10, reason, "why")
+
+
+def test_all_closed_segments_below_the_high_watermark_are_candidates(tmp_path: Path) -> None:
+    found = before_replay(an_inventory(tmp_path))
+    assert (bases(found.segments), reasons(found.refusals)) == ([0, 10, 20], {30: Reason.ACTIVE_SEGMENT})
+    assert found.blocking is None
+
+
+def test_a_segment_may_end_at_the_high_watermark_but_not_beyond(tmp_path: Path) -> None:
+    found = before_replay(an_inventory(tmp_path, high_watermark=20))
+    assert bases(found.segments) == [0, 10]
+    assert reasons(found.refusals) == {20: Reason.ABOVE_HIGH_WATERMARK, 30: Reason.ACTIVE_SEGMENT}
+    assert found.blocking == found.refusals[0]
+    assert found.refusals[0].detail == "it ends at offset 30, the high watermark is 20"
+
+
+def test_without_a_high_watermark_nothing_is_a_candidate(tmp_path: Path) -> None:
+    found = before_replay(an_inventory(tmp_path, high_watermark=None))
+    assert found.segments == ()
+    assert reasons(found.refusals) == dict.fromkeys((0, 10, 20), Reason.HW_UNKNOWN) | {30: Reason.ACTIVE_SEGMENT}
+
+
+@pytest.mark.parametrize("checkpoint", [None, 0, 40])
+def test_a_given_high_watermark_outweighs_the_checkpoint(checkpoint: int | None, tmp_path: Path) -> None:
+    found = before_replay(an_inventory(tmp_path, high_watermark=checkpoint), high_watermark=10)
+    assert (bases(found.segments), found.high_watermark) == ([0], 10)
+
+
+def test_a_high_watermark_of_zero_is_known(tmp_path: Path) -> None:
+    found = before_replay(an_inventory(tmp_path, high_watermark=0))
+    assert found.blocking is not None
+    assert found.blocking.reason is Reason.ABOVE_HIGH_WATERMARK
+
+
+@pytest.mark.parametrize(
+    ("log_start_offset", "candidates"), [(0, [0, 10, 20]), (9, [0, 10, 20]), (10, [10, 20]), (25, [20]), (35, [])]
+)
+def test_a_segment_wholly_below_the_log_start_is_left_and_one_straddling_it_is_not(
+    log_start_offset: int, candidates: list[int], tmp_path: Path
+) -> None:
+    found = before_replay(an_inventory(tmp_path, log_start_offset=log_start_offset))
+    assert bases(found.segments) == candidates
+    below = {base: Reason.BELOW_LOG_START for base in (0, 10, 20) if base not in candidates}
+    assert reasons(found.refusals) == below | {30: Reason.ACTIVE_SEGMENT}
+    assert found.blocking is None, "nobody waits for what retention deletes"
+
+
+def test_the_cleaners_checkpoint_keeps_a_partition_back_unless_the_topic_is_known_to_be_otherwise(
+    tmp_path: Path,
+) -> None:
+    compacted = before_replay(an_inventory(tmp_path / "unknown", cleaner_offset=20))
+    assert compacted.blocking is not None
+    assert (compacted.segments, compacted.blocking.reason) == ((), Reason.COMPACTED)
+    assert "cleaner-offset-checkpoint" in compacted.blocking.detail
+    known = before_replay(an_inventory(tmp_path / "known", cleaner_offset=20, cleanup_policy="delete"))
+    assert bases(known.segments) == [0, 10, 20]
+
+
+@pytest.mark.parametrize("suffix", ["log.swap", "index.cleaned"])
+def test_a_change_under_way_keeps_a_partition_back(suffix: str, tmp_path: Path) -> None:
+    directory = a_directory(tmp_path).path
+    (directory / segment_name(0, suffix)).touch()
+    partition = load_partition_dir(directory, checkpoints=Checkpoints(high_watermarks={PAYMENTS: 40}))
+    found = before_replay(take_partition_inventory(partition))
+    assert found.blocking is not None
+    assert (found.segments, found.blocking.reason) == ((), Reason.DIRECTORY_BUSY)
+    assert segment_name(0, suffix) in found.blocking.detail
+
+
+@given(high_watermark=st.none() | st.integers(0, 50), log_start_offset=st.integers(0, 50), data=st.data())
+def test_every_segment_is_a_candidate_or_refused_once(
+    high_watermark: int | None, log_start_offset: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    partition = replace(
+        a_directory(tmp_path_factory.mktemp("log")),
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        cleaner_offset=data.draw(st.none() | st.just(5)),
+        unfinished=data.draw(st.sampled_from([(), ("0.log.swap",)])),
+    )
+    found = before_replay(take_partition_inventory(partition))
+    assert sorted([*bases(found.segments), *reasons(found.refusals)]) == [0, 10, 20, 30]
+    assert len(found.segments) + len(found.refusals) == 4
+    for segment in found.segments:
+        assert segment.next_base_offset is not None
+        assert high_watermark is not None
+        assert log_start_offset < segment.next_base_offset <= high_watermark
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_segment_that_a_real_broker_left_is_eligible_or_refused_once(
+    name: str, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    for inventory in take_inventory(load_log_dir(fixture_set(name).data)).partitions:
+        found = judged(before_replay(inventory))
+        there = bases(inventory.partition.segments)
+        assert sorted([*bases(found.eligible), *(refusal.base_offset for refusal in found.refusals)]) == there
+        assert [refusal.base_offset for refusal in found.refusals] == sorted(reasons(found.refusals))
+        if found.last_stable_offset is not None:
+            assert all((segment.next_base_offset or 0) <= found.last_stable_offset for segment in found.eligible)
+
+
+def test_a_real_compacted_partition_is_kept_back_by_its_checkpoint_and_by_its_batches(
+    fixture_set: Callable[[str], FixtureSet],
+) -> None:
+    log_dir = load_log_dir(fixture_set("kafka-2.7.2").data)
+    partition = next(found for found in log_dir.partitions if found.topic_partition.topic == "compacted")
+    by_checkpoint = before_replay(take_partition_inventory(partition))
+    assert set(reasons(by_checkpoint.refusals).values()) == {Reason.COMPACTED, Reason.ACTIVE_SEGMENT}
+    unlisted = before_replay(take_partition_inventory(replace(partition, cleaner_offset=None)))
+    assert unlisted.segments
+    by_batches = judged(unlisted)
+    assert (by_batches.eligible, set(reasons(by_batches.refusals).values())) == (
+        (),
+        {Reason.COMPACTED, Reason.ACTIVE_SEGMENT},
+    )
+
+
+def test_real_partitions_that_are_not_compacted_do_not_look_it(fixture_set: Callable[[str], FixtureSet]) -> None:
+    for inventory in take_inventory(load_log_dir(fixture_set("kafka-2.7.2").data)).partitions:
+        if inventory.partition.topic_partition.topic != "compacted":
+            assert Reason.COMPACTED not in reasons(judged(before_replay(inventory)).refusals).values()
+
+
+def test_real_hanging_transactions_hold_the_last_stable_offset_below_the_high_watermark(
+    fixture_set: Callable[[str], FixtureSet],
+) -> None:
+    log_dir = load_log_dir(fixture_set("kafka-2.7.2").data)
+    candidates = before_replay(
+        take_partition_inventory(next(p for p in log_dir.partitions if p.topic_partition == PAYMENTS))
+    )
+    found = judged(candidates)
+    assert candidates.high_watermark is not None
+    assert found.last_stable_offset is not None
+    assert found.last_stable_offset < candidates.high_watermark
+    assert found.eligible
+
+
+def transactional(**overrides: Any) -> DataEvent:
+    return DataEvent(**{"producer_id": 7, "records": 5, "transactional": True} | overrides)
+
+
+OPEN_FROM_15 = [
+    [PlainEvent(records=10)],
+    [PlainEvent(records=5), transactional()],
+    [PlainEvent(records=10)],
+    [PlainEvent(records=5)],
+]
+
+
+def test_segments_stop_short_of_an_open_transaction(tmp_path: Path) -> None:
+    found = judged(before_replay(an_inventory(tmp_path, OPEN_FROM_15)))
+    assert (bases(found.eligible), found.last_stable_offset) == ([0], 15)
+    above = dict.fromkeys((10, 20), Reason.ABOVE_LAST_STABLE_OFFSET)
+    assert reasons(found.refusals) == above | {30: Reason.ACTIVE_SEGMENT}
+    assert found.blocking is not None
+    assert found.blocking.detail == "it ends at offset 20, a transaction has been open since offset 15"
+
+
+def test_a_marker_below_the_high_watermark_frees_the_segments(tmp_path: Path) -> None:
+    segments = [*OPEN_FROM_15[:-1], [MarkerEvent(producer_id=7)]]
+    freed = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=31)))
+    assert (bases(freed.eligible), freed.last_stable_offset, freed.blocking) == ([0, 10, 20], 31, None)
+    held = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=30)))
+    assert (bases(held.eligible), held.last_stable_offset) == ([0], 15)
+
+
+def test_a_transaction_that_begins_where_a_segment_ends_does_not_hold_it(tmp_path: Path) -> None:
+    segments = [[PlainEvent(records=10)], [transactional(records=10)], [PlainEvent()]]
+    found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=21)))
+    assert (bases(found.eligible), found.last_stable_offset) == ([0], 10)
+
+
+def test_a_transaction_above_the_high_watermark_holds_nothing(tmp_path: Path) -> None:
+    segments = [*FOUR_SEGMENTS[:3], [PlainEvent(), transactional()]]
+    found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=31)))
+    assert (bases(found.eligible), found.last_stable_offset) == ([0, 10, 20], 31)
+
+
+def test_without_a_high_watermark_the_last_stable_offset_is_unknown_too(tmp_path: Path) -> None:
+    found = judged(before_replay(an_inventory(tmp_path, OPEN_FROM_15, high_watermark=None)))
+    assert (found.eligible, found.last_stable_offset) == ((), None)
+    assert found.blocking is not None
+    assert found.blocking.reason is Reason.HW_UNKNOWN
+
+
+def test_input_that_kafka_refuses_keeps_back_what_ends_above_it(tmp_path: Path) -> None:
+    illegal = [transactional(), transactional(transactional=False, base_sequence=5)]
+    segments = [[PlainEvent(records=10)], illegal, [MarkerEvent(producer_id=7)], [PlainEvent()]]
+    found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=22)))
+    assert bases(found.eligible) == [0]
+    invalid = dict.fromkeys((10, 20), Reason.INVALID_TXN_STATE)
+    assert reasons(found.refusals) == invalid | {21: Reason.ACTIVE_SEGMENT}
+    assert found.blocking is not None
+    assert "offset 15" in found.blocking.detail
+
+
+def damaged(log_dir: Path) -> PartitionInventory:
+    """Write four segments and spoil the magic of the batch in the second."""
+    partition = a_directory(log_dir)
+    with (partition.path / segment_name(10, "log")).open("r+b") as file:
+        file.seek(16)
+        file.write(b"\x63")
+    return take_partition_inventory(partition)
+
+
+@pytest.mark.parametrize("wanted", [None, (), (10,), (30,)])
+def test_damage_keeps_back_its_segment_and_those_above_whatever_was_to_be_rebuilt(
+    wanted: tuple[int, ...] | None, tmp_path: Path
+) -> None:
+    found = judged(before_replay(damaged(tmp_path)), wanted)
+    assert bases(found.eligible) == [0]
+    assert reasons(found.refusals) == dict.fromkeys((10, 20), Reason.DAMAGED) | {30: Reason.ACTIVE_SEGMENT}
+    assert found.blocking is not None
+    assert segment_name(10, "log") in found.blocking.detail
+
+
+def test_a_segment_that_could_not_be_opened_keeps_back_all_that_was_not_rebuilt(tmp_path: Path) -> None:
+    candidates = before_replay(an_inventory(tmp_path))
+    (tmp_path / "payments-0" / segment_name(10, "log")).unlink()
+    found = judged(candidates, (10, 30))
+    assert bases(found.eligible) == [0]
+    assert set(reasons(found.refusals).values()) == {Reason.DAMAGED, Reason.ACTIVE_SEGMENT}
+    assert found.blocking is not None
+    assert found.blocking.hint == "retention may have deleted it since the log directory was listed; run again"
+
+
+def test_compaction_seen_in_batches_yields_to_the_topics_configuration(tmp_path: Path) -> None:
+    segments = [[DataEvent(producer_id=7, records=10, emptied=True)], *FOUR_SEGMENTS[1:]]
+    assumed = judged(before_replay(an_inventory(tmp_path, segments)))
+    assert assumed.blocking is not None
+    assert (assumed.eligible, assumed.blocking.reason) == ((), Reason.COMPACTED)
+    known = judged(before_replay(an_inventory(tmp_path, segments, cleanup_policy="delete")))
+    assert bases(known.eligible) == [0, 10, 20]
+
+
+def test_what_bundling_finds_unfit_moves_over_and_the_first_reason_stays(tmp_path: Path) -> None:
+    inventory = an_inventory(tmp_path, high_watermark=20)
+    first, second, third, _ = inventory.partition.segments
+    found = judged(before_replay(inventory))
+    fewer = found.also_refusing(
+        [refuse(third, Reason.INDEX_UNUSABLE, "late"), refuse(first, Reason.LEADER_EPOCHS_UNKNOWN, "none known")]
+    )
+    assert fewer.eligible == (second,)
+    assert reasons(fewer.refusals) == {
+        0: Reason.LEADER_EPOCHS_UNKNOWN, 20: Reason.ABOVE_HIGH_WATERMARK, 30: Reason.ACTIVE_SEGMENT,
+    }  # fmt: skip
+    assert fewer.blocking == fewer.refusals[0]
+
+
+def test_a_replay_of_another_partition_is_a_bug(tmp_path: Path) -> None:
+    candidates = before_replay(an_inventory(tmp_path))
+    other = replace(replayed(candidates), topic_partition=TopicPartition("orders", 0))
+    with pytest.raises(AssertionError, match="orders-0"):
+        after_replay(candidates, other)
+
+
+def test_a_replay_that_has_not_said_its_last_word_is_a_bug(tmp_path: Path) -> None:
+    candidates = before_replay(an_inventory(tmp_path))
+    result = replayed(candidates)
+    first, *others = result.boundaries
+    unfinished = replace(result, boundaries=(replace(first, outcome=Outcome.UNEXPLAINED), *others))
+    with pytest.raises(AssertionError, match="offset 10"):
+        after_replay(candidates, unfinished)
+
+
+def with_snapshots(log_dir: Path, snapshots: dict[int, bytes], **options: Any) -> PartitionInventory:
+    partition = a_directory(log_dir, **options)
+    for offset, body in snapshots.items():
+        (partition.path / segment_name(offset, "snapshot")).write_bytes(body)
+    listed = load_partition_dir(partition.path)
+    return take_partition_inventory(replace(partition, snapshots=listed.snapshots))
+
+
+GOOD = snapshot_bytes([])
+
+
+def test_a_stock_broker_stops_at_the_first_boundary_without_a_snapshot(
+    fixture_set: Callable[[str], FixtureSet],
+) -> None:
+    log_dir = load_log_dir(fixture_set("kafka-2.7.2-then-3.9.1").data)
+    inventory = take_partition_inventory(next(p for p in log_dir.partitions if p.topic_partition == PAYMENTS))
+    stop = broker_blockers(inventory).stop
+    assert stop is not None
+    assert (stop.base_offset, stop.next_base_offset) == (0, inventory.boundaries[0].offset)
+    assert stop.reason is Reason.MISSING_SNAPSHOT
+    assert "NullPointerException" in stop.detail
+
+
+@pytest.mark.parametrize(
+    ("there", "options", "stop"),
+    [
+        pytest.param((10, 20, 30), {}, None, id="none missing"),
+        pytest.param((10, 30), {}, 10, id="a hole"),
+        pytest.param((20, 30), {"log_start_offset": 10}, None, id="missing below the log start"),
+        pytest.param((20, 30), {"log_start_offset": 9}, 0, id="missing where the log start lies"),
+        pytest.param((10, 20), {"high_watermark": 20}, None, id="missing above the high watermark"),
+        pytest.param((10, 20), {"high_watermark": 30}, 20, id="missing at the high watermark"),
+        pytest.param((10, 20), {"high_watermark": None}, 20, id="no high watermark known"),
+    ],
+)
+def test_a_stock_broker_tries_what_lies_between_log_start_and_high_watermark(
+    there: tuple[int, ...], options: dict[str, Any], stop: int | None, tmp_path: Path
+) -> None:
+    found = broker_blockers(with_snapshots(tmp_path, dict.fromkeys(there, GOOD), **options))
+    assert (found.stop.base_offset if found.stop else None) == stop
+    assert found.shipped_as_is == ()
+
+
+def test_a_stock_broker_ships_useless_snapshots_unread(tmp_path: Path) -> None:
+    found = broker_blockers(with_snapshots(tmp_path, {10: b"", 20: GOOD + b"\0"}))
+    assert found.stop is not None
+    assert (found.stop.base_offset, found.stop.reason) == (20, Reason.MISSING_SNAPSHOT)
+    assert reasons(found.shipped_as_is) == dict.fromkeys((0, 10), Reason.UNUSABLE_SNAPSHOT)
+    empty, corrupt = found.shipped_as_is
+    assert "has no byte" in empty.detail
+    assert "producer snapshot length" in corrupt.detail
+
+
+def test_a_stock_broker_does_not_tier_a_compacted_topic_at_all(tmp_path: Path) -> None:
+    found = broker_blockers(with_snapshots(tmp_path, {10: b"", 30: GOOD}, cleaner_offset=20))
+    assert found.stop is not None
+    assert (found.stop.base_offset, found.stop.reason, found.shipped_as_is) == (0, Reason.COMPACTED, ())
+
+
+def test_an_error_without_a_file_is_told_as_it_is(tmp_path: Path) -> None:
+    candidates = before_replay(an_inventory(tmp_path))
+    result = replace(replayed(candidates, ()), error=LogDirError("the disk is gone", hint="mount it"))
+    found = after_replay(candidates, result)
+    assert found.eligible == ()
+    assert found.blocking is not None
+    assert (found.blocking.detail, found.blocking.hint) == ("the disk is gone", "mount it")

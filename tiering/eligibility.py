@@ -1,0 +1,306 @@
+"""Which segments may be shipped, and for each of the others why not and what to do about it.
+
+Judged twice. ``before_replay`` knows what the directory tells: which segment is active, the high watermark, the log
+start, compaction, files of a change under way. ``after_replay`` adds what only the batches show: damage, input that
+Kafka itself refuses, and the last stable offset, the smaller of the high watermark and the first offset of the oldest
+transaction without a marker. Every segment of a partition ends up in exactly one place: eligible, or refused once.
+
+A stock broker has rules of its own, and a fault: ``broker_blockers`` tells where its tiering stops.
+
+Source: ``RemoteLogManager.RLMCopyTask``; ``UnifiedLog.fetchLastStableOffsetMetadata``; KAFKA-15195.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from replay.rebuild import Outcome
+from storage.errors import FormatError
+from tiering.inventory import Compaction, CompactionOrigin, SnapshotState
+from tiering.refusal import Reason, Refusal, first_blocking, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from replay.rebuild import BoundaryResult, PartitionResult
+    from storage.log.log_dir import PartitionDir, Segment
+    from tiering.inventory import BoundaryStatus, PartitionInventory
+
+__all__ = [
+    "BrokerBlockers",
+    "Candidates",
+    "Eligibility",
+    "Reason",
+    "Refusal",
+    "after_replay",
+    "before_replay",
+    "broker_blockers",
+    "refuse",
+]
+
+_COMPACTED_BY: Final = {
+    CompactionOrigin.INTERNAL_TOPIC: "it belongs to an internal topic that is always compacted",
+    CompactionOrigin.TOPIC_CONFIGURATION: "cleanup.policy of the topic contains compact",
+    CompactionOrigin.CLEANER_CHECKPOINT: "cleaner-offset-checkpoint lists the partition",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """What is left of a partition's segments before a replay."""
+
+    inventory: PartitionInventory
+    high_watermark: int | None
+    """As it was judged by; where it is unknown there is no candidate."""
+    segments: tuple[Segment, ...]
+    """Ascending."""
+    refusals: tuple[Refusal, ...]
+    """By base offset."""
+
+    @property
+    def blocking(self) -> Refusal | None:
+        """What blocks the partition first; None if nothing does."""
+        return first_blocking(self.refusals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eligibility:
+    """The last word on a partition's segments, but for what is found while they are bundled."""
+
+    eligible: tuple[Segment, ...]
+    """Ascending."""
+    refusals: tuple[Refusal, ...]
+    """By base offset."""
+    last_stable_offset: int | None
+    """None where the high watermark is unknown."""
+
+    @property
+    def blocking(self) -> Refusal | None:
+        """What blocks the partition first, the active segment and those below the log start aside."""
+        return first_blocking(self.refusals)
+
+    def also_refusing(self, refusals: Iterable[Refusal]) -> Eligibility:
+        """Return this without the segments that turned out unfit since; those already refused keep their reason."""
+        further = {refusal.base_offset: refusal for refusal in refusals}
+        moved = [further[segment.base_offset] for segment in self.eligible if segment.base_offset in further]
+        return replace(
+            self,
+            eligible=tuple(segment for segment in self.eligible if segment.base_offset not in further),
+            refusals=_in_order([*self.refusals, *moved]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerBlockers:
+    """What a stock broker, 3.6 or later, makes of a partition's snapshots when tiering is on."""
+
+    stop: Refusal | None
+    """Where its copying ends, never to go on; None if it reaches the log end."""
+    shipped_as_is: tuple[Refusal, ...]
+    """Useless snapshots that it ships without having looked into them, should it come that far."""
+
+
+def before_replay(inventory: PartitionInventory, *, high_watermark: int | None = None) -> Candidates:
+    """Return the segments that may be shipped as far as the directory tells.
+
+    Args:
+        inventory: of the partition.
+        high_watermark: in place of what the checkpoint says; None to go by the checkpoint.
+
+    """
+    if high_watermark is None:
+        high_watermark = inventory.partition.high_watermark
+    everywhere = _everywhere(inventory, high_watermark)
+    segments, refusals = [], []
+    for segment in inventory.partition.segments:
+        found = _by_place(segment, inventory.partition) or everywhere or _by_high_watermark(segment, high_watermark)
+        if found is None:
+            segments.append(segment)
+        else:
+            refusals.append(refuse(segment, found.reason, found.detail, hint=found.hint))
+    return Candidates(
+        inventory=inventory, high_watermark=high_watermark, segments=tuple(segments), refusals=tuple(refusals)
+    )
+
+
+def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility:
+    """Return what remains of ``candidates`` after the replay of their partition.
+
+    ``result`` must be final, of the same high watermark, and of a replay that went on to the log end
+    (``plan_partition(..., to_end=True)``): else its last stable offset is not the partition's.
+    """
+    if result.topic_partition != candidates.inventory.partition.topic_partition:
+        raise AssertionError(f"a replay of {result.topic_partition} does not tell of another partition")
+    last_stable_offset = _last_stable_offset(candidates.high_watermark, result.first_unstable_offset)
+    everywhere = _by_batches(candidates.inventory, result)
+    outcomes = {boundary.boundary.offset: boundary for boundary in result.boundaries}
+    unread_from = _unread_from(candidates.inventory.partition, result)
+    eligible, refusals = [], list(candidates.refusals)
+    for segment in candidates.segments:
+        found = (
+            everywhere
+            or _by_outcome(outcomes.get(_end(segment)), result)
+            or _by_damage(segment, outcomes.get(_end(segment)), unread_from, result)
+            or _by_last_stable_offset(segment, last_stable_offset)
+        )
+        if found is None:
+            eligible.append(segment)
+        else:
+            refusals.append(refuse(segment, found.reason, found.detail, hint=found.hint))
+    return Eligibility(eligible=tuple(eligible), refusals=_in_order(refusals), last_stable_offset=last_stable_offset)
+
+
+def broker_blockers(inventory: PartitionInventory, *, high_watermark: int | None = None) -> BrokerBlockers:
+    """Return where a stock broker's own tiering stops for good, and what it ships that nobody can load.
+
+    Only segments are looked at that it would try: above the log start and, where a high watermark is known, below it.
+    ``high_watermark`` is as for ``before_replay``.
+    """
+    if high_watermark is None:
+        high_watermark = inventory.partition.high_watermark
+    tried = [boundary for boundary in inventory.boundaries if _is_tried(boundary, inventory, high_watermark)]
+    if inventory.compaction is Compaction.COMPACTED:
+        detail = _COMPACTED_BY[inventory.compaction_origin]
+        return BrokerBlockers(
+            stop=next((refuse(boundary.segment, Reason.COMPACTED, detail) for boundary in tried), None),
+            shipped_as_is=(),
+        )
+    missing = (boundary for boundary in tried if boundary.state is SnapshotState.MISSING)
+    return BrokerBlockers(
+        stop=next((_without_snapshot(boundary) for boundary in missing), None),
+        shipped_as_is=tuple(
+            _with_useless_snapshot(boundary)
+            for boundary in tried
+            if boundary.state in {SnapshotState.CORRUPT, SnapshotState.ZERO_BYTE}
+        ),
+    )
+
+
+class _Found(NamedTuple):
+    """A reason, before it is tied to a segment."""
+
+    reason: Reason
+    detail: str
+    hint: str | None = None
+    """None for the one that goes with the reason."""
+
+
+def _by_place(segment: Segment, partition: PartitionDir) -> _Found | None:
+    if segment.next_base_offset is None:
+        return _Found(Reason.ACTIVE_SEGMENT, "the broker appends to it")
+    if segment.next_base_offset <= partition.log_start_offset:
+        return _Found(
+            Reason.BELOW_LOG_START,
+            f"it ends at offset {segment.next_base_offset}, the log starts at {partition.log_start_offset}",
+        )
+    return None
+
+
+def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _Found | None:
+    """Return what holds for all segments of the partition, what lasts longest first."""
+    unfinished = inventory.partition.unfinished
+    if inventory.compaction is Compaction.COMPACTED:
+        return _Found(Reason.COMPACTED, _COMPACTED_BY[inventory.compaction_origin])
+    if unfinished:
+        more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
+        return _Found(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")
+    if high_watermark is None:
+        return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not tell the partition's high watermark")
+    return None
+
+
+def _by_high_watermark(segment: Segment, high_watermark: int | None) -> _Found | None:
+    if high_watermark is None or _end(segment) <= high_watermark:
+        return None
+    return _Found(
+        Reason.ABOVE_HIGH_WATERMARK, f"it ends at offset {_end(segment)}, the high watermark is {high_watermark}"
+    )
+
+
+def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int | None) -> int | None:
+    if high_watermark is None or first_unstable_offset is None:
+        return high_watermark
+    return min(high_watermark, first_unstable_offset)
+
+
+def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Found | None:
+    if result.compacted and inventory.compaction is Compaction.ASSUMED_NOT:
+        return _Found(Reason.COMPACTED, "batches are there that only a cleaner leaves behind")
+    return None
+
+
+def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Found | None:
+    if boundary is None or boundary.outcome is Outcome.REBUILT:
+        return None
+    if boundary.outcome is Outcome.UNEXPLAINED:
+        raise AssertionError(f"the replay has not said its last word at offset {boundary.boundary.offset}")
+    detail = boundary.reason or "the replay did not get there"
+    if boundary.outcome is Outcome.DAMAGED:
+        return _damaged(detail, replay)
+    return _Found(Reason.INVALID_TXN_STATE, detail)
+
+
+def _damaged(detail: str, replay: PartitionResult) -> _Found:
+    """Return the refusal with the hint of the error itself, since the file may be sound and merely closed to us."""
+    return _Found(Reason.DAMAGED, detail, replay.error.hint if replay.error else None)
+
+
+def _unread_from(partition: PartitionDir, result: PartitionResult) -> int | None:
+    """Return the base offset from which on the log is not known to be sound; None if all of it was read."""
+    if result.error is None:
+        return None
+    file = result.error.file if isinstance(result.error, FormatError) else None
+    damaged = (segment.base_offset for segment in partition.segments if segment.path == file)
+    return next(damaged, partition.log_start_offset)
+
+
+def _by_damage(
+    segment: Segment, boundary: BoundaryResult | None, unread_from: int | None, replay: PartitionResult
+) -> _Found | None:
+    """Refuse what nobody asked to rebuild where the replay was blind: transactions may be open there unseen."""
+    if boundary is not None or unread_from is None or _end(segment) <= unread_from:
+        return None
+    return _damaged(str(replay.error), replay)
+
+
+def _by_last_stable_offset(segment: Segment, last_stable_offset: int | None) -> _Found | None:
+    if last_stable_offset is None or _end(segment) <= last_stable_offset:
+        return None
+    return _Found(
+        Reason.ABOVE_LAST_STABLE_OFFSET,
+        f"it ends at offset {_end(segment)}, a transaction has been open since offset {last_stable_offset}",
+    )
+
+
+def _end(segment: Segment) -> int:
+    if segment.next_base_offset is None:
+        raise AssertionError("the active segment has no end")
+    return segment.next_base_offset
+
+
+def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory, high_watermark: int | None) -> bool:
+    below = high_watermark is None or boundary.offset <= high_watermark
+    return below and boundary.offset > inventory.partition.log_start_offset
+
+
+def _without_snapshot(boundary: BoundaryStatus) -> Refusal:
+    return refuse(
+        boundary.segment,
+        Reason.MISSING_SNAPSHOT,
+        f"no producer snapshot for offset {boundary.offset}: brokers from 3.6 on stop here with a NullPointerException",
+    )
+
+
+def _with_useless_snapshot(boundary: BoundaryStatus) -> Refusal:
+    wrong = f"is corrupt ({boundary.detail})" if boundary.detail else "has no byte"
+    return refuse(
+        boundary.segment,
+        Reason.UNUSABLE_SNAPSHOT,
+        f"the producer snapshot for offset {boundary.offset} {wrong}: brokers ship it unread",
+    )
+
+
+def _in_order(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
+    return tuple(sorted(refusals, key=attrgetter("base_offset")))

@@ -1,0 +1,97 @@
+"""Why a segment is not shipped, in words for people and codes for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage.log.log_dir import Segment
+
+
+class Reason(StrEnum):
+    """Why a segment is not shipped; the values are codes that users and programs see, and never change."""
+
+    ACTIVE_SEGMENT = "active-segment"
+    BELOW_LOG_START = "below-log-start"
+    COMPACTED = "compacted"
+    DIRECTORY_BUSY = "directory-busy"
+    """A cleaner's or splitter's unfinished files lie in the directory."""
+    HW_UNKNOWN = "hw-unknown"
+    ABOVE_HIGH_WATERMARK = "above-high-watermark"
+    ABOVE_LAST_STABLE_OFFSET = "above-last-stable-offset"
+    DAMAGED = "damaged"
+    """This segment, or one below it that its snapshot rests on, could not be read."""
+    INVALID_TXN_STATE = "invalid-txn-state"
+    """Below its end is input that Kafka refuses to load (``InvalidTxnStateException``)."""
+    LEADER_EPOCHS_UNKNOWN = "leader-epochs-unknown"
+    INDEX_UNUSABLE = "index-unusable"
+    SEGMENT_CHANGED = "segment-changed"
+    """It is not what it was when the log dir was listed."""
+    MISSING_SNAPSHOT = "missing-snapshot"
+    """Stops a stock broker; never a reason of ours."""
+    UNUSABLE_SNAPSHOT = "unusable-snapshot"
+    """A stock broker ships it as it is; never a reason of ours."""
+
+
+_NOT_BLOCKING: Final = frozenset({Reason.ACTIVE_SEGMENT, Reason.BELOW_LOG_START})
+"""In the nature of a log: nobody waits for these segments."""
+
+_ANOTHER_REPLICA: Final = "take the partition from the log dir of another replica"
+_REBUILD: Final = (
+    "`resnap tier` ships the segment with a rebuilt snapshot; "
+    "`resnap regenerate` and `resnap install` put one beside it, so that the broker goes on by itself"
+)
+_HINTS: Final = {
+    Reason.ACTIVE_SEGMENT: "nothing to do: it can be shipped once the broker has rolled it",
+    Reason.BELOW_LOG_START: "nothing to do: nobody can read it any more",
+    Reason.COMPACTED: "leave the topic out (--topic): tiered storage does not take compacted topics",
+    Reason.DIRECTORY_BUSY: "run again when the broker has finished; if it is stopped, start it once",
+    Reason.HW_UNKNOWN: "give --high-watermark, or a log dir whose replication-offset-checkpoint lists the partition",
+    Reason.ABOVE_HIGH_WATERMARK: "run again when the followers have caught up",
+    Reason.ABOVE_LAST_STABLE_OFFSET: (
+        "run again when the transaction has ended; one that hangs is found and ended by kafka-transactions.sh "
+        "(find-hanging, abort)"
+    ),
+    Reason.DAMAGED: _ANOTHER_REPLICA,
+    Reason.INVALID_TXN_STATE: _ANOTHER_REPLICA,
+    Reason.LEADER_EPOCHS_UNKNOWN: "messages from before 0.11 carry no leader epoch: let retention take the segment",
+    # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.
+    Reason.INDEX_UNUSABLE: _ANOTHER_REPLICA,
+    Reason.SEGMENT_CHANGED: "run again: the next run sees the segment as it is then",
+    Reason.MISSING_SNAPSHOT: _REBUILD,
+    Reason.UNUSABLE_SNAPSHOT: _REBUILD,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """One segment that is not shipped."""
+
+    base_offset: int
+    next_base_offset: int | None
+    """None for the active segment."""
+    reason: Reason
+    detail: str
+    """The fact, with its numbers."""
+    hint: str
+    """What the operator does next."""
+
+
+def refuse(segment: Segment, reason: Reason, detail: str, *, hint: str | None = None) -> Refusal:
+    """Return the refusal of ``segment``, with the hint that goes with ``reason`` if none is given."""
+    return Refusal(
+        base_offset=segment.base_offset,
+        next_base_offset=segment.next_base_offset,
+        reason=reason,
+        detail=detail,
+        hint=hint or _HINTS[reason],
+    )
+
+
+def first_blocking(refusals: Iterable[Refusal]) -> Refusal | None:
+    """Return the first of ``refusals``, which come by base offset, that somebody waits for; None without one."""
+    return next((refusal for refusal in refusals if refusal.reason not in _NOT_BLOCKING), None)
