@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from storage.log.record_batch import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from storage.crc32c import Buffer
     from storage.source import RangeReader
 
 Array = npt.NDArray[np.void]
@@ -86,6 +87,7 @@ including this one; -1 if they have none."""
 BLOCK_BYTES: Final = 1 << 20
 _LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
 _LENGTH_POSITION: Final = 8
+_SEQUENCE_POSITION: Final = 53
 _SIZE_UP_TO_MAGIC: Final = 17
 _MIN_LEGACY_SIZE: Final = 14
 
@@ -138,8 +140,8 @@ def scan(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterat
 
     """
     with in_file(segment.locator):
-        for block, at, headers, positions in _checked(reader, segment, facts):
-            yield _events(block, at, headers, positions, facts)
+        for block in _checked(reader, segment, facts):
+            yield _events(reader, block, facts)
 
 
 def read_headers(
@@ -152,20 +154,27 @@ def read_headers(
 
     """
     with in_file(segment.locator):
-        for _, at, headers, positions in _checked(reader, segment, facts):
-            yield headers, positions + at
+        for block in _checked(reader, segment, facts):
+            yield block.headers, block.positions + block.at
 
 
-def _checked(
-    reader: RangeReader, segment: SegmentRange, facts: ScanFacts
-) -> Iterator[tuple[memoryview, int, Array, npt.NDArray[np.int64]]]:
-    """Yield (block, its file position, v2 headers, their positions in the block)."""
+class _Block(NamedTuple):
+    data: memoryview
+    at: int
+    """File position of ``data``."""
+    headers: Array
+    """Of the v2 batches that start in ``data``; the last one may end beyond."""
+    positions: npt.NDArray[np.int64]
+    """Of the headers in ``data``."""
+
+
+def _checked(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[_Block]:
     facts.end_offset = segment.base_offset
     facts.end_position = segment.start
     for block, at, starts in _blocks(reader, segment, facts):
         headers, positions = _headers(block, at, starts, segment, facts)
         _note_facts(headers, facts)
-        yield block, at, headers, positions
+        yield _Block(block, at, headers, positions)
 
 
 def _blocks(
@@ -234,20 +243,28 @@ def _check_tail(reader: RangeReader, segment: SegmentRange, at: int, end: int) -
         )
 
 
-def _events(block: memoryview, at: int, headers: Array, positions: npt.NDArray[np.int64], facts: ScanFacts) -> Array:
+def _events(reader: RangeReader, block: _Block, facts: ScanFacts) -> Array:
+    headers = block.headers
     is_control = (headers["attributes"] & CONTROL) != 0
-    has_producer = headers["producer_id"] >= 0
     events = _data_events(headers)
     events["clock_ms"] = np.where((headers["attributes"] & LOG_APPEND_TIME) != 0, headers["max_timestamp"], -1)
-    keep = has_producer & ~is_control
-    for i in np.flatnonzero(is_control & has_producer):
-        marker = _marker(block, at, int(positions[i]))
+    keep = (headers["producer_id"] >= 0) & ~is_control
+    # Those without a producer say nothing here, but their checksum does: a flipped bit may have hidden the producer.
+    for i in np.flatnonzero(is_control):
+        marker = _marker(_whole_batch(reader, block, int(i)), block.at + int(block.positions[i]))
         if marker is not None:
             events["coordinator_epoch"][i], events["timestamp"][i] = marker
             events["clock_ms"][i] = marker[1]
             keep[i] = True
     events["is_marker"] = is_control
     return _with_clocks(events, keep, facts)
+
+
+def _whole_batch(reader: RangeReader, block: _Block, index: int) -> Buffer:
+    """Return the batch of the header at ``index``; the last one of a block may have to be read once more."""
+    start, size = int(block.positions[index]), LOG_OVERHEAD + int(block.headers["batch_length"][index])
+    batch = block.data[start : start + size]
+    return batch if len(batch) == size else reader.read(block.at + start, size)
 
 
 def _with_clocks(events: Array, keep: npt.NDArray[np.bool_], facts: ScanFacts) -> Array:
@@ -283,6 +300,7 @@ def _headers(
         firsts[i] = lasts[i] = message.offset
         facts.max_timestamp_ms = max(facts.max_timestamp_ms, message.timestamp)
     _check_offsets(firsts, lasts, positions + at, segment, facts.end_offset)
+    _check_sequences(headers, v2 + at)
     facts.batches += len(positions)
     if len(lasts):
         facts.end_offset = int(lasts[-1]) + 1
@@ -311,6 +329,18 @@ def _check_offsets(
             expected=f"rising offsets, at least {int(floors[i])}{upper}",
             found=f"{int(firsts[i])} to {int(lasts[i])}",
         )
+
+
+def _check_sequences(headers: Array, positions: npt.NDArray[np.int64]) -> None:
+    """A producer's data has a sequence; what has none is a marker whose attributes were damaged."""
+    is_data = (headers["producer_id"] >= 0) & ((headers["attributes"] & CONTROL) == 0)
+    bad = np.flatnonzero(is_data & (headers["base_sequence"] < 0))
+    if len(bad):
+        i = int(bad[0])
+        raise FormatError(
+            "base sequence of a producer's data", position=int(positions[i]) + _SEQUENCE_POSITION, expected="0 or more",
+            found=int(headers["base_sequence"][i]),
+        )  # fmt: skip
 
 
 def _note_facts(headers: Array, facts: ScanFacts) -> None:
@@ -349,15 +379,15 @@ def _data_events(headers: Array) -> Array:
     return events
 
 
-def _marker(block: memoryview, at: int, position: int) -> tuple[int, int] | None:
-    """Return (coordinator epoch, timestamp) of the marker at ``position``; None if the cleaner has emptied it."""
-    header = read_header(block, position, at=at)
-    record = read_control_record(block[position : position + header.size_bytes], header, at=at + position)
-    if record is None:
+def _marker(batch: Buffer, at: int) -> tuple[int, int] | None:
+    """Return (coordinator epoch, timestamp) of the marker ``batch``; None for what the cleaner or a quorum leaves."""
+    header = read_header(batch, at=at)
+    record = read_control_record(batch, header, at=at)
+    if record is None or not header.has_producer:
         return None
     if record.type not in (ABORT, COMMIT):
         raise FormatError(
-            "control record type of a producer", position=at + position, expected="0 (abort) or 1 (commit)",
+            "control record type of a producer", position=at, expected="0 (abort) or 1 (commit)",
             found=record.type,
         )  # fmt: skip
     return record.coordinator_epoch, record.timestamp
