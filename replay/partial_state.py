@@ -207,11 +207,11 @@ def _is_certain(closed_ms: IntArray, clock_ms: IntArray, certain_silence_ms: int
     return (closed_ms >= 0) & (clock_ms - certain_silence_ms >= closed_ms)
 
 
-def compose(left: Array, right: Array, certain_silence_ms: int, *, right_clock_ms: int) -> Array:
+def compose(left: Array, right: Array, certain_silence_ms: int, *, left_clock_ms: int, right_clock_ms: int) -> Array:
     """Return the summary of ``left`` followed by ``right``; neither argument is changed.
 
-    ``right_clock_ms`` is the newest server clock of the run that ``right`` summarises, -1 if it has none: it counts for
-    the producers that are not in ``right``, even where ``right`` is empty.
+    The clocks are the newest server clocks of the two runs, -1 where a run has none. That of either run counts for the
+    producers that only the other has, even where its summary is empty.
     """
     at = np.searchsorted(left["producer_id"], right["producer_id"])
     known = np.zeros(len(right), dtype=bool)
@@ -220,7 +220,11 @@ def compose(left: Array, right: Array, certain_silence_ms: int, *, right_clock_m
     joined = left.copy()
     np.maximum(joined["clock_since_ms"], right_clock_ms, out=joined["clock_since_ms"])
     joined[at[known]] = _compose_rows(left[at[known]], right[known], certain_silence_ms)
-    return np.insert(joined, at[~known], right[~known]) if not known.all() else joined
+    if known.all():
+        return joined
+    fresh = right[~known]
+    np.maximum(fresh["first_clock_ms"], left_clock_ms, out=fresh["first_clock_ms"])
+    return np.insert(joined, at[~known], fresh)
 
 
 def _compose_rows(left: Array, right: Array, certain_silence_ms: int) -> Array:

@@ -136,7 +136,9 @@ def _divide(events: Array, high_watermark: int | None) -> tuple[Array, Array]:
 
 def join(left: Piece, right: Piece, certain_silence_ms: int) -> Piece:
     """Return the piece that is ``left`` followed by ``right``."""
-    rows = partial_state.compose(left.rows, right.rows, certain_silence_ms, right_clock_ms=right.clock_ms)
+    rows = partial_state.compose(
+        left.rows, right.rows, certain_silence_ms, left_clock_ms=left.clock_ms, right_clock_ms=right.clock_ms
+    )
     return Piece(rows, max(left.clock_ms, right.clock_ms))
 
 
