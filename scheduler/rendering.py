@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final, Literal, TextIO, TypeAlias
+
+from storage.errors import ResnapError
 
 Row: TypeAlias = Mapping[str, object]
 Form: TypeAlias = Literal["table", "json", "ndjson"]
@@ -94,8 +97,8 @@ class Answer:
     """What a command has to say, apart from its form."""
 
     head: Row = field(default_factory=dict)
-    name: str = "rows"
-    """Of the rows, in the plural: the key of the array in JSON."""
+    name: str | None = None
+    """Of the rows, in the plural: the key of the array in JSON. None where there are no rows to speak of."""
     kind: str = "row"
     """Of one row: its ``type`` in lines of JSON."""
     rows: Iterable[Row] = ()
@@ -106,16 +109,26 @@ class Answer:
     """Lines of prose that end a table: totals, and what to do next."""
 
 
+class OutputClosedError(Exception):
+    """Whoever read our output has gone; no ``OSError``, so that nobody takes it for one of the file being read."""
+
+
 class Output:
     """Prints answers to one stream in one form."""
 
     def __init__(self, form: Form, stream: TextIO | None = None, *, is_terminal: bool | None = None) -> None:
         self.form = form
-        self.stream = stream or sys.stdout
-        self.is_terminal = self.stream.isatty() if is_terminal is None else is_terminal
+        self._stream = stream or sys.stdout
+        self._is_terminal = self._stream.isatty() if is_terminal is None else is_terminal
 
     def write(self, answer: Answer) -> None:
-        """Print ``answer``; an error that its rows end in passes through after what came before it is printed."""
+        """Print ``answer``; an error that its rows end in passes through after what came before it is printed.
+
+        Raises:
+            OutputClosedError: nobody reads any more.
+            ResnapError: the output cannot be written.
+
+        """
         writers: dict[Form, Callable[[Answer], None]] = {
             "table": self._write_table,
             "json": self._write_json,
@@ -124,13 +137,21 @@ class Output:
         try:
             writers[self.form](answer)
         finally:
-            self.stream.flush()
+            self._flush()
 
     def line(self, text: str = "") -> None:
         """Print a line for people; nothing in the other forms."""
         if self.form == "table":
-            self.stream.write(f"{text}\n")
-            self.stream.flush()
+            self._print(text)
+            self._flush()
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        with _own_errors():
+            self._stream.write(text + end)
+
+    def _flush(self) -> None:
+        with _own_errors():
+            self._stream.flush()
 
     def _write_table(self, answer: Answer) -> None:
         self._write_facts(answer.head)
@@ -151,15 +172,14 @@ class Output:
             return
         rows = _Rows(answer.rows)
         first = list(islice(rows, TABLE_BLOCK))
-        if first and self.is_terminal and len(first) < TABLE_BLOCK:
-            self._write_rich(answer.columns, first)
-        elif first:
+        if first and not (self._is_terminal and len(first) < TABLE_BLOCK and self._write_rich(answer.columns, first)):
             for text in aligned(answer.columns, first, rows):
-                self.stream.write(f"{text}\n")
+                self._print(text)
         if rows.error is not None:
             raise rows.error
 
-    def _write_rich(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
+    def _write_rich(self, columns: Sequence[Column], rows: Iterable[Row]) -> bool:
+        """Print a table unless it is wider than the terminal, which would fold its cells beyond recognition."""
         # Most commands print no table to a terminal, and need not wait for rich.
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415
         from rich.console import Console  # noqa: PLC0415
@@ -171,24 +191,33 @@ class Output:
             table.add_column(Text(column.heading), justify="right" if column.right else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(column.cell(row)) for column in columns))
-        Console(file=self.stream).print(table)
+        console = Console(file=self._stream)
+        unbounded = console.options.update(max_width=sys.maxsize)
+        if console.measure(table, options=unbounded).maximum > console.width:
+            return False
+        with _own_errors():
+            console.print(table)
+        return True
 
     def _write_json(self, answer: Answer) -> None:
         """Print one document without ever holding all rows."""
-        write, rows = self.stream.write, _Rows(answer.rows)
-        write("{" + "".join(f"{_member(key, value)}, " for key, value in answer.head.items()))
-        write(f"{json.dumps(answer.name)}: [")
+        if answer.name is None:
+            self._print(_json({**answer.head, **answer.tail()}))
+            return
+        rows = _Rows(answer.rows)
+        head = "".join(f"{_member(key, value)}, " for key, value in answer.head.items())
+        self._print(f"{{{head}{json.dumps(answer.name)}: [", end="")
         for number, row in enumerate(rows):
-            write((",\n  " if number else "\n  ") + _json(row))
-        write("]" + "".join(f", {_member(key, value)}" for key, value in answer.tail().items()) + "}\n")
+            self._print((",\n  " if number else "\n  ") + _json(row), end="")
+        self._print("]" + "".join(f", {_member(key, value)}" for key, value in answer.tail().items()) + "}")
         if rows.error is not None:
             raise rows.error
 
     def _write_lines(self, answer: Answer) -> None:
         rows = _Rows(answer.rows)
         for row in rows:
-            self.stream.write(_json({"type": answer.kind, **row}) + "\n")
-        self.stream.write(_json({"type": "summary", **answer.head, **answer.tail()}) + "\n")
+            self._print(_json({"type": answer.kind, **row}))
+        self._print(_json({"type": "summary", **answer.head, **answer.tail()}))
         if rows.error is not None:
             raise rows.error
 
@@ -227,6 +256,17 @@ class _Rows:
         except Exception as error:
             self.error = error
             raise StopIteration from error
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Tell errors of our output from those of the files that the rows are read from meanwhile."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise OutputClosedError from error
+    except OSError as error:
+        raise ResnapError(f"the answer cannot be printed: {error.strerror}") from error
 
 
 def _member(key: str, value: object) -> str:

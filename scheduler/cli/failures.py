@@ -1,0 +1,126 @@
+"""Every error that a command prints goes through one object, which therefore knows that the exit code must not be 0.
+
+For people an error is ``error: <what>`` and ``hint: <what to do>``; where the answer is JSON, one object per line.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from typing import TYPE_CHECKING, Final, TextIO
+
+from storage.errors import FormatError, ResnapError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+PARTIAL: Final = 3
+MISSING_FOUND: Final = 4
+INTERRUPTED: Final = 130
+
+OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
+_JSON_FORMS: Final = ("json", "ndjson")
+_BUG_HINT: Final = "this is a bug in resnap: run the command again with -v, and report what it prints"
+
+
+class Failures:
+    """Prints errors, counts them, and tells the exit code they call for."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.as_json = self.verbose = self.quiet = self.settled = False
+        self._codes: list[int] = []
+
+    def settle(self, *, as_json: bool, verbose: bool, quiet: bool) -> None:
+        """Take over what the settings say."""
+        self.as_json, self.verbose, self.quiet, self.settled = as_json, verbose, quiet, True
+
+    def guess(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Settle without settings: what cannot be parsed may still ask for JSON."""
+        form = environment.get(OUTPUT_VARIABLE, "")
+        for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+            name, has_value, value = argument.partition("=")
+            if name == "--output":
+                form = value if has_value else following
+        verbose = not {"-v", "--verbose"}.isdisjoint(arguments)
+        self.settle(as_json=form in _JSON_FORMS, verbose=verbose, quiet=False)
+
+    def report(self, error: BaseException) -> None:
+        """Print ``error``, and remember that there was one."""
+        if isinstance(error, ResnapError):
+            self.tell(str(error), exit_code=error.exit_code, kind=type(error).__name__, hint=error.hint,
+                      fields=_fields(error))  # fmt: skip
+        else:
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            self.tell(text, exit_code=FAILED, kind="InternalError", hint=None if self.verbose else _BUG_HINT)
+        if self.verbose and not isinstance(error, ResnapError) and not self.as_json:
+            self.stream.write("".join(traceback.format_exception(error)))
+
+    def tell(
+        self,
+        message: str,
+        *,
+        exit_code: int,
+        kind: str,
+        hint: str | None = None,
+        fields: Mapping[str, object] | None = None,
+    ) -> None:
+        """Print an error that is no exception of ours, and remember that there was one."""
+        self._codes.append(exit_code)
+        if self.as_json:
+            said = {"type": kind, "message": message, "hint": hint, "exitCode": exit_code, **(fields or {})}
+            self._print(json.dumps({"error": said}, ensure_ascii=False, default=str))
+            return
+        self._print(f"error: {message}")
+        if hint:
+            self._print(f"hint: {hint}")
+
+    def note(self, text: str) -> None:
+        """Print prose that is no error; nothing if quiet."""
+        self._aside("note", text)
+
+    def warn(self, text: str) -> None:
+        """Print something that is no error but may well lead to one; nothing if quiet."""
+        self._aside("warning", text)
+
+    def exit_code(self, code: int = OK, *, partly_done: bool = False) -> int:
+        """Return ``code``, or what the errors call for where it says that all is well.
+
+        Errors of one kind give its code; of several, 1; beside work that was done, 3.
+        """
+        if code != OK or not self._codes:
+            return code
+        if partly_done:
+            return PARTIAL
+        return self._codes[0] if len(set(self._codes)) == 1 else FAILED
+
+    def _aside(self, kind: str, text: str) -> None:
+        if self.quiet:
+            return
+        self._print(json.dumps({kind: {"message": text}}, ensure_ascii=False) if self.as_json else f"{kind}: {text}")
+
+    def _print(self, text: str) -> None:
+        self.stream.write(f"{text}\n")
+        self.stream.flush()
+
+
+def _fields(error: ResnapError) -> dict[str, object]:
+    match error:
+        case FormatError():
+            return {
+                "file": error.file,
+                "position": error.position,
+                "expected": _plain(error.expected),
+                "found": _plain(error.found),
+            }
+        case StoreError():
+            return {"key": error.key}
+        case _:
+            return {}
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,0 +1,53 @@
+"""What one run of a command has at hand: its settings, where to print, and what time it is."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scheduler.clock import SystemClock
+from scheduler.progress import show_progress
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from scheduler.cli.failures import Failures
+    from scheduler.clock import Clock
+    from scheduler.progress import Progress
+    from scheduler.rendering import Answer, Output
+    from scheduler.settings import Settings
+
+
+@dataclass(slots=True, kw_only=True)
+class Invocation:
+    """Handed to every command as its first argument."""
+
+    settings: Settings
+    output: Output
+    failures: Failures
+    clock: Clock = field(default_factory=SystemClock)
+    partly_done: bool = False
+    """Set by a command that has done some of its work, so that an error elsewhere means exit code 3."""
+
+    def answer(self, answer: Answer) -> None:
+        """Print the answer, in the form that was asked for."""
+        self.output.write(answer)
+
+    def note(self, text: str) -> None:
+        """Say something on standard error; nothing with ``--quiet``."""
+        self.failures.note(text)
+
+    def warn(self, text: str) -> None:
+        """Say on standard error what may lead to trouble; nothing with ``--quiet``."""
+        self.failures.warn(text)
+
+    def error(self, error: Exception) -> None:
+        """Report what went wrong with a part of the work, and go on; the exit code will tell."""
+        self.failures.report(error)
+
+    def progress(self, task: str) -> AbstractContextManager[Progress]:
+        """Show how far ``task`` has come while the context lasts."""
+        return show_progress(
+            task, sys.stderr, self.clock, quiet=self.settings.quiet, as_json=self.output.form != "table"
+        )  # fmt: skip

@@ -1,0 +1,111 @@
+# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
+"""Commands that look and change nothing: inspect, doctor, config show, version."""
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from scheduler.cli.failures import FAILED, OK
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import ALL, CHECKING, ENGINE, EXPIRATION, STORE, with_settings
+from scheduler.rendering import Answer, Column, Row
+
+app = typer.Typer()
+config_app = typer.Typer(help="The settings, and where they come from.")
+app.add_typer(config_app, name="config")
+
+KIND_NAMES = Literal[
+    "log", "index", "timeindex", "txnindex", "snapshot", "offset-checkpoint", "leader-epoch-checkpoint",
+    "partition.metadata", "meta.properties", "manifest",
+]  # fmt: skip
+
+
+@app.command("inspect")
+@with_settings(CHECKING, STORE)
+def inspect_file(
+    run: Invocation,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or the URL of an object.")],
+    kind: Annotated[
+        KIND_NAMES | None, typer.Option("--kind", help="What it is; else its name tells, or its content.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, metavar="N", help="Show N rows at most.", show_default=False)
+    ] = None,
+) -> None:
+    """Show any file of a log dir or a store: snapshot, segment, index, checkpoint, manifest."""
+    from scheduler.file_kinds import Kind
+    from scheduler.inspection import inspected
+
+    with inspected(
+        file,
+        s3=run.settings.s3(),
+        kind=Kind(kind) if kind else None,
+        limit=limit,
+        verify_crc=run.settings.verify_crc,
+    ) as answer:
+        run.answer(answer)
+
+
+@app.command()
+@with_settings(EXPIRATION, ENGINE, STORE)
+def doctor(
+    run: Invocation,
+    log_dirs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs to look at; else log.dirs of --server-properties."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="URL", help="A store to try out: writes, reads, and deletes a small object."),
+    ] = None,
+) -> int:
+    """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
+    from scheduler.doctor import examine
+    from scheduler.findings import Health
+    from scheduler.records import record
+    from scheduler.settings import process_environment
+
+    places = log_dirs or list(run.settings.log_dirs)
+    counts = dict.fromkeys(map(str, Health), 0)
+
+    def rows() -> Iterator[Row]:
+        for finding in examine(run.settings, process_environment(), run.clock, log_dirs=places, store_url=store):
+            counts[finding.health] += 1
+            run.output.line(f"{finding.health:<4}  {finding.check:<15}  {finding.detail}")
+            if finding.remedy:
+                run.output.line(f"{'':<23}-> {finding.remedy}")
+            yield record(finding)
+
+    if run.output.form == "table":
+        deque(rows(), maxlen=0)
+    else:
+        run.answer(Answer(name="findings", kind="finding", rows=rows(), tail=lambda: dict(counts)))
+    return FAILED if counts[Health.FAIL] else OK
+
+
+@app.command("version")
+@with_settings()
+def show_version(run: Invocation) -> None:
+    """Print the versions of Resnap and of what it runs on."""
+    from scheduler.settings import process_environment
+    from scheduler.version import versions
+
+    run.answer(Answer(head=versions(process_environment())))
+
+
+@config_app.command("show")
+@with_settings(ALL)
+def show_config(run: Invocation) -> None:
+    """Print every setting, its value, and where that comes from; credentials are masked."""
+    from scheduler.setting_values import shown
+    from scheduler.settings import SETTING_NAMES, display_name
+
+    rows = [
+        {"name": display_name(name), "value": shown(getattr(run.settings, name)), "origin": run.settings.origin(name)}
+        for name in SETTING_NAMES
+    ]
+    columns = (Column(key="name"), Column(key="value"), Column(key="origin"))
+    run.answer(Answer(name="settings", kind="setting", rows=rows, columns=columns))

@@ -1,0 +1,207 @@
+"""The options that commands share, each a setting: declared once, attached to a command in groups.
+
+``@with_settings(SOURCE, REPLAY)`` gives a command the flags of these groups on top of ``COMMON``, and hands it an
+``Invocation`` instead of the flags. Nothing here may import what is slow: ``--help`` goes through this module, and the
+settings themselves (pydantic takes half a second) are loaded only when a command runs.
+
+Modules of commands do without postponed annotations, because Typer needs the annotations themselves.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, TypeAlias
+
+import typer
+
+from scheduler.cli.failures import FAILED, INTERRUPTED, OK, Failures
+from scheduler.cli.invocation import Invocation
+from scheduler.rendering import Output, OutputClosedError
+
+P = ParamSpec("P")
+Command: TypeAlias = Callable[Concatenate[Invocation, P], int | None]
+Group: TypeAlias = Mapping[str, Any]
+"""Annotation by name of the setting."""
+
+CHOICE_OF_CHECKSUMS: TypeAlias = Literal["when_supported", "when_required"]
+
+
+def _flag(kind: Any, *names: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002, ANN401 - Typer's word
+    """Return the annotation of a flag that is None where it was not given."""
+    return Annotated[kind | None, typer.Option(*names, help=help, metavar=metavar, show_default=False)]
+
+
+COMMON: Final[Group] = {
+    "output": _flag(Literal["table", "json", "ndjson"], "--output", help="Form of the answer; table unless given."),
+    "quiet": _flag(bool, "--quiet/--no-quiet", "-q", help="Nothing but the answer and errors."),
+    "verbose": _flag(bool, "--verbose/--no-verbose", "-v", help="Say more; show the traceback of a bug."),
+    "config": _flag(Path, "--config", metavar="FILE", help="TOML file with settings, else ./resnap.toml."),
+}
+SOURCE: Final[Group] = {
+    "topics": _flag(
+        list[str], "--topic", metavar="GLOB", help="Only topics that match GLOB; may be given several times."
+    ),
+    "boundaries": _flag(
+        Literal["missing", "all"], "--boundaries", help="Boundaries without a usable snapshot (the default), or all."
+    ),
+    "high_watermark": _flag(
+        int, "--high-watermark", metavar="OFFSET", help="Of the one partition given, where no checkpoint tells it."
+    ),
+}
+EXPIRATION: Final[Group] = {
+    "server_properties": _flag(
+        Path, "--server-properties", metavar="FILE", help="The broker's server.properties, to learn from."
+    ),
+    "producer_id_expiration_ms": _flag(
+        int,
+        "--producer-id-expiration-ms",
+        metavar="MS",
+        help="Of the brokers that will load the snapshots; 604800000 where nothing tells it.",
+    ),
+    "producer_id_expiration_check_interval_ms": _flag(
+        int,
+        "--producer-id-expiration-check-interval-ms",
+        metavar="MS",
+        help="Of the same brokers; 600000 unless given.",
+    ),
+    "history_expiration_ms": _flag(
+        int,
+        "--history-expiration-ms",
+        metavar="MS",
+        help="The expiration under which the log was written, if it"
+        " differs; before 3.4 that was transactional.id.expiration.ms.",
+    ),
+}
+CHECKING: Final[Group] = {
+    "verify_crc": _flag(bool, "--verify-crc/--no-verify-crc", help="Read whole batches, and compare their checksums."),
+}
+ENGINE: Final[Group] = {
+    "engine": _flag(
+        Literal["spark", "local"], "--engine", help="What replays: Spark (the default), or this process, without a JVM."
+    ),
+}
+REPLAY: Final[Group] = {
+    **EXPIRATION,
+    **CHECKING,
+    "as_of": _flag(
+        str,
+        "--as-of",
+        metavar="now|roll|TIME",
+        help="When expiry is judged: now (the default), at each boundary's roll, or at an ISO 8601 time.",
+    ),
+    "transaction_max_timeout_ms": _flag(
+        int, "--transaction-max-timeout-ms", metavar="MS", help="Of the brokers; 900000 unless given."
+    ),
+    "max_reach_back": _flag(
+        str,
+        "--max-reach-back",
+        metavar="DURATION",
+        help="How far before the window reading may go on (7d, 36h, 15m); else to the log start.",
+    ),
+    "full": _flag(bool, "--full/--no-full", help="Replay from the log start, whatever the window."),
+    "spark_master": _flag(str, "--spark-master", metavar="URL", help="Of the Spark cluster; local[*] unless given."),
+    "spark_driver_memory": _flag(
+        str, "--spark-driver-memory", metavar="SIZE", help="Heap of the Spark driver; 1g unless given."
+    ),
+    "spark_conf": _flag(
+        list[str], "--spark-conf", metavar="KEY=VALUE", help="A further Spark property; may be given several times."
+    ),
+    "parallelism": _flag(
+        int, "--parallelism", metavar="N", help="Segments worked on at once outside of Spark; else one per processor."
+    ),
+}
+WRITE: Final[Group] = {
+    "dry_run": _flag(
+        bool, "--dry-run/--no-dry-run", "-n", help="Say what would be done, with totals, and write nothing."
+    ),
+}
+STORE: Final[Group] = {
+    "s3_endpoint_url": _flag(str, "--s3-endpoint-url", metavar="URL", help="Endpoint of the S3-compatible store."),
+    "s3_region": _flag(str, "--s3-region", metavar="NAME", help="Region of the store."),
+    "s3_profile": _flag(str, "--s3-profile", metavar="NAME", help="Section of the shared AWS configuration."),
+    "s3_addressing_style": _flag(
+        Literal["auto", "path", "virtual"],
+        "--s3-addressing-style",
+        help="Where the bucket's name goes; most stores other than AWS want path.",
+    ),
+    "s3_request_checksum_calculation": _flag(
+        CHOICE_OF_CHECKSUMS, "--s3-request-checksum-calculation", help="when_required: for stores that choke on them."
+    ),
+    "s3_response_checksum_validation": _flag(
+        CHOICE_OF_CHECKSUMS, "--s3-response-checksum-validation", help="when_required: for stores that send wrong ones."
+    ),
+}
+ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **WRITE, **STORE}
+
+Sources: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(metavar="SOURCE...", help="A log dir, one partition's directory, or the URL of a store."),
+]
+
+
+def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]:
+    """Give a command the flags of ``COMMON`` and ``groups``; it is called with an ``Invocation`` and its own arguments.
+
+    The command returns its exit code, or None for 0; an error that it reported makes a 0 another code.
+    """
+    flags: dict[str, Any] = {name: kind for group in (*groups, COMMON) for name, kind in group.items()}
+
+    def decorate(command: Command[P]) -> Callable[..., None]:
+        @wraps(command)
+        def run(context: typer.Context, **arguments: Any) -> None:  # noqa: ANN401 - as Typer parsed them
+            failures: Failures = context.obj
+            given = {name: arguments.pop(name) for name in flags}
+            invocation = _invocation(given, failures, is_replay="as_of" in flags)
+            with _quiet_ends():
+                code = command(invocation, **arguments)  # type: ignore[call-arg]
+            raise typer.Exit(failures.exit_code(code or OK, partly_done=invocation.partly_done))
+
+        _declare(run, command, flags)
+        return run
+
+    return decorate
+
+
+def _declare(run: Callable[..., None], command: Callable[..., Any], flags: Mapping[str, Any]) -> None:
+    """Show Typer the command's own parameters, then the flags; keyword-only, since it passes all by name."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    parameters = [
+        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in flags.items()
+        ),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del run.__wrapped__  # type: ignore[attr-defined] # else annotations would be looked up there
+
+
+def _invocation(flags: Mapping[str, object], failures: Failures, *, is_replay: bool) -> Invocation:
+    from scheduler.settings import load_settings  # noqa: PLC0415 - takes half a second, which --help need not wait for
+
+    settings = load_settings(flags)
+    failures.settle(as_json=settings.output != "table", verbose=settings.verbose, quiet=settings.quiet)
+    for variable in settings.unknown_variables:
+        failures.warn(f"the environment variable {variable} is no setting")
+    if is_replay and settings.expiration_note:
+        failures.note(settings.expiration_note)
+    return Invocation(settings=settings, output=Output(settings.output), failures=failures)
+
+
+@contextmanager
+def _quiet_ends() -> Iterator[None]:
+    """End without a traceback when the reader of our output has gone, or somebody interrupts."""
+    try:
+        yield
+    except OutputClosedError:
+        # What is still buffered has nowhere to go; without this Python would complain when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,0 +1,50 @@
+"""What the doctor finds: one answer to one question, with what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.errors import ResnapError
+
+
+class Health(StrEnum):
+    """How an answer is to be taken."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Something will not work, or not as well as it could; what does, does so correctly."""
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One answer."""
+
+    health: Health
+    check: str
+    """What was asked about, in a word or two."""
+    detail: str
+    remedy: str | None = None
+
+
+def ok(check: str, detail: str) -> Finding:
+    """Return the finding that all is well."""
+    return Finding(health=Health.OK, check=check, detail=detail)
+
+
+def warn(check: str, detail: str, remedy: str | None = None) -> Finding:
+    """Return the finding that something could be better."""
+    return Finding(health=Health.WARN, check=check, detail=detail, remedy=remedy)
+
+
+def fail(check: str, detail: str, remedy: str | None = None) -> Finding:
+    """Return the finding that something will not do."""
+    return Finding(health=Health.FAIL, check=check, detail=detail, remedy=remedy)
+
+
+def failed(check: str, error: ResnapError) -> Finding:
+    """Return the finding that an error makes."""
+    return fail(check, str(error), error.hint)
