@@ -104,6 +104,8 @@ class ScanFacts:
     """Byte after the last whole batch."""
     server_clock_ms: int = -1
     """Newest marker timestamp or LogAppendTime; -1 if there was none."""
+    oldest_server_clock_ms: int | None = None
+    """The smallest of the same; whatever was rolled below was rolled by then."""
     clock_since_event_ms: int = -1
     """Newest server clock after the last event that was yielded."""
     max_timestamp_ms: int = -1
@@ -271,13 +273,22 @@ def _with_clocks(events: Array, keep: npt.NDArray[np.bool_], facts: ScanFacts) -
     """Return the events to ``keep``, each with the newest clock since the one before it, even of an earlier block."""
     clocks = np.append(events["clock_ms"], -1)
     clocks[0] = max(clocks[0], facts.clock_since_event_ms)
-    facts.server_clock_ms = max(facts.server_clock_ms, int(clocks.max()))
+    _note_clocks(events["clock_ms"], facts)
     kept: Array = events[keep]
     ends = np.flatnonzero(keep) + 1
     newest = np.maximum.reduceat(clocks, np.concatenate(([0], ends)))
     kept["clock_ms"] = newest[:-1]
     facts.clock_since_event_ms = int(newest[-1])
     return kept
+
+
+def _note_clocks(clock_ms: npt.NDArray[np.int64], facts: ScanFacts) -> None:
+    readings = clock_ms[clock_ms >= 0]
+    if len(readings):
+        facts.server_clock_ms = max(facts.server_clock_ms, int(readings.max()))
+        oldest = int(readings.min())
+        known = facts.oldest_server_clock_ms
+        facts.oldest_server_clock_ms = oldest if known is None else min(known, oldest)
 
 
 def _headers(

@@ -167,7 +167,9 @@ def _runs(
         cut_ms = _cut_ms(full, rules)
         start = 0 if rules.full else min(window_start(segments, cut_ms), len(segments) - 1)
         start = _reach_for_transactions(segments, start, full, rules)
-        end = len(segments) if to_end else full[-1].segment_index + 1
+        # Under `roll`, the segment above a boundary tells how late it can have been rolled.
+        above = 2 if rules.as_of.roll else 1
+        end = len(segments) if to_end else min(full[-1].segment_index + above, len(segments))
         window = _starting_at(Run(start=start, end=end, seen_since_ms=cut_ms), start)
     stretches = [stretch for boundary in older if (stretch := _spanning_stretch(segments, boundary))]
     return _place(_merge(stretches, window), boundaries)

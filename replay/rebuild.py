@@ -120,6 +120,8 @@ class RunCombine:
     _segments_read: int = 0
     _error: ResnapError | None = None
     _at_high_watermark: bool = False
+    _waiting: Boundary | None = None
+    _clock_above_ms: int | None = None
     _by_segment: dict[int, Boundary] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +129,7 @@ class RunCombine:
 
     def add(self, split: SplitSummary) -> None:
         """Take the next split."""
+        self._make_waiting(split.facts.oldest_server_clock_ms)
         self._count(split)
         if self._error is not None:
             self._pass_high_watermark()
@@ -140,10 +143,11 @@ class RunCombine:
             self._pass_high_watermark()
         self._compose(last)
         if split.ends_segment:
-            self._end_segment(split.segment_index)
+            self._waiting = self._by_segment.get(split.segment_index)
 
     def finish(self) -> RunResult:
         """Return what came out; boundaries that were not reached lie above damage."""
+        self._make_waiting(None)
         self._pass_high_watermark()
         reached = {result.boundary.offset for result in self._results}
         missed = [boundary for boundary in self.run.boundaries if boundary.offset not in reached]
@@ -186,10 +190,12 @@ class RunCombine:
         ended = set(self._state["producer_id"][self._state["closed"]].tolist())
         return [seen.first_offset for seen in hanging if seen.entry.producer_id not in ended]
 
-    def _end_segment(self, segment_index: int) -> None:
-        boundary = self._by_segment.get(segment_index)
-        if boundary is not None:
-            self._results.append(self._make(boundary))
+    def _make_waiting(self, clock_above_ms: int | None) -> None:
+        """Make the boundary that the last split ended at, now that the one above it tells its clock."""
+        self._clock_above_ms = clock_above_ms
+        if self._waiting is not None:
+            self._results.append(self._make(self._waiting))
+            self._waiting = None
 
     def _make(self, boundary: Boundary) -> BoundaryResult:
         illegal = self._state["illegal_offset"][self._state["illegal_offset"] != NONE]
@@ -197,6 +203,12 @@ class RunCombine:
             reason = f"non-transactional data inside an open transaction at offset {int(illegal.min())}"
             return self._result(boundary, Outcome.ILLEGAL, reason=reason)
         as_of_ms = self._as_of_ms(boundary)
+        kept_after_ms = self.plan.rules.kept_after_ms(as_of_ms)
+        since_ms = self.run.seen_since_ms
+        if since_ms is not None and kept_after_ms < since_ms and not self.run.last_chance:
+            # Planned with a later T than the clocks then showed: the window begins too late.
+            since_ms = kept_after_ms + self.plan.rules.silence_ms
+            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=since_ms)
         found = boundary_state(self._state, self.plan, self.run, boundary, as_of_ms)
         if found.unexplained_since_ms is not None and not self.run.last_chance:
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=found.unexplained_since_ms)
@@ -207,7 +219,9 @@ class RunCombine:
 
     def _as_of_ms(self, boundary: Boundary) -> int:
         as_of = self.plan.rules.as_of
-        return roll_time_ms(boundary.earliest_roll_ms, self._seen.clock_ms) if as_of.roll else as_of.now_ms
+        if not as_of.roll:
+            return as_of.now_ms
+        return roll_time_ms(boundary.earliest_roll_ms, self._seen.clock_ms, self._clock_above_ms)
 
     @property
     def _start_offset(self) -> int:

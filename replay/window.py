@@ -117,6 +117,11 @@ def earliest_roll_ms(largest_below_ms: int, mtime_ms: int, now_ms: int) -> int:
     return min(largest_below_ms, mtime_ms, now_ms)
 
 
-def roll_time_ms(earliest_ms: int, server_clock_ms: int) -> int:
-    """Return T of a boundary under ``--as-of roll``; ``server_clock_ms`` is the newest below it, or -1."""
-    return max(earliest_ms, server_clock_ms)
+def roll_time_ms(earliest_ms: int, newest_below_ms: int, oldest_above_ms: int | None) -> int:
+    """Return T of a boundary under ``--as-of roll``.
+
+    Server clocks on both sides bound it: the newest reading below it (-1 if there is none), and the oldest in the
+    segment above it, where the modification time has been lost and a client's clock ran ahead.
+    """
+    latest_ms = earliest_ms if oldest_above_ms is None else min(earliest_ms, oldest_above_ms)
+    return max(latest_ms, newest_below_ms)
