@@ -22,7 +22,9 @@ import numpy.typing as npt
 
 from storage.errors import FormatError, in_file
 from storage.log.control_record import ABORT, COMMIT, read_control_record
-from storage.log.message_set import read_legacy_message
+from storage.log.message_set import HEADER as LEGACY_HEADER
+from storage.log.message_set import LENGTH, MAGIC_V1, MIN_SIZES, LegacyMessage, read_legacy_message
+from storage.log.message_set import TIMESTAMP as LEGACY_TIMESTAMP
 from storage.log.record_batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -183,7 +185,7 @@ def _blocks(
     reader: RangeReader, segment: SegmentRange, facts: ScanFacts
 ) -> Iterator[tuple[memoryview, int, list[int]]]:
     """Yield (block, its file position, where batches start in it), hopping over what need not be read."""
-    end = reader.size_bytes if segment.end is None else min(segment.end, reader.size_bytes)
+    end = reader.size_bytes if segment.end is None else segment.end
     at = segment.start
     while at < end:
         block = memoryview(reader.read(at, min(BLOCK_BYTES, end - at)))
@@ -306,7 +308,7 @@ def _headers(
     firsts[is_v2] = headers["base_offset"]
     lasts[is_v2] = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
     for i in np.flatnonzero(~is_v2):
-        message = read_legacy_message(block, int(positions[i]), at=at)
+        message = _legacy_message(block, int(positions[i]), at)
         # A compressed wrapper carries its last offset alone, so nothing is known of its first.
         firsts[i] = lasts[i] = message.offset
         facts.max_timestamp_ms = max(facts.max_timestamp_ms, message.timestamp)
@@ -316,6 +318,17 @@ def _headers(
     if len(lasts):
         facts.end_offset = int(lasts[-1]) + 1
     return headers, v2
+
+
+def _legacy_message(block: memoryview, position: int, at: int) -> LegacyMessage:
+    """Return the message at ``position``, whose key must fit into it: a flipped magic makes a message of a batch."""
+    message = read_legacy_message(block, position, at=at)
+    key_position = position + LEGACY_HEADER.size + (LEGACY_TIMESTAMP.size if message.magic == MAGIC_V1 else 0)
+    key_length: int = LENGTH.unpack_from(block, key_position)[0]
+    room = message.size - MIN_SIZES[message.magic]
+    if not -1 <= key_length <= room:
+        raise FormatError("message key length", position=at + key_position, expected=f"-1 to {room}", found=key_length)
+    return message
 
 
 def _check_offsets(
