@@ -112,7 +112,7 @@ class ScanFacts:
     """Newest server clock after the last event that was yielded."""
     max_timestamp_ms: int = -1
     compacted: bool = False
-    """A batch that only a cleaner leaves behind was seen: a delete horizon, or fewer records than offsets."""
+    """Something was seen that only a cleaner leaves behind: a delete horizon, offsets without a record or a batch."""
     leader_epochs: list[tuple[int, int]] = field(default_factory=list)
     """(epoch, first offset) each time a higher leader epoch appears; legacy messages have none."""
 
@@ -179,6 +179,8 @@ def _checked(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> It
         headers, positions = _headers(block, at, starts, segment, facts)
         _note_facts(headers, facts)
         yield _Block(block, at, headers, positions)
+    if segment.end is None and segment.next_base_offset is not None:
+        facts.compacted = facts.compacted or facts.end_offset < segment.next_base_offset
 
 
 def _blocks(
@@ -312,8 +314,12 @@ def _headers(
         # A compressed wrapper carries its last offset alone, so nothing is known of its first.
         firsts[i] = lasts[i] = message.offset
         facts.max_timestamp_ms = max(facts.max_timestamp_ms, message.timestamp)
-    _check_offsets(firsts, lasts, positions + at, segment, facts.end_offset)
+    floors = np.concatenate(([facts.end_offset], lasts[:-1] + 1))
+    _check_offsets(firsts, lasts, floors, positions + at, segment)
     _check_sequences(headers, v2 + at)
+    gaps = (firsts > floors) & is_v2
+    gaps[0] &= segment.start == 0 or facts.batches > 0
+    facts.compacted = facts.compacted or bool(gaps.any())
     facts.batches += len(positions)
     if len(lasts):
         facts.end_offset = int(lasts[-1]) + 1
@@ -334,14 +340,11 @@ def _legacy_message(block: memoryview, position: int, at: int) -> LegacyMessage:
 def _check_offsets(
     firsts: npt.NDArray[np.int64],
     lasts: npt.NDArray[np.int64],
+    floors: npt.NDArray[np.int64],
     positions: npt.NDArray[np.int64],
     segment: SegmentRange,
-    expected: int,
 ) -> None:
     """Offsets are outside every checksum; that they rise, and stay within the segment, is what vouches for them."""
-    floors = np.empty_like(firsts)
-    floors[0] = expected
-    floors[1:] = lasts[:-1] + 1
     ceiling = np.iinfo(np.int64).max if segment.next_base_offset is None else segment.next_base_offset
     bad = np.flatnonzero((firsts < floors) | (lasts < firsts) | (lasts >= ceiling))
     if len(bad):
