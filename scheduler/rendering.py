@@ -106,7 +106,7 @@ class Answer:
     tail: Callable[[], Row] = _nothing
     """Called when the rows have come to their end, or to an error."""
     closing: Callable[[], Iterable[str]] = tuple
-    """Lines of prose that end a table: totals, and what to do next."""
+    """Lines of prose that end a table instead of the tail: totals, and what to do next."""
 
 
 class OutputClosedError(Exception):
@@ -158,8 +158,10 @@ class Output:
         try:
             self._write_rows(answer)
         finally:
-            self._write_facts(answer.tail())
-            for text in answer.closing():
+            closing = list(answer.closing())
+            if not closing:
+                self._write_facts(answer.tail())
+            for text in closing:
                 self.line(text)
 
     def _write_facts(self, facts: Row) -> None:

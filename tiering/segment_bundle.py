@@ -157,7 +157,7 @@ def leader_epochs(partition: PartitionDir, segment: Segment) -> tuple[LeaderEpoc
     if not epochs or epochs[0].start_offset > segment.base_offset:
         since = f"known from offset {epochs[0].start_offset} on" if epochs else "none is known"
         raise LeaderEpochsUnknownError(
-            f"{segment.path}: no leader epoch at offset {segment.base_offset}: {since}",
+            f"no leader epoch at offset {segment.base_offset}: {since}",
             hint="written before 0.11, or with an older message format: no broker can tier it; retention will take it",
         )
     return epochs

@@ -70,8 +70,10 @@ class Shipper:
     """Where the replay left its snapshots."""
     rules: ReplayRules
     now_ms: Callable[[], int]
-    progress: Callable[[int, int], None] | None = None
-    """Told (segments, bytes) as they are shipped."""
+    expect: Callable[[int, int], None]
+    """Told (segments, bytes of their logs) of what is eligible, before any of it is shipped."""
+    progress: Callable[[int, int], None]
+    """Told the same of what is shipped."""
 
     def ship_partition(
         self, provenance: Provenance, candidates: Candidates, result: PartitionResult
@@ -79,6 +81,7 @@ class Shipper:
         """Ship what is eligible; a failing store ends the shipment and is among its failures."""
         eligibility = after_replay(candidates, result)
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
+        self.expect(len(eligibility.eligible), sum(segment.size_bytes for segment in eligibility.eligible))
         refusals: list[Refusal] = []
         for segment in eligibility.eligible:
             try:
@@ -103,14 +106,9 @@ class Shipper:
             bundle,
             chosen.origin,
             created_at_ms=self.now_ms(),
-            progress=lambda size: self._tell(0, size),
         )
-        self._tell(1, 0)
+        self.progress(1, segment.size_bytes)
         return _shipped(bundle, chosen, named.manifest_key)
-
-    def _tell(self, segments: int, size_bytes: int) -> None:
-        if self.progress is not None:
-            self.progress(segments, size_bytes)
 
 
 def _shipped(bundle: SegmentBundle, chosen: ChosenSnapshot, manifest_key: str) -> Shipped:

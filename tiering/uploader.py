@@ -20,7 +20,6 @@ from storage.remote.manifest import Manifest, ManifestObject, read_manifest, wri
 from tiering.segment_bundle import check_unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
     from storage.log.names import TopicPartition
@@ -94,9 +93,8 @@ def ship(
     origin: SnapshotOrigin,
     *,
     created_at_ms: int,
-    progress: Callable[[int], None] | None = None,
 ) -> ShippedSegment:
-    """Ship one segment and return what names it; ``progress`` is told the bytes of each object once it is verified.
+    """Ship one segment and return what names it.
 
     Raises:
         SegmentChangedError: the segment changed meanwhile; what was written is left for a later run.
@@ -111,8 +109,6 @@ def ship(
         _put(store, key, part, bundle)
         verify_object(store, key, size_bytes=part.size_bytes, checksum=part.crc32c)
         objects.append(_named(part, key))
-        if progress is not None:
-            progress(part.size_bytes)
     check_unchanged(bundle.segment)
     manifest = _manifest(provenance, bundle, origin, identity, objects, created_at_ms=created_at_ms)
     key = _key(provenance, bundle, identity, MANIFEST_EXTENSION)

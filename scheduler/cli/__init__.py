@@ -1,0 +1,87 @@
+"""The command ``resnap``: one Typer app per family of commands, put together and run here.
+
+A command parses, calls the service, and renders; what it raises becomes a message on standard error and the exit code
+that the error carries. Importing this package must stay quick: no module of commands may import pyspark, boto3, pandas
+or pyarrow, nor pydantic or numpy, before a command that needs them runs.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+from typer.main import get_command
+
+from scheduler.cli import look, survey, work
+from scheduler.cli.failures import INTERRUPTED, OK, USAGE, Failures
+
+FAMILIES = (survey.app, work.app, look.app)
+"""Their commands stand at the top level, in this order."""
+
+app = typer.Typer(
+    name="resnap",
+    help="Rebuild missing Kafka producer snapshots, and ship segments with them to tiered storage.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for family in FAMILIES:
+    app.add_typer(family)
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; nothing but a bug of Python's own escapes."""
+    failures = Failures(sys.stderr)
+    try:
+        code = get_command(app).main(list(arguments), prog_name="resnap", standalone_mode=False, obj=failures)
+    except typer.TyperException as error:
+        _settle(failures, arguments)
+        failures.tell(_usage(error), exit_code=error.exit_code, kind="UsageError", hint=_where_to_look(error))
+        return failures.exit_code()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last place where an error can become a message
+        _settle(failures, arguments)
+        failures.report(error)
+        return failures.exit_code()
+    if code == INTERRUPTED:
+        sys.stderr.write("interrupted\n")
+    return code if isinstance(code, int) else OK
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if show_version:
+        from scheduler.version import resnap_version  # noqa: PLC0415 - costs more than the rest of --help
+
+        typer.echo(f"resnap {resnap_version()}")
+        raise typer.Exit(OK)
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(USAGE)
+
+
+def _settle(failures: Failures, arguments: Sequence[str]) -> None:
+    if not failures.settled:
+        from scheduler.settings import process_environment  # noqa: PLC0415 - slow, and only needed when it went wrong
+
+        failures.guess(arguments, process_environment())
+
+
+def _usage(error: typer.TyperException) -> str:
+    """Return Typer's message in the form of ours."""
+    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _where_to_look(error: typer.TyperException) -> str | None:
+    context = getattr(error, "ctx", None)
+    return f"`{context.command_path} --help` shows what is possible" if context else None

@@ -1,0 +1,126 @@
+"""How shipments, and what is read back of them, are shown."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.replayed import count_of
+from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
+
+if TYPE_CHECKING:
+    from scheduler.service import Service, TierOrder
+    from tiering.shipment import PartitionShipment
+
+
+def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]") -> None:
+    """Print what was shipped and what was not, partition by partition, and why."""
+    from scheduler.reports import shipment_row  # noqa: PLC0415
+
+    totals = {"shipped": 0, "bytes": 0, "already": sum(order.already for order in orders), "refused": 0}
+    waiting = {order.sighted.topic_partition: order for order in orders}
+    failures: list[Exception] = []
+
+    def rows() -> Iterator[Row]:
+        for shipment in shipments:
+            waiting.pop(shipment.topic_partition)
+            failures.extend(shipment.failures)
+            totals["shipped"] += len(shipment.shipped)
+            totals["bytes"] += sum(segment.size_bytes for segment in shipment.shipped)
+            totals["refused"] += len(shipment.eligibility.refusals)
+            run.partly_done = run.partly_done or bool(shipment.shipped)
+            yield _tier_line(run, shipment_row(shipment))
+        for order in list(waiting.values()) if not failures else []:
+            totals["refused"] += len(order.candidates.refusals)
+            yield _tier_line(run, _nothing_left(order))
+
+    run.answer(
+        Answer(
+            name="partitions",
+            kind="partition",
+            rows=rows(),
+            columns=[
+                Column(key="place", title="PARTITION"),
+                Column(key="shipped", title="SHIPPED", right=True, show=count_of),
+                Column(key="already", title="ALREADY", right=True),
+                Column(key="snapshots", title="SNAPSHOTS"),
+                Column(key="blocking", title="STOPS", show=_stop),
+            ],
+            tail=lambda: totals,
+            closing=lambda: _tier_sum(totals),
+        )
+    )
+    for error in failures:
+        run.error(error)
+
+
+def _nothing_left(order: "TierOrder") -> Row:
+    from scheduler.reports import identity, refusal_row  # noqa: PLC0415
+
+    return {
+        **identity(order.sighted.topic_partition),
+        "shipped": [],
+        "already": order.already,
+        "lastStableOffset": None,
+        "refused": [refusal_row(refusal) for refusal in order.candidates.refusals],
+        "blocking": refusal_row(order.candidates.blocking),
+    }
+
+
+def _tier_line(run: Invocation, row: Row) -> Row:
+    if run.output.form != "table":
+        return row
+    kinds: dict[str, int] = {}
+    for segment in row["shipped"]:  # type: ignore[attr-defined]
+        kinds[segment["snapshot"]] = kinds.get(segment["snapshot"], 0) + 1
+    snapshots = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return {**row, "place": f"{row['topic']}-{row['partition']}", "snapshots": snapshots}
+
+
+def _stop(value: object) -> str:
+    return f"{value['reason']}: {value['detail']}" if isinstance(value, dict) else "-"
+
+
+def _tier_sum(totals: dict[str, int]) -> list[str]:
+    if not totals["shipped"]:
+        return [f"Nothing to ship: {human_count(totals['already'])} segments are there already."]
+    shipped = f"{human_count(totals['shipped'])} segments shipped ({human_bytes(totals['bytes'])}), each read back"
+    return [f"{shipped}, {human_count(totals['already'])} were there already."]
+
+
+def answer_store(run: Invocation, service: "Service", url: str) -> None:
+    """Print what reading a store back showed; every difference is an error."""
+    from scheduler.reports import verified_row  # noqa: PLC0415
+    from storage.errors import VerificationError  # noqa: PLC0415
+    from storage.remote.urls import open_store  # noqa: PLC0415
+
+    totals = {"segments": 0, "bytes": 0, "different": 0}
+    with run.progress("verify") as progress:
+
+        def rows() -> Iterator[Row]:
+            for verified in service.verify_store(open_store(url, run.settings.s3()), progress):
+                totals["segments"] += 1
+                totals["bytes"] += verified.size_bytes
+                totals["different"] += bool(verified.problems)
+                for problem in verified.problems:
+                    run.error(VerificationError(problem, hint="delete the manifest, and tier the segment again"))
+                yield verified_row(verified)
+
+        run.answer(
+            Answer(
+                name="segments",
+                kind="segment",
+                rows=rows(),
+                columns=[
+                    Column(key="manifest", title="MANIFEST"),
+                    Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+                    Column(key="result", title="RESULT"),
+                ],
+                tail=lambda: totals,
+                closing=lambda: [_store_sum(totals)],
+            )
+        )
+
+
+def _store_sum(totals: dict[str, int]) -> str:
+    read = f"{human_count(totals['segments'])} segments read back ({human_bytes(totals['bytes'])})"
+    return f"{read}, {human_count(totals['different'])} with differences."

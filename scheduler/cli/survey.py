@@ -1,0 +1,178 @@
+"""Commands that tell what is there and what would be done: scan, plan."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.failures import MISSING_FOUND, OK
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import ENGINE, REPLAY, SOURCE, Sources, with_settings
+from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
+
+if TYPE_CHECKING:
+    from scheduler.service import Planned
+
+app = typer.Typer()
+
+
+def _place(row: Row) -> str:
+    return f"{row['topic']}-{row['partition']}"
+
+
+def report_problems(run: Invocation, problems: Iterable[object]) -> None:
+    """Report each directory or checkpoint that could not be read; the rest goes on."""
+    for problem in problems:
+        run.error(problem.error)  # type: ignore[attr-defined]
+        run.partly_done = True
+
+
+def _read(value: object) -> str:
+    return human_bytes(value["bytes"]) if isinstance(value, dict) else ""
+
+
+def _why(value: object) -> str:
+    return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
+
+
+@app.command()
+@with_settings(SOURCE, REPLAY)
+def scan(
+    run: Invocation,
+    sources: Sources,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if snapshots are missing.")] = False,
+) -> int:
+    """Tell which boundaries have no usable producer snapshot, what blocks each partition, and what a replay would cost.
+
+    Reads file names, sizes and the small files beside the segments, never a segment.
+    """
+    from scheduler.reports import scan_row  # noqa: PLC0415
+    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+
+    scans, problems = service_of(run.settings, run.clock).scan(scope_of(run.settings, sources))
+    totals = {"partitions": 0, "segments": 0, "boundaries": 0, "lost": 0, "compacted": 0, "problems": len(problems)}
+    first_stop: list[Row] = []
+
+    def rows() -> Iterator[Row]:
+        for scanned in scans:
+            row = scan_row(scanned)
+            compacted = row["compaction"] == "compacted"
+            totals["partitions"] += 1
+            totals["compacted"] += compacted
+            for key in ("segments", "boundaries", "lost") if not compacted else ():
+                totals[key] += int(str(row[key]))
+            if row["brokerStops"] and not compacted and not first_stop:
+                first_stop.append(row)
+            yield {**row, "place": _place(row)} if run.output.form == "table" else row
+
+    def closing() -> Iterator[str]:
+        yield ""
+        yield (
+            f"{human_count(totals['lost'])} of {human_count(totals['boundaries'])} boundaries in"
+            f" {human_count(totals['partitions'] - totals['compacted'])} partitions have no usable producer snapshot."
+        )
+        if totals["compacted"]:
+            yield f"Left aside: {human_count(totals['compacted'])} compacted partitions, which nobody can tier."
+        if first_stop:
+            stop = first_stop[0]["brokerStops"]
+            yield f"First stop of a broker's own tiering: {_place(first_stop[0])}, {stop['detail']}."  # type: ignore[index]
+            yield "Next: `resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all."
+
+    run.answer(
+        Answer(
+            name="partitions",
+            kind="partition",
+            rows=rows(),
+            columns=(
+                Column(key="place", title="PARTITION"),
+                Column(key="segments", title="SEGMENTS", right=True),
+                Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+                Column(key="lost", title="MISSING", right=True),
+                Column(key="replayNow", title="READ NOW", right=True, show=_read),
+                Column(key="replayRoll", title="READ ROLL", right=True, show=_read),
+                Column(key="brokerStops", title="BROKER STOPS", show=_why),
+                Column(key="blocking", title="RESNAP STOPS", show=_why),
+            ),
+            tail=lambda: totals,
+            closing=closing,
+        )
+    )
+    report_problems(run, problems)
+    return MISSING_FOUND if exit_code and totals["lost"] else OK
+
+
+@app.command()
+@with_settings(SOURCE, REPLAY, ENGINE)
+def plan(
+    run: Invocation,
+    sources: Sources,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Keep the plan, for regenerate --plan FILE.")
+    ] = None,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Replay now, write nothing, and judge the snapshots that are there.")
+    ] = False,
+) -> None:
+    """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
+    from scheduler.reports import plan_row  # noqa: PLC0415
+    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+
+    service = service_of(run.settings, run.clock)
+    scope = scope_of(run.settings, sources)
+    planned, sight = service.plan(scope, boundaries="all" if prove else run.settings.boundaries)
+    report_problems(run, sight.problems)
+    if save is not None:
+        from tiering.planning import write_saved_plan  # noqa: PLC0415
+
+        save.write_text(write_saved_plan(service.save(scope, planned)), encoding="utf-8")
+        run.note(f"plan written to {save}")
+    if prove:
+        from scheduler.cli.replayed import answer_replay  # noqa: PLC0415
+
+        with run.progress("replay") as progress:
+            answer_replay(run, service.prove(planned, progress), judged=True)
+        return
+    rows = [{**plan_row(one), "place": str(one.sighted.topic_partition)} for one in planned]
+    run.answer(
+        Answer(
+            head={"asOf": str(service.rules.as_of), "producerIdExpirationMs": service.rules.expiry.expiration_ms},
+            name="partitions",
+            kind="partition",
+            rows=rows,
+            columns=(
+                Column(key="place", title="PARTITION"),
+                Column(key="snapshots", title="SNAPSHOTS", right=True),
+                Column(key="segments", title="SEGMENTS", right=True),
+                Column(key="read", title="READ", right=True, show=_read),
+                Column(key="runs", title="OFFSETS READ", show=_runs),
+            ),
+            tail=lambda: totals_of(planned),
+            closing=lambda: [_sum(planned)],
+        )
+    )
+
+
+def _runs(value: object) -> str:
+    runs = value if isinstance(value, list) else []
+    return ", ".join(
+        f"[{one['baseOffset']}, {'end' if one['nextBaseOffset'] is None else one['nextBaseOffset']})" for one in runs
+    )
+
+
+def totals_of(planned: "list[Planned]") -> Row:
+    """Return what a plan comes to."""
+    return {
+        "snapshots": sum(len(one.plan.boundaries) for one in planned),
+        "segmentsToRead": sum(one.cost.segments for one in planned),
+        "bytesToRead": sum(one.cost.size_bytes for one in planned),
+    }
+
+
+def _sum(planned: "list[Planned]") -> str:
+    total = totals_of(planned)
+    return (
+        f"would make {human_count(int(str(total['snapshots'])))} snapshots from the headers of"
+        f" {human_count(int(str(total['segmentsToRead'])))} segments ({human_bytes(int(str(total['bytesToRead'])))})."
+        " Nothing was written."
+    )

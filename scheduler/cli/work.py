@@ -1,0 +1,184 @@
+"""Commands that replay: regenerate, tier, verify, and explain, which shows a replay of one entry."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import ENGINE, REPLAY, SOURCE, STORE, WRITE, with_settings
+from scheduler.cli.replayed import answer_replay, report_unusable
+from scheduler.cli.shipped import answer_store, answer_tier
+from scheduler.cli.survey import report_problems, totals_of
+from scheduler.rendering import Answer, Column, human_bytes, human_count
+
+if TYPE_CHECKING:
+    from scheduler.service import Planned, Service
+    from scheduler.sources import Sight
+    from tiering.planning import SavedPlan
+
+app = typer.Typer()
+
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Carry out a plan that `resnap plan --save` kept, or refuse it."),
+]
+OptionalSources = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SOURCE...", help="A log dir, or one partition's directory; none with --plan."),
+]
+
+
+@app.command()
+@with_settings(SOURCE, REPLAY, ENGINE, WRITE, STORE)
+def regenerate(
+    run: Invocation,
+    into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where the snapshots go.")],
+    sources: OptionalSources = None,
+    plan_file: PlanFile = None,
+) -> None:
+    """Rebuild producer snapshots, and write them as DIR/<topic>-<partition>/<offset, 20 digits>.snapshot.
+
+    Safe beside a live broker: nothing is written into a log dir, and nothing in it is changed.
+    """
+    service, planned, sight = _planned(run, sources, plan_file)
+    report_problems(run, sight.problems)
+    if run.settings.dry_run:
+        _answer_dry_run(run, planned, f"snapshots into {into}")
+        return
+    with run.progress("replay") as progress:
+        answer_replay(run, service.regenerate(planned, sight, into, progress), judged=False)
+
+
+@app.command()
+@with_settings(SOURCE, REPLAY, ENGINE, WRITE, STORE)
+def tier(
+    run: Invocation,
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],
+    sources: OptionalSources = None,
+    plan_file: PlanFile = None,
+) -> None:
+    """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.
+
+    What is shipped already stays as it is. Frees no local disk by itself.
+    """
+    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+    from storage.remote.urls import open_store  # noqa: PLC0415
+
+    saved = _saved(plan_file, sources)
+    service = service_of(run.settings, run.clock, saved.rules if saved else None)
+    scope = scope_of(run.settings, saved.sources if saved else sources or [])
+    store = open_store(to, run.settings.s3())
+    orders, sight = service.tier_orders(scope, store, saved)
+    report_problems(run, sight.problems)
+    for error in (error for order in orders for error in order.failures):
+        run.error(error)
+        run.partly_done = True
+    planned = service.plan_orders(orders)
+    if run.settings.dry_run:
+        left = [segment for order in orders for segment in order.candidates.segments]
+        size = human_bytes(sum(segment.size_bytes for segment in left))
+        _answer_dry_run(run, planned, f"up to {human_count(len(left))} segments ({size}) into {to}")
+        return
+    with run.progress("replay") as replaying, run.progress("ship") as shipping:
+        shipments = service.tier(orders, planned, store, replaying=replaying, shipping=shipping)
+        answer_tier(run, orders, shipments)
+
+
+@app.command()
+@with_settings(SOURCE, REPLAY, ENGINE, STORE)
+def verify(
+    run: Invocation,
+    sources: OptionalSources = None,
+    snapshots: Annotated[
+        Path | None, typer.Option("--snapshots", metavar="DIR", help="Compare those of `resnap regenerate --into DIR`.")
+    ] = None,
+    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="Read back what a store holds.")] = None,
+) -> None:
+    """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13."""
+    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+    from storage.errors import UsageError  # noqa: PLC0415
+
+    if bool(sources) == bool(store):
+        raise UsageError("either SOURCE or --store is to be verified", hint="`resnap verify --help` shows both forms")
+    service = service_of(run.settings, run.clock)
+    if store:
+        answer_store(run, service, store)
+        return
+    with run.progress("replay") as progress:
+        found, sight = service.verify_source(
+            scope_of(run.settings, sources or []), snapshots=snapshots, progress=progress
+        )
+        report_problems(run, sight.problems)
+        if snapshots is None:
+            report_unusable(run, sight)
+        answer_replay(run, found, judged=True, strict=True)
+
+
+@app.command()
+@with_settings(SOURCE, REPLAY)
+def explain(
+    run: Invocation,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A log dir, or the partition's directory.")],
+    topic_partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="As its directory is called.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", help="Everything below it counts.", min=0)],
+    producer_id: Annotated[
+        int | None, typer.Option("--producer-id", metavar="N", help="Only this producer.", min=0)
+    ] = None,
+) -> None:
+    """Show the batches that made each entry of the producer snapshot at OFFSET."""
+    from scheduler.reports import explanation_rows  # noqa: PLC0415
+    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+    from storage.errors import UsageError  # noqa: PLC0415
+    from storage.log.names import parse_partition_dir_name  # noqa: PLC0415
+
+    name = parse_partition_dir_name(topic_partition)
+    if name is None:
+        raise UsageError(f"{topic_partition!r} is no partition", hint="a topic and a number, such as payments-0")
+    scope = scope_of(run.settings, [source])
+    found = service_of(run.settings, run.clock).explain(scope, name.topic_partition, offset, producer_id)
+    keys = ("producerId", "role", "baseOffset", "lastOffset", "producerEpoch", "baseSequence", "lastSequence",
+            "timestamp", "isTransactional", "coordinatorEpoch")  # fmt: skip
+    run.answer(
+        Answer(
+            name="batches",
+            kind="batch",
+            rows=[row for one in found for row in explanation_rows(one)],
+            columns=[Column(key=key, right=key not in {"role", "isTransactional"}) for key in keys],
+            tail=lambda: {"producers": len(found)},
+        )
+    )
+
+
+def _planned(
+    run: Invocation, sources: list[str] | None, plan_file: Path | None
+) -> "tuple[Service, list[Planned], Sight]":
+    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+
+    saved = _saved(plan_file, sources)
+    service = service_of(run.settings, run.clock, saved.rules if saved else None)
+    scope = scope_of(run.settings, saved.sources if saved else sources or [])
+    planned, sight = service.plan(scope, boundaries=run.settings.boundaries, saved=saved)
+    return service, planned, sight
+
+
+def _saved(plan_file: Path | None, sources: list[str] | None) -> "SavedPlan | None":
+    from storage.errors import UsageError, in_file  # noqa: PLC0415
+    from tiering.planning import read_saved_plan  # noqa: PLC0415
+
+    if bool(plan_file) == bool(sources):
+        raise UsageError("either SOURCE or --plan FILE says what to work on", hint="a plan names its own sources")
+    if plan_file is None:
+        return None
+    try:
+        text = plan_file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{plan_file}: cannot be read: {error.strerror}") from error
+    with in_file(plan_file):
+        return read_saved_plan(text)
+
+
+def _answer_dry_run(run: Invocation, planned: "list[Planned]", what: str) -> None:
+    total = totals_of(planned)
+    run.answer(Answer(head={"dryRun": True, **total}))
+    run.output.line(f"would write {what}. Nothing was written.")

@@ -1,0 +1,51 @@
+"""The composition root: from settings to the service. The only place that picks implementations."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from replay.producer_state import Expiry
+from replay.window import AsOf, ReplayRules
+from scheduler.engines import Engine
+from scheduler.service import Service
+from scheduler.settings import process_environment
+from scheduler.sources import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.clock import Clock
+    from scheduler.settings import Settings
+
+
+def service_of(settings: Settings, clock: Clock, rules: ReplayRules | None = None) -> Service:
+    """Return the service; ``rules`` are those of a saved plan, where there is one."""
+    return Service(
+        rules=rules or rules_of(settings, clock),
+        engine=Engine(
+            kind=settings.engine, spark=settings.spark(), environment=process_environment(), s3=settings.s3()
+        ),
+        clock=clock,
+        version=version("resnap"),
+    )
+
+
+def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
+    """Return the times that the settings ask for; T is fixed here, once."""
+    interval_ms = settings.producer_id_expiration_check_interval_ms
+    fixed_ms = settings.as_of_ms
+    history_ms = settings.history_expiration_ms
+    return ReplayRules(
+        as_of=AsOf(now_ms=clock.now_ms() if fixed_ms is None else fixed_ms, roll=settings.as_of == "roll"),
+        expiry=Expiry(settings.expiration_ms, interval_ms),
+        history=None if history_ms is None else Expiry(history_ms, interval_ms),
+        transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
+        max_reach_back_ms=settings.max_reach_back_ms,
+        full=settings.full,
+    )
+
+
+def scope_of(settings: Settings, sources: Sequence[str]) -> Scope:
+    """Return what the settings and the SOURCE arguments point at."""
+    return Scope(sources=tuple(sources), topics=settings.topics, high_watermark=settings.high_watermark)
