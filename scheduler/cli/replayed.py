@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.cli.invocation import Invocation
-from scheduler.rendering import Answer, Column, Row, human_bytes
+from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
     from replay.rebuild import BoundaryResult, PartitionResult
@@ -74,6 +74,7 @@ def _is_wrong(found: "BoundaryResult") -> bool:
 
 
 def count_of(value: object) -> str:
+    """Return how many there are in a list, for a cell of a table; nothing for none."""
     return str(len(value)) if isinstance(value, list) and value else ""
 
 
