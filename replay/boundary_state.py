@@ -166,9 +166,8 @@ def _settle_by_evidence(entries: Array, rows: Array, doubtful: BoolArray, bounda
 
 def _with_entries(entries: Array, others: Iterable[ProducerEntry]) -> Array:
     more = np.array([tuple(entry) for entry in others], dtype=ENTRY_DTYPE)
-    if not len(more):
-        return entries
-    joined = np.concatenate((entries, more))
+    # Joining alone would give numbers of this machine's byte order.
+    joined = np.concatenate((entries, more)).astype(ENTRY_DTYPE)
     return joined[np.argsort(joined["producer_id"])]
 
 
