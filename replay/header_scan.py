@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from replay.crc_check import check_crcs
 from storage.errors import FormatError, in_file
 from storage.log.control_record import ABORT, COMMIT, read_control_record
 from storage.log.message_set import HEADER as LEGACY_HEADER
@@ -129,6 +130,8 @@ class SegmentRange:
     next_base_offset: int | None
     start: int = 0
     end: int | None = None
+    verify_crc: bool = False
+    """Read whole batches and compare their checksums."""
 
     @property
     def is_active(self) -> bool:
@@ -176,6 +179,8 @@ def _checked(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> It
     facts.end_offset = segment.base_offset
     facts.end_position = segment.start
     for block, at, starts in _blocks(reader, segment, facts):
+        if segment.verify_crc:
+            facts.bytes_read += check_crcs(reader, block, at, starts)
         headers, positions = _headers(block, at, starts, segment, facts)
         _note_facts(headers, facts)
         yield _Block(block, at, headers, positions)

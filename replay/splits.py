@@ -77,7 +77,10 @@ def plan_splits(plan: PartitionPlan, run: Run) -> Iterator[Split]:
             segment_index=index,
             part=0,
             range=SegmentRange(
-                locator=segment.locator, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+                locator=segment.locator,
+                base_offset=segment.base_offset,
+                next_base_offset=segment.next_base_offset,
+                verify_crc=plan.rules.verify_crc,
             ),
             size_bytes=segment.size_bytes,
             high_watermark=plan.high_watermark if inside else None,

@@ -64,7 +64,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRules:
-    """The times that decide what is read and what is kept."""
+    """What decides what is read and what is kept."""
 
     as_of: AsOf
     expiry: Expiry = DEFAULT_EXPIRY
@@ -76,6 +76,8 @@ class ReplayRules:
     """How far before the window reading may go on; None for the log start."""
     full: bool = False
     """Read from the log start, whatever the window."""
+    verify_crc: bool = False
+    """Read whole batches and compare their checksums."""
 
     @property
     def written_under(self) -> Expiry:

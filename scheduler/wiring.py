@@ -43,6 +43,7 @@ def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
         transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
         max_reach_back_ms=settings.max_reach_back_ms,
         full=settings.full,
+        verify_crc=settings.verify_crc,
     )
 
 
