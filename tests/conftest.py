@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixture_sets import FixtureSet, unpack
+from tests.s3_server import (  # noqa: F401 - pytest finds fixtures by their names here
+    no_aws_of_this_machine,
+    s3_bucket,
+    s3_client,
+    s3_endpoint,
+    s3_settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

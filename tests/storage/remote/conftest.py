@@ -1,8 +1,7 @@
-"""An S3 protocol server on loopback, servers with canned answers, and disks that are small or read-only."""
+"""Servers with canned answers, and disks that are small or read-only."""
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import tempfile
@@ -12,73 +11,17 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
-
-from storage.remote.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from email.message import Message
 
-    from mypy_boto3_s3 import S3Client
-
 
 @pytest.fixture(autouse=True)
-def _no_aws_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the developer's own AWS configuration out of the tests, and botocore off the metadata address."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-
-
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """URL of moto's server: right about keys, ranges, conditions and races; it accepts wrong checksums and any key."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def s3_settings(s3_endpoint: str) -> S3Settings:
-    return S3Settings(
-        endpoint_url=s3_endpoint,
-        region="us-east-1",
-        access_key_id="testaccess",
-        secret_access_key="testsecret123",
-        addressing_style="path",
-    )
-
-
-@pytest.fixture(scope="session")
-def s3_client(s3_endpoint: str) -> Iterator[S3Client]:
-    """boto3 itself, to look at what the store under test did."""
-    client = boto3.client(
-        "s3",
-        endpoint_url=s3_endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="testaccess",
-        aws_secret_access_key="testsecret123",
-    )
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def s3_bucket(s3_client: S3Client) -> str:
-    """Name of a new, empty bucket."""
-    name = f"bucket-{uuid4()}"
-    s3_client.create_bucket(Bucket=name)
-    return name
+def _no_aws_of_this_machine(no_aws_of_this_machine: None) -> None:
+    """For all tests here: they also open stores with settings of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
