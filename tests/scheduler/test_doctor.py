@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scheduler.broker_lock import lock_holder
+from scheduler.clock import FixedClock, SystemClock
+from scheduler.doctor import examine
+from scheduler.findings import Finding, Health
+from scheduler.settings import Settings
+from scheduler.store_probe import probe_store
+from storage.errors import StoreError
+from storage.remote.local import LocalObjectStore
+from storage.remote.memory import MemoryObjectStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from storage.crc32c import Buffer
+    from tests.fixture_sets import FixtureSet
+
+HOLDS_THE_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "r+") as lock:
+    fcntl.{call}
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+RECORD_LOCK = "lockf(lock, fcntl.LOCK_EX)"
+FLOCK = "flock(lock, fcntl.LOCK_EX)"
+
+
+@contextmanager
+def another_process_holding(path: Path, call: str) -> Iterator[int]:
+    """Hold a lock as a broker does, until the context ends."""
+    path.touch()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_THE_LOCK.format(call=call), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield holder.pid
+
+
+def findings(settings: Settings | None = None, **options: Any) -> list[Finding]:
+    usual: dict[str, Any] = {"log_dirs": (), "store_url": None}
+    clock = options.pop("clock", SystemClock())
+    environment = options.pop("environment", dict(os.environ))
+    return list(examine(settings or Settings(), environment, clock, **usual | options))
+
+
+def the(found: list[Finding], check: str) -> Finding:
+    [one] = [finding for finding in found if finding.check == check]
+    return one
+
+
+@pytest.fixture
+def log_dir(fixture_set: Callable[[str], FixtureSet], writable_copy: Callable[[Path], Path]) -> Path:
+    return writable_copy(fixture_set("kafka-2.7.2-no-producers").data)
+
+
+def test_a_record_lock_of_another_process_is_seen_and_not_taken(tmp_path: Path) -> None:
+    with another_process_holding(tmp_path / ".lock", RECORD_LOCK) as process_id:
+        holder = lock_holder(tmp_path)
+        assert holder is not None
+        assert holder.process_id == process_id
+    assert lock_holder(tmp_path) is None
+
+
+def test_a_flock_is_not_what_a_broker_takes(tmp_path: Path) -> None:
+    with another_process_holding(tmp_path / ".lock", FLOCK):
+        assert lock_holder(tmp_path) is None
+
+
+def test_a_log_dir_without_a_lock_file_is_free(tmp_path: Path) -> None:
+    assert lock_holder(tmp_path) is None
+
+
+def test_a_sound_machine_has_nothing_to_fail() -> None:
+    found = findings(Settings(producer_id_expiration_ms=86_400_000))
+    assert [finding.check for finding in found] == ["python", "numpy", "pyspark", "java", "clock", "expiration"]
+    assert {finding.health for finding in found} == {Health.OK}
+
+
+def test_an_unknown_expiration_is_a_warning_that_names_the_setting() -> None:
+    finding = the(findings(), "expiration")
+    assert finding.health is Health.WARN
+    assert "--producer-id-expiration-ms" in str(finding.remedy)
+
+
+def test_java_that_does_not_run_fails_unless_spark_is_not_wanted(tmp_path: Path) -> None:
+    environment = {"JAVA_HOME": str(tmp_path)}
+    assert the(findings(environment=environment), "java").health is Health.FAIL
+    assert the(findings(Settings(engine="local"), environment=environment), "java").health is Health.WARN
+
+
+def test_a_clock_in_the_past_fails(log_dir: Path) -> None:
+    found = findings(clock=FixedClock(86_400_000), log_dirs=[log_dir])
+    first, second = (finding for finding in found if finding.check == "clock")
+    assert first.health is Health.FAIL
+    assert "still to come" in second.detail
+
+
+def test_a_running_broker_is_well_and_named(log_dir: Path) -> None:
+    with another_process_holding(log_dir / ".lock", RECORD_LOCK) as process_id:
+        finding = the(findings(log_dirs=[log_dir]), "broker")
+    assert finding.health is Health.OK
+    assert f"process {process_id}" in finding.detail
+
+
+def test_a_stopped_broker_must_have_stopped_in_order(log_dir: Path) -> None:
+    marker = log_dir / ".kafka_cleanshutdown"
+    marker.touch()
+    assert the(findings(log_dirs=[log_dir]), "broker").health is Health.OK
+    marker.unlink()
+    finding = the(findings(log_dirs=[log_dir]), "broker")
+    assert finding.health is Health.WARN
+    assert "stop it once" in str(finding.remedy)
+
+
+def test_what_cannot_be_read_fails_and_the_rest_is_still_looked_at(log_dir: Path, tmp_path: Path) -> None:
+    (log_dir / "replication-offset-checkpoint").write_bytes(b"7\n")
+    found = findings(log_dirs=[tmp_path / "nowhere", log_dir])
+    details = [(finding.health, finding.detail) for finding in found if finding.check == "log dir"]
+    assert [health for health, _ in details] == [Health.FAIL, Health.OK, Health.FAIL]
+    assert "replication-offset-checkpoint" in details[2][1]
+
+
+def test_a_good_store_keeps_its_promises_and_nothing_of_the_probe(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "store")
+    found = list(probe_store(store, SystemClock()))
+    assert [finding.check.removeprefix("store ") for finding in found] == [
+        "write", "read", "condition", "list", "delete",
+    ]  # fmt: skip
+    assert {finding.health for finding in found} == {Health.OK}
+    assert list(store.list()) == []
+
+
+def test_a_store_that_ignores_conditions_is_a_warning() -> None:
+    class Careless(MemoryObjectStore):
+        def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:  # noqa: ARG002
+            super().put(key, body)
+
+    finding = the(list(probe_store(Careless("careless", ""), SystemClock())), "store condition")
+    assert finding.health is Health.WARN
+
+
+def test_a_store_that_gives_other_bytes_back_fails() -> None:
+    class Lying(MemoryObjectStore):
+        def get(self, key: str) -> bytes:
+            return super().get(key)[:-1] + b"?"
+
+    found = list(probe_store(Lying("lying", ""), SystemClock()))
+    assert the(found, "store read").health is Health.FAIL
+
+
+def test_a_store_whose_clock_is_off_is_a_warning() -> None:
+    store = MemoryObjectStore("skewed", "")
+    assert the(list(probe_store(store, FixedClock(0))), "store clock").health is Health.WARN
+
+
+def test_a_store_that_refuses_ends_the_probe_and_is_left_clean() -> None:
+    class Unlisted(MemoryObjectStore):
+        def list(self, _: str = "") -> Iterator[Any]:
+            raise StoreError("no listing for you", hint="ask for it")
+
+    store = Unlisted("unlisted", "")
+    found = list(probe_store(store, SystemClock()))
+    assert (found[-1].health, found[-1].detail, found[-1].remedy) == (Health.FAIL, "no listing for you", "ask for it")
+    assert list(MemoryObjectStore("unlisted", "").list()) == []
+
+
+def test_a_url_of_no_store_fails() -> None:
+    assert the(findings(store_url="ftp://x"), "store").health is Health.FAIL
+    assert the(findings(store_url=f"file://{Path('/nowhere/at/all')}"), "store").health is Health.FAIL

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scheduler.file_kinds import Kind, kind_by_content, kind_by_name
+from scheduler.inspection import inspected
+from storage.errors import FormatError, UsageError
+from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
+from storage.remote.memory import MemoryObjectStore
+from storage.remote.s3_settings import S3Settings
+from storage.source import open_reader
+from tests.builders import a_batch, a_marker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+
+S3 = S3Settings()
+Shown = tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]
+
+
+def shown(file: object, **options: Any) -> Shown:
+    """Return head, rows and tail of an inspection."""
+    with inspected(str(file), s3=S3, **options) as answer:
+        rows = [dict(row) for row in answer.rows]
+        return dict(answer.head), rows, dict(answer.tail())
+
+
+def damaged(file: object, **options: Any) -> tuple[list[dict[str, Any]], FormatError]:
+    """Return the rows before the damage, and the damage."""
+    rows: list[dict[str, Any]] = []
+    with pytest.raises(FormatError) as caught, inspected(str(file), s3=S3, **options) as answer:
+        rows.extend(map(dict, answer.rows))
+    assert caught.value.file == str(file)
+    return rows, caught.value
+
+
+@pytest.fixture
+def payments(fixture_set: Callable[[str], FixtureSet]) -> Path:
+    return fixture_set("kafka-2.7.2").data / "payments-0"
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka-2.7.2", "kafka-2.7.2-killed", "kafka-2.7.2-then-3.9.1", "kafka-4.1.1-kraft", "kafka-3.9.1-tiered"]
+)
+def test_every_file_a_broker_left_is_recognised_and_read_whole(
+    fixture_set: Callable[[str], FixtureSet], name: str
+) -> None:
+    files = [path for path in fixture_set(name).data.rglob("*") if path.is_file() and path.stat().st_size]
+    ours = [path for path in files if path.name not in {".kafka_cleanshutdown", "bootstrap.checkpoint", "quorum-state"}]
+    assert len(ours) > 20
+    for path in ours:
+        if path.suffix == ".deleted" or "remote-log-index-cache" in str(path):
+            continue
+        head, rows, _ = shown(path, verify_crc=True)
+        assert head["sizeBytes"] == path.stat().st_size
+        is_fact_only = head["kind"] in {Kind.META_PROPERTIES, Kind.PARTITION_METADATA}
+        is_empty = head["kind"] == Kind.OFFSET_CHECKPOINT or head.get("producers") == 0 or head.get("paddingBytes")
+        assert rows or is_fact_only or is_empty, path
+
+
+def test_a_segment_is_shown_batch_by_batch_under_kafkas_names(payments: Path) -> None:
+    path = payments / "00000000000000000000.log"
+    head, rows, tail = shown(path)
+    assert head["baseOffset"] == 0
+    assert [row["position"] for row in rows][:3] == [0, 109, 1002]
+    first = {key: rows[2][key] for key in ("baseOffset", "lastOffset", "count", "producerId", "producerEpoch")}
+    assert first == {"baseOffset": 10, "lastOffset": 16, "count": 7, "producerId": 4, "producerEpoch": 0}
+    assert {row["controlType"] for row in rows if row["isControl"]} == {"ABORT", "COMMIT"}
+    assert all("coordinatorEpoch" in row for row in rows if row["isControl"])
+    assert tail == {"batches": len(rows), "endOffset": 158, "validBytes": path.stat().st_size, "bytesAfter": 0}
+
+
+def test_legacy_messages_have_no_producer(fixture_set: Callable[[str], FixtureSet]) -> None:
+    _, rows, _ = shown(fixture_set("kafka-2.7.2").data / "legacy-0" / "00000000000000000000.log")
+    assert rows[0]["magic"] == 0
+    assert "producerId" not in rows[0]
+
+
+def test_a_snapshot_is_shown_entry_by_entry(payments: Path) -> None:
+    path = payments / "00000000000000001107.snapshot"
+    head, rows, _ = shown(path)
+    assert (head["offset"], head["producers"]) == (1107, 12)
+    expected = load_snapshot(path)
+    assert {row["producerId"]: row["lastSequence"] for row in rows} == {
+        producer_id: entry.last_sequence if entry.last_offset >= 0 else None for producer_id, entry in expected.items()
+    }
+    assert all(row["currentTxnFirstOffset"] is None or row["currentTxnFirstOffset"] >= 0 for row in rows)
+
+
+def test_first_sequence_wraps_as_kafkas_does(tmp_path: Path, payments: Path) -> None:
+    entry = next(iter(load_snapshot(payments / "00000000000000001107.snapshot").values()))
+    wrapped = entry._replace(last_sequence=3, last_offset=100, offset_delta=9)
+    path = tmp_path / "00000000000000000101.snapshot"
+    path.write_bytes(snapshot_bytes([wrapped]))
+    _, rows, _ = shown(path)
+    assert rows[0]["firstSequence"] == 2**31 - 6
+
+
+def test_padding_of_an_active_index_is_counted_and_not_shown(fixture_set: Callable[[str], FixtureSet]) -> None:
+    padded = [
+        path for path in fixture_set("kafka-2.7.2-killed").data.rglob("*.index") if path.stat().st_size > 10_000_000
+    ]
+    head, rows, _ = shown(padded[0])
+    assert head["paddingBytes"] > 10_000_000
+    assert all(row["position"] for row in rows)
+
+
+def test_an_object_of_a_store_is_inspected_by_its_url(payments: Path) -> None:
+    store = MemoryObjectStore("inspection", "p")
+    path = payments / "00000000000000000158.log"
+    store.put(f"topic/{path.name}", path.read_bytes())
+    head, rows, _ = shown(f"memory://inspection/p/topic/{path.name}")
+    _, expected, _ = shown(path)
+    assert rows == expected
+    assert head["baseOffset"] == 158
+
+
+def test_a_limit_reads_no_further(payments: Path) -> None:
+    head, rows, tail = shown(payments / "00000000000000000000.log", limit=2)
+    assert (len(rows), head["limit"]) == (2, 2)
+    assert tail["bytesAfter"] > 0
+
+
+def test_a_large_segment_is_never_held(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    filler = [b"x" * 64_000]
+    with path.open("wb") as file:
+        for offset in range(640):
+            file.write(a_batch(offset=offset, base_sequence=offset, values=filler))
+    tracemalloc.start()
+    with inspected(str(path), s3=S3) as answer:
+        count = sum(1 for _ in answer.rows)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 640
+    assert peak < 8 << 20 < path.stat().st_size
+
+
+def test_a_flipped_byte_in_a_marker_is_told_after_what_came_before(tmp_path: Path) -> None:
+    batch, marker = a_batch(offset=0), bytearray(a_marker(offset=1))
+    marker[-3] ^= 1
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(batch + marker)
+    rows, error = damaged(path)
+    assert [row["baseOffset"] for row in rows] == [0]
+    assert (error.position, error.what) == (len(batch), "record batch checksum (CRC-32C)")
+
+
+def test_a_flipped_byte_in_a_record_shows_only_with_verify_crc(tmp_path: Path) -> None:
+    batch = bytearray(a_batch(offset=0))
+    batch[-1] ^= 1
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(batch)
+    assert len(shown(path)[1]) == 1
+    assert damaged(path, verify_crc=True)[1].position == 0
+
+
+def test_offsets_that_do_not_rise_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000005.log"
+    path.write_bytes(a_batch(offset=5) + a_batch(offset=5, base_sequence=1))
+    rows, error = damaged(path)
+    assert [row["baseOffset"] for row in rows] == [5]
+    assert (error.expected, error.found) == ("at least 6", 5)
+    path.write_bytes(a_batch(offset=4))
+    assert damaged(path)[1].found == 4
+
+
+def test_a_torn_tail_is_damage_in_a_closed_segment_only(tmp_path: Path) -> None:
+    whole, torn = a_batch(offset=0), a_batch(offset=1, base_sequence=1)[:-1]
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(whole + torn)
+    assert shown(path)[2]["bytesAfter"] == len(torn)
+    (tmp_path / "00000000000000000002.log").write_bytes(b"")
+    rows, error = damaged(path)
+    assert (len(rows), error.position) == (1, len(whole))
+
+
+def test_zeros_after_the_last_batch_are_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(a_batch(offset=0) + bytes(3_000_000))
+    (tmp_path / "00000000000000000002.log").write_bytes(b"")
+    assert shown(path)[2]["bytesAfter"] == 3_000_000
+    path.write_bytes(a_batch(offset=0) + bytes(3_000_000) + b"x")
+    assert damaged(path)[1].position == len(a_batch(offset=0))
+
+
+def test_a_bad_header_in_the_middle_is_damage(tmp_path: Path) -> None:
+    bad = bytearray(a_batch(offset=1, base_sequence=1))
+    bad[16] = 9
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(a_batch(offset=0) + bad + a_batch(offset=2, base_sequence=2))
+    rows, error = damaged(path)
+    assert (len(rows), error.what, error.found) == (1, "message magic", 9)
+
+
+def test_entries_before_the_end_of_a_short_snapshot_are_shown(tmp_path: Path, payments: Path) -> None:
+    path = tmp_path / "00000000000000001107.snapshot"
+    path.write_bytes((payments / path.name).read_bytes()[:-1])
+    rows, error = damaged(path)
+    assert len(rows) == 11
+    assert error.what == "producer snapshot length"
+
+
+def test_entries_of_a_snapshot_with_a_wrong_checksum_are_shown_before_it_is_told(
+    tmp_path: Path, payments: Path
+) -> None:
+    data = bytearray((payments / "00000000000000001107.snapshot").read_bytes())
+    data[-1] ^= 1
+    path = tmp_path / "00000000000000001107.snapshot"
+    path.write_bytes(data)
+    rows, error = damaged(path)
+    assert len(rows) == 12
+    assert "checksum" in error.what
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\2" + bytes(8)])
+def test_a_snapshot_without_a_usable_header_has_no_rows(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "00000000000000001107.snapshot"
+    path.write_bytes(content)
+    assert damaged(path)[0] == []
+
+
+def test_an_index_that_points_past_the_end_of_its_log_is_damage(tmp_path: Path, payments: Path) -> None:
+    name = "00000000000000000158"
+    (tmp_path / f"{name}.index").write_bytes((payments / f"{name}.index").read_bytes())
+    (tmp_path / f"{name}.log").write_bytes((payments / f"{name}.log").read_bytes()[:5000])
+    rows, error = damaged(tmp_path / f"{name}.index")
+    assert rows
+    assert all(row["position"] < 5000 for row in rows)
+    assert error.what == "offset index position"
+
+
+def test_a_damaged_checkpoint_is_told_with_file_and_position(tmp_path: Path) -> None:
+    path = tmp_path / "replication-offset-checkpoint"
+    path.write_bytes(b"0\n2\npayments 0 17\n")
+    assert damaged(path)[1].expected == "2 entries"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("00000000000000000158.log", Kind.SEGMENT),
+        ("00000000000000000158.log.deleted", Kind.SEGMENT),
+        ("00000000000000000158.timeindex.swap", Kind.TIME_INDEX),
+        ("00000000000000000158-6f1ed002-ab5f-5c0b-9f0e-3b1f5d3c2a11.snapshot", Kind.SNAPSHOT),
+        ("00000000000000000158-6f1ed002-ab5f-5c0b-9f0e-3b1f5d3c2a11.leader-epoch-checkpoint", Kind.LEADER_EPOCHS),
+        ("00000000000000000158-6f1ed002-ab5f-5c0b-9f0e-3b1f5d3c2a11.manifest", Kind.MANIFEST),
+        ("leader-epoch-checkpoint", Kind.LEADER_EPOCHS),
+        ("log-start-offset-checkpoint", Kind.OFFSET_CHECKPOINT),
+        ("server.log", None),
+    ],
+)
+def test_a_name_tells_the_kind(name: str, kind: Kind | None) -> None:
+    assert kind_by_name(name) is kind
+
+
+def test_content_tells_the_kind_where_the_name_does_not(fixture_set: Callable[[str], FixtureSet]) -> None:
+    indexes = {Kind.OFFSET_INDEX, Kind.TIME_INDEX, Kind.TRANSACTION_INDEX}
+    seen = set()
+    for path in fixture_set("kafka-2.7.2-then-3.9.1").data.rglob("*"):
+        kind = kind_by_name(path.name)
+        if kind is None or kind in indexes or not path.stat().st_size:
+            continue
+        with open_reader(str(path)) as reader:
+            assert kind_by_content(reader) is kind, path
+        seen.add(kind)
+    assert seen == set(Kind) - indexes - {Kind.MANIFEST}
+
+
+def test_what_cannot_be_recognised_needs_a_kind(tmp_path: Path, payments: Path) -> None:
+    path = tmp_path / "copy"
+    path.write_bytes((payments / "00000000000000000158.timeindex").read_bytes())
+    with pytest.raises(UsageError) as caught:
+        shown(path)
+    assert "--kind" in str(caught.value.hint)
+    _, rows, _ = shown(path, kind=Kind.TIME_INDEX)
+    assert rows[0].keys() == {"timestamp", "relativeOffset"}
+
+
+def test_a_directory_or_a_missing_file_is_a_matter_of_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a directory"):
+        shown(tmp_path)
+    with pytest.raises(UsageError, match="does not exist"):
+        shown(tmp_path / "nowhere.log")

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import errno
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scheduler.clock import FixedClock, instant
+from scheduler.progress import LINE_INTERVAL_S, BarProgress, LineProgress, SilentProgress, show_progress
+from scheduler.records import record
+from scheduler.rendering import (
+    TABLE_BLOCK,
+    Answer,
+    Column,
+    Form,
+    Output,
+    OutputClosedError,
+    human_bytes,
+    human_count,
+    human_duration,
+)
+from storage.errors import FormatError, ResnapError
+from storage.log.properties import MetaProperties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COLUMNS = (Column(key="topic"), Column(key="offset", right=True))
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def rendered(form: Form, answer: Answer, *, is_terminal: bool = False) -> str:
+    stream = io.StringIO()
+    Output(form, stream, is_terminal=is_terminal).write(answer)
+    return stream.getvalue()
+
+
+def an_answer(**overrides: Any) -> Answer:
+    rows = [{"topic": "payments", "offset": 7}, {"topic": "orders", "offset": 1478}]
+    usual: dict[str, Any] = {"head": {"file": "x"}, "name": "partitions", "kind": "partition", "rows": rows,
+                             "columns": COLUMNS, "tail": lambda: {"partitions_seen": 2}}  # fmt: skip
+    return Answer(**usual | overrides)
+
+
+def damaged_rows() -> Iterator[dict[str, object]]:
+    yield {"topic": "payments", "offset": 7}
+    raise FormatError("magic", position=9, expected=2, found=3)
+
+
+def test_a_table_has_aligned_columns_and_no_trailing_blanks() -> None:
+    assert rendered("table", an_answer()).splitlines() == [
+        "file  x",
+        "topic     offset",
+        "payments       7",
+        "orders      1478",
+        "partitions_seen  2",
+    ]
+
+
+def test_a_table_of_no_rows_has_no_heading() -> None:
+    assert rendered("table", an_answer(rows=[])).splitlines() == ["file  x", "partitions_seen  2"]
+
+
+def test_a_long_table_is_not_held_as_a_whole() -> None:
+    pulled = 0
+
+    def rows() -> Iterator[dict[str, object]]:
+        nonlocal pulled
+        for pulled in range(1, 5 * TABLE_BLOCK + 1):
+            yield {"topic": "t", "offset": pulled}
+
+    class Watching(io.StringIO):
+        def write(self, text: str) -> int:
+            if text.startswith("t "):
+                written.append(pulled)
+            return super().write(text)
+
+    written: list[int] = []
+    stream = Watching()
+    Output("table", stream, is_terminal=False).write(Answer(name="rows", rows=rows(), columns=COLUMNS))
+    assert len(written) == 5 * TABLE_BLOCK
+    assert written[TABLE_BLOCK + 5] <= TABLE_BLOCK + 7
+
+
+def test_a_terminal_gets_a_table_of_rich_if_it_fits_and_a_plain_one_if_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "──" in rendered("table", an_answer(), is_terminal=True)
+    wide = an_answer(rows=[{"topic": "t" * 60, "offset": 7}])
+    assert rendered("table", wide, is_terminal=True).splitlines()[2] == "t" * 60 + "       7"
+
+
+def test_brackets_in_a_cell_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "local[*] [red]x" in rendered("table", an_answer(rows=[{"topic": "local[*] [red]x"}]), is_terminal=True)
+
+
+def test_json_is_one_document_with_head_rows_and_tail() -> None:
+    assert json.loads(rendered("json", an_answer())) == {
+        "file": "x",
+        "partitions": [{"topic": "payments", "offset": 7}, {"topic": "orders", "offset": 1478}],
+        "summary": {"partitions_seen": 2},
+    }
+    assert json.loads(rendered("json", an_answer(rows=[], head={}, tail=dict))) == {"partitions": []}
+    assert json.loads(rendered("json", Answer(head={"topicId": "abc"}))) == {"topicId": "abc"}
+
+
+def test_lines_of_json_tell_what_each_is() -> None:
+    lines = [json.loads(line) for line in rendered("ndjson", an_answer()).splitlines()]
+    assert [line["type"] for line in lines] == ["partition", "partition", "summary"]
+    assert lines[-1] == {"type": "summary", "file": "x", "partitions_seen": 2}
+
+
+@pytest.mark.parametrize("form", ["table", "json", "ndjson"])
+def test_what_came_before_an_error_is_printed_whole(form: Form) -> None:
+    stream = io.StringIO()
+    with pytest.raises(FormatError):
+        Output(form, stream, is_terminal=False).write(an_answer(rows=damaged_rows()))
+    text = stream.getvalue()
+    if form == "json":
+        assert json.loads(text) == {"file": "x", "partitions": [{"topic": "payments", "offset": 7}],
+                                    "summary": {"partitions_seen": 2}}  # fmt: skip
+    else:
+        assert "payments" in text
+        assert "partitions_seen" in text
+
+
+def test_prose_is_for_tables_only() -> None:
+    assert rendered("table", an_answer(closing=lambda: ["2 in all"])).endswith("2 in all\n")
+    assert "2 in all" not in rendered("json", an_answer(closing=lambda: ["2 in all"]))
+
+
+def test_a_closed_pipe_is_not_taken_for_an_error_of_a_file() -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    with pytest.raises(OutputClosedError):
+        Output("json", Closed()).write(an_answer())
+
+
+def test_an_output_that_cannot_be_written_is_told_as_such() -> None:
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(ResnapError, match="cannot be printed: No space"):
+        Output("json", Full()).write(an_answer())
+
+
+def test_sizes_counts_durations_and_times_are_for_people() -> None:
+    assert [human_bytes(size) for size in (0, 1023, 1536, 5 << 40)] == ["0 B", "1023 B", "1.5 KiB", "5.0 TiB"]
+    assert human_count(1478) == "1,478"
+    assert [human_duration(s) for s in (0.26, 61, 7980, 90000)] == ["0.3 s", "1 m 1 s", "2 h 13 m", "1 d 1 h"]
+    assert instant(1_795_225_161_805) == "2026-11-21T01:39:21.805Z"
+    assert instant(2**62) == str(2**62)
+
+
+def test_a_value_becomes_a_record_in_camel_case() -> None:
+    meta = MetaProperties(version=1, node_id=2, cluster_id="c", directory_id=None)
+    assert record(meta) == {"version": 1, "nodeId": 2, "clusterId": "c", "directoryId": None}
+
+
+def test_progress_is_a_line_at_intervals_and_one_at_the_end() -> None:
+    clock, stream = FixedClock(0), io.StringIO()
+    with show_progress("replay", stream, clock, quiet=False, as_json=False) as progress:
+        progress.expect(3, 3 << 20)
+        progress.advance(1, 1 << 20)
+        assert stream.getvalue() == ""
+        clock.advance(int(LINE_INTERVAL_S * 1000))
+        progress.advance(1, 1 << 20)
+        progress.advance(1, 1 << 20)
+    assert stream.getvalue().splitlines() == [
+        "replay: 2/3 segments, 2.0 MiB/3.0 MiB, 10.0 s",
+        "replay: 3/3 segments, 3.0 MiB/3.0 MiB, 10.0 s",
+    ]
+
+
+def test_progress_beside_json_is_json() -> None:
+    stream = io.StringIO()
+    with show_progress("ship", stream, FixedClock(0), quiet=False, as_json=True) as progress:
+        progress.expect(1, 10)
+        progress.advance(1, 10)
+    assert json.loads(stream.getvalue()) == {
+        "progress": {"task": "ship", "segments": 1, "segmentsTotal": 1, "bytes": 10, "bytesTotal": 10, "elapsedMs": 0}
+    }
+
+
+def test_quiet_progress_says_nothing() -> None:
+    stream = _Terminal()
+    with show_progress("ship", stream, FixedClock(0), quiet=True, as_json=False) as progress:
+        assert isinstance(progress, SilentProgress)
+        progress.expect(1, 10)
+        progress.advance(1, 10)
+    assert stream.getvalue() == ""
+
+
+def test_nothing_to_do_makes_no_line() -> None:
+    stream = io.StringIO()
+    with show_progress("ship", stream, FixedClock(0), quiet=False, as_json=False) as progress:
+        assert isinstance(progress, LineProgress)
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_gets_a_bar_with_segments_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = _Terminal()
+    with show_progress("ship", stream, FixedClock(0), quiet=False, as_json=False) as progress:
+        assert isinstance(progress, BarProgress)
+        progress.expect(1000, 1 << 20)
+        progress.advance(1000, 1 << 20)
+    assert "1,000/1,000 segments" in stream.getvalue()
+    assert "1.0/1.0 MiB" in stream.getvalue()

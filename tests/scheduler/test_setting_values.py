@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.setting_values import MASK, duration_text, parse_as_of, parse_duration, shown, split_list
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7d", timedelta(days=7)),
+        ("36h", timedelta(hours=36)),
+        ("15m", timedelta(minutes=15)),
+        ("1d12h", timedelta(hours=36)),
+        ("1d 12h", timedelta(hours=36)),
+        ("250ms", timedelta(milliseconds=250)),
+        ("2w", timedelta(days=14)),
+    ],
+)
+def test_a_duration_is_numbers_with_units(text: str, expected: timedelta) -> None:
+    assert parse_duration(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "7 days", "-1h", "1.5h", "7d!", "999999999999w"])
+def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a duration"):
+        parse_duration(text)
+
+
+@given(st.integers(min_value=0, max_value=10**14))
+def test_a_duration_is_shown_as_it_is_read(milliseconds: int) -> None:
+    duration = timedelta(milliseconds=milliseconds)
+    assert parse_duration(duration_text(duration)) == duration
+
+
+def test_a_time_must_have_a_zone() -> None:
+    assert parse_as_of("2026-01-31T12:00:00Z") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert parse_as_of("2026-01-31T13:00:00+01:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert parse_as_of("roll") == "roll"
+    with pytest.raises(ValueError, match="with its zone"):
+        parse_as_of("2026-01-31T12:00:00")
+    with pytest.raises(ValueError, match="expected now, roll"):
+        parse_as_of("yesterday")
+
+
+def test_a_list_is_split_at_commas_and_keeps_no_empty_parts() -> None:
+    assert split_list("pay*, ,orders,") == ("pay*", "orders")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("https://me:pass@store:9000/x", f"https://{MASK}@store:9000/x"),
+        ("https://token@store/x", f"https://{MASK}@store/x"),
+        ("https://me:p@ss@store/x", f"https://{MASK}@store/x"),
+        ("https://store/x?X-Amz-Signature=abc&part=1", f"https://store/x?X-Amz-Signature={MASK}&part=1"),
+        ("me@example.org", "me@example.org"),
+    ],
+)
+def test_credentials_in_urls_are_masked(value: str, expected: str) -> None:
+    assert shown(value) == expected
+
+
+def test_entries_with_telling_names_are_masked() -> None:
+    conf = {"spark.hadoop.fs.s3a.secret.key": "abc", "fs.s3a.access.key": "def", "spark.cores.max": "2"}
+    assert shown(conf) == {
+        "spark.hadoop.fs.s3a.secret.key": MASK,
+        "fs.s3a.access.key": MASK,
+        "spark.cores.max": "2",
+    }

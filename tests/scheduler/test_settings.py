@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
+from scheduler import settings as settings_module
+from scheduler.cli.look import KIND_NAMES
+from scheduler.cli.options import ALL, COMMON
+from scheduler.file_kinds import Kind
+from scheduler.setting_layers import flag_of
+from scheduler.settings import SETTING_NAMES, Settings, display_name, load_settings
+from storage.errors import ConfigurationError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def loaded(
+    tmp_path: Path, flags: Mapping[str, object] | None = None, file: str | None = None, **environment: str
+) -> Settings:
+    if file is not None:
+        (tmp_path / "resnap.toml").write_text(file)
+    return load_settings(flags, environment=environment, directory=tmp_path)
+
+
+def server_properties(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "server.properties"
+    path.write_text(text)
+    return str(path)
+
+
+def test_flags_win_over_environment_over_file_over_server_properties_over_default(tmp_path: Path) -> None:
+    name = "producer_id_expiration_ms"
+    properties = server_properties(tmp_path, "producer.id.expiration.ms=4\n")
+    file = "producer.id.expiration.ms = 3"
+    layers: list[tuple[dict[str, object], dict[str, str], str]] = [
+        ({name: 1}, {"RESNAP_PRODUCER_ID_EXPIRATION_MS": "2"}, file),
+        ({}, {"RESNAP_PRODUCER_ID_EXPIRATION_MS": "2"}, file),
+        ({}, {}, file),
+        ({}, {}, ""),
+    ]
+    found = []
+    for flags, environment, text in layers:
+        settings = loaded(tmp_path, flags, text, RESNAP_SERVER_PROPERTIES=properties, **environment)
+        found.append((settings.producer_id_expiration_ms, settings.origin(name)))
+    assert found == [
+        (1, "flag --producer-id-expiration-ms"),
+        (2, "env RESNAP_PRODUCER_ID_EXPIRATION_MS"),
+        (3, f"file {tmp_path / 'resnap.toml'}"),
+        (4, f"server.properties {properties}"),
+    ]
+    default = loaded(tmp_path, file="")
+    assert (default.producer_id_expiration_ms, default.origin(name)) == (None, "default")
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "producer.id.expiration.check.interval.ms = 1000",
+        '"producer.id.expiration.check.interval.ms" = 1000',
+        "producer-id-expiration-check-interval-ms = 1000",
+        "producer_id_expiration_check_interval_ms = 1000",
+        "[resnap]\nproducer-id-expiration-check-interval-ms = 1000",
+        "resnap.producer-id-expiration-check-interval-ms = 1000",
+        "[producer.id.expiration]\ncheck.interval.ms = 1000\nms = 5",
+    ],
+)
+def test_a_file_may_spell_a_setting_as_kafka_does_or_as_the_flag_is_spelled(tmp_path: Path, spelling: str) -> None:
+    assert loaded(tmp_path, file=spelling).producer_id_expiration_check_interval_ms == 1000
+
+
+def test_a_file_may_use_tables(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, file='[s3]\nregion = "eu"\naddressing-style = "path"\n[spark]\nmaster = "local[2]"')
+    assert (settings.s3().region, settings.s3().addressing_style, settings.spark().master) == ("eu", "path", "local[2]")
+
+
+def test_spark_properties_of_all_layers_are_merged(tmp_path: Path) -> None:
+    file = '[spark.conf]\nspark.ui.enabled = true\n"spark.cores.max" = 4\nspark.x = "file"'
+    settings = loaded(
+        tmp_path, {"spark_conf": ["spark.x=flag", "spark.y=a=b"]}, file, RESNAP_SPARK_CONF='{"spark.x": "env"}'
+    )
+    assert settings.spark().conf == {
+        "spark.ui.enabled": "true",
+        "spark.cores.max": "4",
+        "spark.x": "flag",
+        "spark.y": "a=b",
+    }
+    assert settings.origin("spark_conf") == (
+        f"flag --spark-conf, env RESNAP_SPARK_CONF, file {tmp_path / 'resnap.toml'}"
+    )
+
+
+def test_paths_in_a_file_are_relative_to_the_file(tmp_path: Path) -> None:
+    server_properties(tmp_path, "transaction.max.timeout.ms=1\n")
+    settings = loaded(tmp_path, file='server-properties = "server.properties"\nlog.dirs = "a, /b"')
+    assert settings.transaction_max_timeout_ms == 1
+    assert settings.log_dirs == (tmp_path / "a", Path("/b"))
+
+
+def test_a_named_file_replaces_the_one_in_the_working_directory(tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text('output = "json"')
+    assert loaded(tmp_path, {"config": other}, 'engine = "local"').engine == "spark"
+    assert loaded(tmp_path, None, None, RESNAP_CONFIG=str(other)).output == "json"
+
+
+def test_lists_come_with_commas_from_the_environment(tmp_path: Path) -> None:
+    assert loaded(tmp_path, RESNAP_TOPIC="pay*,orders").topics == ("pay*", "orders")
+    assert loaded(tmp_path, RESNAP_TOPICS="pay*").topics == ("pay*",)
+    assert loaded(tmp_path, {"topics": ["a", "b"]}).topics == ("a", "b")
+
+
+def test_an_empty_variable_is_not_set_and_an_unknown_one_is_told(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, RESNAP_ENGINE="", RESNAP_TOPCIS="x", OTHER="y")
+    assert settings.engine == "spark"
+    assert settings.unknown_variables == ("RESNAP_TOPCIS",)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("RESNAP_ENGINE", "flink", "engine (env RESNAP_ENGINE): expected 'spark' or 'local', found 'flink'"),
+        ("RESNAP_PARALLELISM", "many", "parallelism (env RESNAP_PARALLELISM): expected a valid integer"),
+        ("RESNAP_PARALLELISM", "0", "expected greater than or equal to 1, found '0'"),
+        ("RESNAP_HIGH_WATERMARK", "-1", "expected greater than or equal to 0"),
+        ("RESNAP_PRODUCER_ID_EXPIRATION_MS", "7d", "producer.id.expiration.ms (env RESNAP_PRODUCER_ID_EXPIRATION_MS)"),
+        ("RESNAP_MAX_REACH_BACK", "7", "expected a duration such as 7d"),
+        ("RESNAP_AS_OF", "2026-01-31", "expected a time with its zone"),
+        ("RESNAP_SPARK_CONF", "spark.x", "spark-conf (env RESNAP_SPARK_CONF): expected KEY=VALUE"),
+        ("RESNAP_SPARK_CONF", "{", "spark-conf (env RESNAP_SPARK_CONF)"),
+    ],
+)
+def test_a_wrong_value_is_told_with_setting_origin_and_what_was_found(
+    tmp_path: Path, variable: str, value: str, expected: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, **{variable: value})
+    assert expected in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_wrong_flag_is_a_matter_of_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"as-of \(flag --as-of\)"):
+        loaded(tmp_path, {"as_of": "yesterday"})
+    with pytest.raises(UsageError, match=r"spark-conf \(flag --spark-conf\)"):
+        loaded(tmp_path, {"spark_conf": ["x"]})
+
+
+def test_a_refused_value_shows_no_credentials(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, RESNAP_ENGINE="https://me:secret@host")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("topcis = []", "there is no setting 'topcis'"),
+        ("= 3", "is no TOML"),
+        ('engine = "flink"', "resnap.toml"),
+        ("full = 17", "full (file "),
+    ],
+)
+def test_a_wrong_file_is_told_by_name(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, file=text)
+    assert expected in str(caught.value)
+    assert str(tmp_path / "resnap.toml") in str(caught.value)
+
+
+def test_a_misspelled_setting_gets_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, file="verify-crcs = true")
+    assert caught.value.hint == "did you mean verify-crc?"
+
+
+@pytest.mark.parametrize("name", ["config", "server_properties"])
+def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"nowhere: no such file or directory"):
+        loaded(tmp_path, {name: tmp_path / "nowhere"})
+
+
+def test_server_properties_are_read_as_kafka_writes_them(tmp_path: Path) -> None:
+    text = "# one\nlog.dirs = /data/1,/data/2\nlog.dir=/ignored\ntransactional.id.expiration.ms:172800000\n"
+    settings = loaded(tmp_path, {"server_properties": server_properties(tmp_path, text)})
+    assert settings.log_dirs == (Path("/data/1"), Path("/data/2"))
+    assert settings.transactional_id_expiration_ms == 172_800_000
+
+
+def test_server_properties_that_java_refuses_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"server\.properties: property escape"):
+        loaded(tmp_path, {"server_properties": server_properties(tmp_path, "log.dirs=\\u12")})
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, 604_800_000),
+        ({"producer_id_expiration_ms": 86_400_000}, 86_400_000),
+        ({"transactional_id_expiration_ms": 172_800_000}, 604_800_000),
+        ({"transactional_id_expiration_ms": 2_592_000_000}, 2_592_000_000),
+        ({"producer_id_expiration_ms": 1, "transactional_id_expiration_ms": 2_592_000_000}, 1),
+    ],
+)
+def test_an_unknown_expiration_is_taken_too_long_rather_than_too_short(values: dict[str, Any], expected: int) -> None:
+    settings = Settings(**values)
+    assert settings.expiration_ms == expected
+    is_known = "producer_id_expiration_ms" in values
+    assert (settings.expiration_note is None) == is_known
+
+
+def test_state_and_cache_follow_the_base_directories(tmp_path: Path) -> None:
+    assert loaded(tmp_path, HOME="/home/me").state_dir == Path("/home/me/.local/state/resnap")
+    assert loaded(tmp_path, HOME="/home/me", XDG_CACHE_HOME="/var/c").cache_dir == Path("/var/c/resnap")
+    assert loaded(tmp_path, HOME="/home/me", XDG_CACHE_HOME="not/absolute").cache_dir == Path("/home/me/.cache/resnap")
+    assert loaded(tmp_path, {}, 'state-dir = "here"', HOME="/home/me").state_dir == tmp_path / "here"
+
+
+def test_settings_are_frozen_and_refuse_what_they_do_not_know() -> None:
+    with pytest.raises(ValidationError):
+        Settings().engine = "local"  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        Settings(topcis=())
+
+
+def test_values_below_the_settings_are_plain() -> None:
+    settings = Settings(max_reach_back=timedelta(days=1))
+    assert settings.max_reach_back_ms == 86_400_000
+    assert settings.workers >= 1
+    assert Settings(parallelism=3).workers == 3
+
+
+def test_defaults_are_those_of_the_replay() -> None:
+    settings = Settings()
+    assert settings.expiration_ms == DEFAULT_EXPIRATION_MS
+    assert settings.producer_id_expiration_check_interval_ms == DEFAULT_CHECK_INTERVAL_MS
+    assert settings.transaction_max_timeout_ms == DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
+
+
+def test_every_flag_is_a_setting_and_is_spelled_like_it() -> None:
+    flags = {**ALL, **COMMON}
+    assert set(flags) <= set(SETTING_NAMES)
+    for name, annotation in flags.items():
+        spellings = annotation.__metadata__[0]
+        assert flag_of(name) in str((spellings.default, *(spellings.param_decls or ())))
+
+
+def test_kafkas_settings_are_shown_under_kafkas_names() -> None:
+    assert display_name("log_dirs") == "log.dirs"
+    assert display_name("producer_id_expiration_ms") == "producer.id.expiration.ms"
+    assert display_name("topics") == "topic"
+
+
+def test_kinds_that_the_command_offers_are_those_that_there_are() -> None:
+    assert set(get_args(KIND_NAMES)) == set(map(str, Kind))
+
+
+def test_only_the_settings_read_the_environment() -> None:
+    package = Path(settings_module.__file__).parent
+    readers = [
+        path.name for path in package.rglob("*.py") if "os.environ" in path.read_text() or "getenv" in path.read_text()
+    ]
+    assert readers == ["settings.py"]
