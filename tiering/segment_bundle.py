@@ -1,9 +1,9 @@
 """What is shipped for one segment: its log, its indexes, its leader epochs and the aligned snapshot, each with digests.
 
-A broker that reads from remote storage trusts these files blindly, so they are checked before they travel: indexes must
-be trimmed and sane, or are rebuilt from the batch headers as ``LogSegment.recover`` does; leader epochs come from the
-checkpoint, or from the headers where it is lost. The digests are of the bytes as they are read here. The segment must
-stand still meanwhile: a file that changed since the log directory was listed is left for the next run.
+A broker that reads from remote storage trusts these files blindly, so they are checked before they travel: the indexes
+by ``segment_indexes``; leader epochs come from the checkpoint, or from the batch headers where it is lost. The digests
+are of the bytes as they are read here. The segment must stand still meanwhile: a file that changed since the log
+directory was listed is left for the next run.
 
 Source: ``RemoteLogManager.copyLogSegment``, ``LogSegmentData``; KIP-405.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from replay.header_scan import ScanFacts, SegmentRange, read_headers
+from replay.header_scan import ScanFacts
 from storage.crc32c import crc32c
 from storage.errors import FormatError, LogDirError, in_file
 from storage.log.checkpoints import (
@@ -26,25 +26,14 @@ from storage.log.checkpoints import (
     segment_leader_epochs,
     write_leader_epochs,
 )
-from storage.log.indexes import (
-    OffsetIndexEntry,
-    TimeIndexEntry,
-    check_offset_index,
-    read_offset_index,
-    read_time_index,
-    read_transaction_index,
-    write_offset_index,
-    write_time_index,
-)
+from storage.log.partition_dir import LEADER_EPOCHS
 from storage.remote.manifest import ObjectKind
-from storage.source import open_reader
+from tiering.segment_indexes import load_indexes, read_batches
 
 if TYPE_CHECKING:
     from storage.log.partition_dir import PartitionDir, Segment
     from storage.remote.object_store import BodyOpener
 
-INDEX_INTERVAL_BYTES: Final = 4096
-"""``index.interval.bytes`` by default: how densely a rebuilt index is filled."""
 _BLOCK: Final = 1 << 20
 
 
@@ -81,11 +70,7 @@ class LeaderEpochsUnknownError(LogDirError):
     """Neither the checkpoint nor the batches tell the leader epochs of the segment."""
 
 
-class IndexUnusableError(LogDirError):
-    """An index is damaged and cannot be made anew from the segment alone."""
-
-
-def make_bundle(partition: PartitionDir, segment: Segment, snapshot: bytes) -> SegmentBundle:
+def make_bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes) -> SegmentBundle:
     """Read what belongs to the closed ``segment`` and return it, ready to be shipped.
 
     Raises:
@@ -94,39 +79,38 @@ def make_bundle(partition: PartitionDir, segment: Segment, snapshot: bytes) -> S
         LogDirError: a file cannot be read.
 
     """
+    try:
+        bundle = _bundle(epochs, segment, snapshot)
+    except (FormatError, LogDirError):
+        # A segment that was truncated, deleted or grew looks damaged; say what it is.
+        check_unchanged(segment)
+        raise
+    check_unchanged(segment)
+    return bundle
+
+
+def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes) -> SegmentBundle:
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end yet")
-    facts = _scan(segment)
-    epochs = leader_epochs(partition, segment)
-    clamped = segment_leader_epochs(epochs, segment.base_offset, segment.next_base_offset)
-    history = write_leader_epochs(leader_epochs_up_to(epochs, segment.next_base_offset))
-    index, timeindex, max_timestamp_ms = _indexes(segment)
+    known = epochs.up_to(segment)
+    indexes = load_indexes(segment)
+    _check_epochs(segment, known, indexes.facts)
     parts = [
         _file_part(ObjectKind.LOG, Path(segment.path)),
-        _bytes_part(ObjectKind.INDEX, index),
-        _bytes_part(ObjectKind.TIME_INDEX, timeindex),
-        *(_bytes_part(ObjectKind.TXN_INDEX, body) for body in _transaction_index(segment)),
-        _bytes_part(ObjectKind.LEADER_EPOCH_CHECKPOINT, history),
+        _bytes_part(ObjectKind.INDEX, indexes.offset),
+        _bytes_part(ObjectKind.TIME_INDEX, indexes.time),
+        *([] if indexes.transaction is None else [_bytes_part(ObjectKind.TXN_INDEX, indexes.transaction)]),
+        _bytes_part(ObjectKind.LEADER_EPOCH_CHECKPOINT, write_leader_epochs(known)),
         _bytes_part(ObjectKind.SNAPSHOT, snapshot),
     ]
-    check_unchanged(segment)
     return SegmentBundle(
         segment=segment,
         next_base_offset=segment.next_base_offset,
         parts=tuple(parts),
-        leader_epochs=tuple(clamped),
-        last_offset=facts.end_offset - 1,
-        max_timestamp_ms=max_timestamp_ms,
+        leader_epochs=segment_leader_epochs(known, segment.base_offset, segment.next_base_offset),
+        last_offset=indexes.facts.end_offset - 1,
+        max_timestamp_ms=indexes.max_timestamp_ms,
     )
-
-
-def _scan(segment: Segment) -> ScanFacts:
-    """Hop through the segment once: segments older than the window were not replayed, and may be damaged."""
-    facts = ScanFacts()
-    with open_reader(segment.path) as reader:
-        for _ in read_headers(reader, _whole(segment), facts):
-            pass
-    return facts
 
 
 def check_unchanged(segment: Segment) -> None:
@@ -144,27 +128,72 @@ def check_unchanged(segment: Segment) -> None:
         raise SegmentChangedError(f"{segment.path}: changed since the log directory was listed")
 
 
-def leader_epochs(partition: PartitionDir, segment: Segment) -> tuple[LeaderEpoch, ...]:
-    """Return the leader epochs up to the end of ``segment``, from the checkpoint or else from the batch headers.
+class EpochHistory:
+    """The leader epochs of one partition, from the checkpoint, or from the batch headers where that is lost.
+
+    Segments are asked for in offset order, so headers are read once however many segments there are.
+    """
+
+    def __init__(self, partition: PartitionDir) -> None:
+        self._log_start_offset = partition.log_start_offset
+        self._segments = partition.segments
+        self._checkpointed = _checkpointed(partition) if partition.has_leader_epochs else ()
+        self._found: list[LeaderEpoch] = []
+        self._read = 0
+        """How many of the segments ``_found`` comes from."""
+
+    def up_to(self, segment: Segment) -> tuple[LeaderEpoch, ...]:
+        """Return the leader epochs that begin below the end of the closed ``segment``, with all history.
+
+        A checkpoint begins at the log start, which may lie inside the segment.
+
+        Raises:
+            LeaderEpochsUnknownError: none is known where the segment, or the log in it, starts.
+            FormatError, LogDirError: the headers are needed, and cannot be read.
+
+        """
+        end_offset = segment.base_offset + 1 if segment.next_base_offset is None else segment.next_base_offset
+        epochs = leader_epochs_up_to(self._checkpointed or self._from_headers(segment), end_offset)
+        start = max(segment.base_offset, self._log_start_offset)
+        if not epochs or epochs[0].start_offset > start:
+            since = f"known from offset {epochs[0].start_offset} on" if epochs else "none is known"
+            raise LeaderEpochsUnknownError(
+                f"{segment.path}: no leader epoch at offset {start}: {since}",
+                hint="written before 0.11, or with an older message format: no broker can tier it;"
+                " retention will take it",
+            )
+        return epochs
+
+    def _from_headers(self, last: Segment) -> list[LeaderEpoch]:
+        """Do as recovery does: an epoch begins where a batch has a higher one than all before."""
+        while self._read < len(self._segments) and self._segments[self._read].base_offset <= last.base_offset:
+            newest = self._found[-1].epoch if self._found else -1
+            seen = _header_epochs(self._segments[self._read])
+            self._found += [entry for entry in seen if entry.epoch > newest]
+            self._read += 1
+        return self._found
+
+
+def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], seen: ScanFacts) -> None:
+    """Make sure that batches were written in the epochs that ``known`` says: a crash leaves an older checkpoint.
 
     Raises:
-        LeaderEpochsUnknownError: none is known at the start of the segment.
+        LeaderEpochsUnknownError: they were not.
 
     """
-    epochs = _checkpointed(partition) if partition.has_leader_epochs else ()
-    if not epochs:
-        epochs = _from_headers(partition, segment)
-    if not epochs or epochs[0].start_offset > segment.base_offset:
-        since = f"known from offset {epochs[0].start_offset} on" if epochs else "none is known"
-        raise LeaderEpochsUnknownError(
-            f"no leader epoch at offset {segment.base_offset}: {since}",
-            hint="written before 0.11, or with an older message format: no broker can tier it; retention will take it",
-        )
-    return epochs
+    for epoch, offset in seen.leader_epochs:
+        said = max((entry.epoch for entry in known if entry.start_offset <= offset), default=None)
+        if said is not None and said != epoch:
+            raise LeaderEpochsUnknownError(
+                f"{segment.path}: at offset {offset} a batch is of leader epoch {epoch}, {LEADER_EPOCHS} says {said}",
+                hint="if the broker is stopped, start it once, which mends its checkpoints;"
+                " else take the partition from the log dir of another replica",
+            )
 
 
 def _checkpointed(partition: PartitionDir) -> tuple[LeaderEpoch, ...]:
-    path = partition.path / "leader-epoch-checkpoint"
+    """Return what the checkpoint says; nothing, where it is damaged."""
+    path = partition.path / LEADER_EPOCHS
     try:
         with in_file(path):
             return read_leader_epochs(path.read_bytes())
@@ -172,75 +201,16 @@ def _checkpointed(partition: PartitionDir) -> tuple[LeaderEpoch, ...]:
         return ()
 
 
-def _from_headers(partition: PartitionDir, last: Segment) -> tuple[LeaderEpoch, ...]:
-    """Do as recovery does: an epoch begins where a batch has a higher one than all before."""
-    found: list[LeaderEpoch] = []
-    for segment in partition.segments:
-        if segment.base_offset > last.base_offset:
-            break
-        newest = found[-1].epoch if found else -1
-        found += [LeaderEpoch(epoch, offset) for epoch, offset in _scan(segment).leader_epochs if epoch > newest]
-    return tuple(found)
-
-
-def _whole(segment: Segment) -> SegmentRange:
-    return SegmentRange(
-        locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
-    )
-
-
-def _indexes(segment: Segment) -> tuple[bytes, bytes, int]:
-    """Return the offset index, the time index and the largest timestamp, made anew where a file is missing or unfit."""
+def _header_epochs(segment: Segment) -> list[LeaderEpoch]:
+    """Return each leader epoch that a batch of ``segment`` is the first to have; none, if retention has taken it."""
+    facts = ScanFacts()
     try:
-        offsets = read_offset_index(segment.sibling("index").read_bytes())
-        check_offset_index(offsets, segment.size_bytes)
-        times = read_time_index(segment.sibling("timeindex").read_bytes())
-    except (FormatError, OSError):
-        offsets, times = rebuild_indexes(segment)
-    largest = times[-1].timestamp if times else segment.mtime_ns // 1_000_000
-    return write_offset_index(offsets), write_time_index(times), largest
-
-
-def rebuild_indexes(
-    segment: Segment, interval_bytes: int = INDEX_INTERVAL_BYTES
-) -> tuple[list[OffsetIndexEntry], list[TimeIndexEntry]]:
-    """Return both indexes as recovery would write them: an entry each time ``interval_bytes`` have gone by."""
-    offsets: list[OffsetIndexEntry] = []
-    times: list[TimeIndexEntry] = []
-    since, largest, largest_at, last = 0, -1, 0, -1
-    with open_reader(segment.path) as reader:
-        for headers, positions in read_headers(reader, _whole(segment), ScanFacts()):
-            for header, position in zip(headers, positions.tolist(), strict=True):
-                last = int(header["base_offset"]) + int(header["last_offset_delta"]) - segment.base_offset
-                if header["max_timestamp"] > largest:
-                    largest, largest_at = int(header["max_timestamp"]), last
-                if since > interval_bytes:
-                    offsets.append(OffsetIndexEntry(last, position))
-                    _append_time(times, largest, largest_at)
-                    since = 0
-                since += int(header["batch_length"]) + 12
-    _append_time(times, largest, largest_at)
-    return offsets, times
-
-
-def _append_time(times: list[TimeIndexEntry], timestamp: int, relative_offset: int) -> None:
-    if timestamp >= 0 and (not times or timestamp > times[-1].timestamp):
-        times.append(TimeIndexEntry(timestamp, relative_offset))
-
-
-def _transaction_index(segment: Segment) -> list[bytes]:
-    """Return the transaction index as a list of none or one; an empty one is not shipped, since absent means empty."""
-    path = segment.sibling("txnindex")
-    try:
-        body = path.read_bytes()
-        with in_file(path):
-            aborted = read_transaction_index(body)
-    except FileNotFoundError:
-        return []
-    except FormatError as error:
-        # Never advise to delete it: a broker that then recovers the segment deletes the snapshots above it.
-        raise IndexUnusableError(str(error), hint="take the partition from the log dir of another replica") from error
-    return [body] if aborted else []
+        for _ in read_batches(segment, facts):
+            pass
+    except LogDirError:
+        if Path(segment.path).exists():
+            raise
+    return [LeaderEpoch(epoch, offset) for epoch, offset in facts.leader_epochs]
 
 
 def _file_part(kind: ObjectKind, path: Path) -> BundlePart:

@@ -13,19 +13,20 @@ from storage.errors import FormatError, LogDirError, StoreError, VerificationErr
 from tiering.eligibility import Eligibility, after_replay, refuse
 from tiering.refusal import Reason
 from tiering.segment_bundle import (
-    IndexUnusableError,
+    EpochHistory,
     LeaderEpochsUnknownError,
     SegmentBundle,
     SegmentChangedError,
     make_bundle,
 )
+from tiering.segment_indexes import IndexUnusableError
 from tiering.snapshot_choice import ChosenSnapshot, choose_snapshot
 from tiering.uploader import ship
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from replay.rebuild import PartitionResult
+    from replay.rebuild import BoundaryResult, PartitionResult
     from replay.window import ReplayRules
     from storage.errors import ResnapError
     from storage.log.names import TopicPartition
@@ -83,9 +84,12 @@ class Shipper:
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
         self.expect(len(eligibility.eligible), sum(segment.size_bytes for segment in eligibility.eligible))
         refusals: list[Refusal] = []
+        epochs = EpochHistory(candidates.inventory.partition)
+        rebuilt = {boundary.boundary.offset: boundary for boundary in result.boundaries}
         for segment in eligibility.eligible:
+            at_end = rebuilt[_end(segment)]
             try:
-                shipment.shipped.append(self._ship_segment(provenance, candidates, segment, result))
+                shipment.shipped.append(self._ship_segment(provenance, epochs, segment, at_end))
             except (FormatError, LogDirError) as error:
                 refusals.append(_refusal(segment, error))
             except (StoreError, VerificationError) as error:
@@ -95,11 +99,10 @@ class Shipper:
         return shipment
 
     def _ship_segment(
-        self, provenance: Provenance, candidates: Candidates, segment: Segment, result: PartitionResult
+        self, provenance: Provenance, epochs: EpochHistory, segment: Segment, at_end: BoundaryResult
     ) -> Shipped:
-        at_end = next(found for found in result.boundaries if found.boundary.offset == segment.next_base_offset)
         chosen = choose_snapshot(provenance.topic_partition, at_end, self.rules, self.staged)
-        bundle = make_bundle(candidates.inventory.partition, segment, chosen.body)
+        bundle = make_bundle(epochs, segment, chosen.body)
         named = ship(
             self.store,
             provenance,
@@ -109,6 +112,12 @@ class Shipper:
         )
         self.progress(1, segment.size_bytes)
         return _shipped(bundle, chosen, named.manifest_key)
+
+
+def _end(segment: Segment) -> int:
+    if segment.next_base_offset is None:
+        raise AssertionError("the active segment is never eligible")
+    return segment.next_base_offset
 
 
 def _shipped(bundle: SegmentBundle, chosen: ChosenSnapshot, manifest_key: str) -> Shipped:
