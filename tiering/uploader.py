@@ -14,8 +14,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage.crc32c import crc32c
-from storage.errors import LogDirError, ObjectExistsError, ObjectNotFoundError, VerificationError, in_file
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, manifest_prefix, object_key, parse_key, segment_id
+from storage.errors import (
+    FormatError,
+    LogDirError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    VerificationError,
+    in_file,
+)
+from storage.remote.layouts.flat import (
+    MANIFEST_EXTENSION,
+    UNKNOWN,
+    key_part,
+    manifest_prefix,
+    object_key,
+    parse_key,
+    segment_id,
+)
 from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
 from tiering.segment_bundle import check_unchanged
 
@@ -62,28 +77,57 @@ class ShippedTopic:
             if parsed is not None and parsed.extension == MANIFEST_EXTENSION:
                 self._manifests.setdefault((parsed.partition, parsed.base_offset), []).append(key)
 
-    def find(self, partition: int, base_offset: int) -> ShippedSegment | None:
-        """Return the segment at ``base_offset`` if it is shipped; each object of it must be listed with its length.
+    def find(self, partition: int, base_offset: int, *, topic_id: str | None = None) -> ShippedSegment | None:
+        """Return the segment at ``base_offset`` if it is shipped; each object of it must be there with its length.
+
+        What was shipped of a topic whose id was not known then counts; that of another id is of another topic, which
+        had the same name before it was deleted. Without ``topic_id`` all count.
 
         Raises:
             VerificationError: an object that the manifest names is missing or of another length.
             FormatError: the manifest is damaged.
+            StoreError: the store failed.
 
         """
-        keys = self._manifests.get((partition, base_offset))
-        if not keys:
-            return None
-        with in_file(keys[0]):
-            manifest = read_manifest(self._store.get(keys[0]))
+        problem: FormatError | VerificationError | None = None
+        for key in self._manifests.get((partition, base_offset), ()):
+            if not _may_be_of(key, topic_id):
+                continue
+            try:
+                return self._check(key)
+            except (FormatError, VerificationError) as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return None
+
+    def _check(self, key: str) -> ShippedSegment:
+        with in_file(key):
+            manifest = read_manifest(self._store.get(key))
         for entry in manifest.objects:
-            if self._sizes.get(entry.key) != entry.size_bytes:
+            found = self._size(entry.key)
+            if found != entry.size_bytes:
                 raise VerificationError(
-                    f"{keys[0]}: names {entry.key} of {entry.size_bytes} bytes, found {self._sizes.get(entry.key)}",
+                    f"{key}: names {entry.key} of {entry.size_bytes} bytes, found {found}",
                     hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
                 )
         return ShippedSegment(
-            base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=keys[0]
+            base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=key
         )
+
+    def _size(self, key: str) -> int | None:
+        """Return the length of an object; asked for, where another run wrote it while the topic was being listed."""
+        if key not in self._sizes:
+            try:
+                self._sizes[key] = self._store.head(key).size_bytes
+            except ObjectNotFoundError:
+                return None
+        return self._sizes[key]
+
+
+def _may_be_of(key: str, topic_id: str | None) -> bool:
+    parsed = parse_key(key)
+    return topic_id is None or parsed is None or parsed.topic_id in {key_part(topic_id), UNKNOWN}
 
 
 def ship(
@@ -122,6 +166,7 @@ def _put(store: ObjectStore, key: str, part: BundlePart, bundle: SegmentBundle) 
     try:
         store.put_stream(key, part.open_body, size_bytes=part.size_bytes, crc32c=part.crc32c)
     except OSError as error:
+        check_unchanged(bundle.segment)
         raise LogDirError(f"{bundle.segment.path}: cannot be read: {error.strerror}", hint="check the disk") from error
     except VerificationError:
         # The body was not what it had been a moment ago: say so, if it is the segment that changed.
@@ -154,17 +199,36 @@ def verify_object(store: ObjectStore, key: str, *, size_bytes: int, checksum: in
 def _put_manifest(store: ObjectStore, key: str, manifest: Manifest) -> None:
     """Check that every object is still there, then make the segment visible."""
     for entry in manifest.objects:
-        if store.head(entry.key).size_bytes != entry.size_bytes:
-            raise VerificationError(f"{entry.key}: its length changed after it was verified", hint="run again")
+        if _length(store, entry.key) != entry.size_bytes:
+            raise VerificationError(f"{entry.key}: gone or changed after it was verified", hint="run again")
     body = write_manifest(manifest)
     try:
         store.put(key, body, if_absent=True)
     except ObjectExistsError:
-        # Another run, or our own attempt whose answer was lost: the key comes from the content, so it names the same.
-        with in_file(key):
-            read_manifest(store.get(key))
+        # Another run, or our own attempt whose answer was lost: the key comes from the content.
+        _check_same(store, key, manifest)
         return
     verify_object(store, key, size_bytes=len(body), checksum=crc32c(body))
+
+
+def _length(store: ObjectStore, key: str) -> int | None:
+    try:
+        return store.head(key).size_bytes
+    except ObjectNotFoundError:
+        return None
+
+
+def _check_same(store: ObjectStore, key: str, manifest: Manifest) -> None:
+    """Make sure that the manifest at ``key`` names what ``manifest`` names; of when it was made it may differ."""
+    hint = "look at it with `resnap inspect`; delete it to have the segment shipped anew"
+    try:
+        with in_file(key):
+            found = read_manifest(store.get(key))
+    except FormatError as error:
+        # Of the store's bytes, not of the log's: the segment is sound.
+        raise VerificationError(str(error), hint=hint) from error
+    if found.objects != manifest.objects:
+        raise VerificationError(f"{key}: names other objects than those its key comes from", hint=hint)
 
 
 def _segment_id(provenance: Provenance, bundle: SegmentBundle) -> UUID:
