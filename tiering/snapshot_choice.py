@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from replay.comparison import Verdict
 from replay.plan import Coverage
 from replay.staging import digest_of, snapshot_key
-from storage.errors import VerificationError, in_file
-from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from storage.errors import FormatError, VerificationError
+from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from storage.remote.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
 
 if TYPE_CHECKING:
     from replay.rebuild import BoundaryResult
     from replay.window import ReplayRules
     from storage.log.names import TopicPartition
+    from storage.log.producer_snapshot import ProducerEntry
     from storage.remote.object_store import ObjectStore
 
 
@@ -37,21 +38,33 @@ def choose_snapshot(
 ) -> ChosenSnapshot:
     """Return the snapshot for the boundary of ``result``, which was rebuilt.
 
+    A live broker may have deleted or replaced its own since it was compared; the rebuilt one is then as good.
+
     Raises:
         VerificationError: what is staged is not what was written there.
-        FormatError, OSError: the broker's own file has changed since it was compared.
+        StoreError: it cannot be read.
 
     """
-    path = result.boundary.existing
-    if path is not None and result.comparison is not None and result.comparison.verdict is Verdict.PROVEN:
-        with in_file(path):
-            entries = read_snapshot(Path(path).read_bytes())
-        how = SnapshotHow.PROVEN if result.boundary.coverage is Coverage.WINDOW else SnapshotHow.KEPT
-        return ChosenSnapshot(body=snapshot_bytes(entries.values()), origin=_origin(result, rules, how, len(entries)))
-    how = SnapshotHow.REGENERATED if result.boundary.coverage is Coverage.WINDOW else SnapshotHow.BEYOND_WINDOW
+    in_window = result.boundary.coverage is Coverage.WINDOW
+    own = _proven(result)
+    if own is not None:
+        how = SnapshotHow.PROVEN if in_window else SnapshotHow.KEPT
+        return ChosenSnapshot(body=snapshot_bytes(own.values()), origin=_origin(result, rules, how, len(own)))
+    how = SnapshotHow.REGENERATED if in_window else SnapshotHow.BEYOND_WINDOW
     return ChosenSnapshot(
         body=_staged(topic_partition, result, staged), origin=_origin(result, rules, how, result.entries)
     )
+
+
+def _proven(result: BoundaryResult) -> dict[int, ProducerEntry] | None:
+    """Return the broker's own entries if the replay has proven them and they can still be read."""
+    path = result.boundary.existing
+    if path is None or result.comparison is None or result.comparison.verdict is not Verdict.PROVEN:
+        return None
+    try:
+        return load_snapshot(Path(path))
+    except (FormatError, OSError):
+        return None
 
 
 def _staged(topic_partition: TopicPartition, result: BoundaryResult, staged: ObjectStore) -> bytes:
