@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from replay.evidence import Evidence, load_evidence, segment_spans
 from replay.plan import PartitionPlan, plan_partition
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from storage.log.log_dir import PartitionDir
 
 SAVED_PLAN_VERSION: Final = 1
+_T = TypeVar("_T")
 
 
 def lost_boundaries(inventory: PartitionInventory) -> tuple[int, ...]:
@@ -158,29 +159,53 @@ def read_saved_plan(text: str) -> SavedPlan:
         if content["version"] != SAVED_PLAN_VERSION:
             raise FormatError("version of the saved plan", position=0, expected=SAVED_PLAN_VERSION,
                               found=content["version"])  # fmt: skip
-        keys = [TopicPartition(str(item["topic"]), int(item["partition"])) for item in content["partitions"]]
+        partitions = _partitions(content["partitions"])
         return SavedPlan(
-            sources=tuple(map(str, content["sources"])),
+            sources=tuple(_typed(str, source) for source in _typed(list, content["sources"])),
             rules=_rules(content["rules"]),
-            boundaries={
-                key: tuple(map(int, item["boundaries"])) for key, item in zip(keys, content["partitions"], strict=True)
-            },
-            fingerprints={
-                key: str(item["segmentsSha256"]) for key, item in zip(keys, content["partitions"], strict=True)
-            },
+            boundaries={key: offsets for key, offsets, _ in partitions},
+            fingerprints={key: digest for key, _, digest in partitions},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        found = f"{type(error).__name__}: {error}"
         hint = "plans are made by `resnap plan --save FILE`"
-        raise FormatError("saved plan", position=0, expected="the JSON of a plan", found=error, hint=hint) from error
+        raise FormatError("saved plan", position=0, expected="the JSON of a plan", found=found, hint=hint) from error
+
+
+def _partitions(items: object) -> list[tuple[TopicPartition, tuple[int, ...], str]]:
+    found = [_partition(item) for item in _typed(list, items)]
+    if len({key for key, _, _ in found}) != len(found):
+        raise ValueError("a partition comes twice")
+    return found
+
+
+def _partition(item: dict[str, Any]) -> tuple[TopicPartition, tuple[int, ...], str]:
+    topic, number = _typed(str, item["topic"]), _typed(int, item["partition"])
+    offsets = tuple(_typed(int, offset) for offset in _typed(list, item["boundaries"]))
+    return TopicPartition(topic, number), offsets, _typed(str, item["segmentsSha256"])
 
 
 def _rules(values: dict[str, Any]) -> ReplayRules:
-    history = values["history"]
+    as_of = values["as_of"]
+    history, max_reach_back_ms = values["history"], values["max_reach_back_ms"]
     return ReplayRules(
-        as_of=AsOf(**values["as_of"]),
-        expiry=Expiry(*values["expiry"]),
-        history=None if history is None else Expiry(*history),
-        transaction_max_timeout_ms=int(values["transaction_max_timeout_ms"]),
-        max_reach_back_ms=values["max_reach_back_ms"],
-        full=bool(values["full"]),
+        as_of=AsOf(now_ms=_typed(int, as_of["now_ms"]), roll=_typed(bool, as_of["roll"])),
+        expiry=_expiry(values["expiry"]),
+        history=None if history is None else _expiry(history),
+        transaction_max_timeout_ms=_typed(int, values["transaction_max_timeout_ms"]),
+        max_reach_back_ms=None if max_reach_back_ms is None else _typed(int, max_reach_back_ms),
+        full=_typed(bool, values["full"]),
+        verify_crc=_typed(bool, values["verify_crc"]),
     )
+
+
+def _expiry(values: object) -> Expiry:
+    expiration_ms, check_interval_ms = _typed(list, values)
+    return Expiry(_typed(int, expiration_ms), _typed(int, check_interval_ms))
+
+
+def _typed(kind: type[_T], value: object) -> _T:
+    """Return ``value`` if it is of just this type: JSON's true is no number, and its 1.0 no offset."""
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
+    return value
