@@ -90,7 +90,7 @@ def _tier_sum(totals: dict[str, int]) -> list[str]:
 def answer_store(run: Invocation, service: "Service", url: str) -> None:
     """Print what reading a store back showed; every difference is an error."""
     from scheduler.reports import verified_row  # noqa: PLC0415
-    from storage.errors import VerificationError  # noqa: PLC0415
+    from storage.errors import UsageError, VerificationError  # noqa: PLC0415
     from storage.remote.urls import open_store  # noqa: PLC0415
 
     totals = {"segments": 0, "bytes": 0, "different": 0}
@@ -119,6 +119,8 @@ def answer_store(run: Invocation, service: "Service", url: str) -> None:
                 closing=lambda: [_store_sum(totals)],
             )
         )
+    if not totals["segments"]:
+        run.error(UsageError(f"{url} holds no shipped segment", hint="give the URL that `resnap tier --to` was given"))
 
 
 def _store_sum(totals: dict[str, int]) -> str:
