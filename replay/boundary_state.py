@@ -134,7 +134,7 @@ def _doubts(rows: Array, plan: PartitionPlan, run: Run) -> tuple[BoolArray, Bool
         nothing = np.zeros(len(rows), dtype=bool)
         cut_by_retention = plan.segments[0].base_offset > 0
         return (marker_first if cut_by_retention else nothing), nothing, nothing
-    with_past = rows["first_timestamp"] - plan.rules.silence_ms < run.seen_since_ms
+    with_past = rows["first_timestamp"] < run.seen_since_ms + plan.rules.silence_ms
     starts_at_zero = rows["first_sequence"] == 0
     return (
         marker_first & with_past,

@@ -116,7 +116,8 @@ def plan_partition(
     segments = tuple(segments)
     evidence = evidence or Evidence()
     boundaries = _boundaries(segments, set(wanted), rules, evidence, existing or {})
-    runs, idle = _runs(segments, boundaries, rules, to_end=to_end)
+    read_for = high_watermark if to_end else None
+    runs, idle = _runs(segments, boundaries, rules, to_end=to_end, high_watermark=read_for)
     return PartitionPlan(
         topic_partition=topic_partition,
         segments=segments,
@@ -157,22 +158,27 @@ def _boundaries(
 
 
 def _runs(
-    segments: tuple[SegmentSpan, ...], boundaries: list[Boundary], rules: ReplayRules, *, to_end: bool
+    segments: tuple[SegmentSpan, ...],
+    boundaries: list[Boundary],
+    rules: ReplayRules,
+    *,
+    to_end: bool,
+    high_watermark: int | None,
 ) -> tuple[tuple[Run, ...], tuple[Boundary, ...]]:
     """Cover the boundaries by runs; also return those that need none."""
     full = [boundary for boundary in boundaries if boundary.coverage is Coverage.WINDOW]
     older = [boundary for boundary in boundaries if boundary.coverage is Coverage.BEYOND_WINDOW]
-    window = None
-    if (full or to_end) and segments:
-        cut_ms = _cut_ms(full, rules)
-        start = 0 if rules.full else min(window_start(segments, cut_ms), len(segments) - 1)
-        start = _reach_for_transactions(segments, start, full, rules)
-        # Under `roll`, the segment above a boundary tells how late it can have been rolled.
-        above = 2 if rules.as_of.roll else 1
-        end = len(segments) if to_end else min(full[-1].segment_index + above, len(segments))
-        window = _starting_at(Run(start=start, end=end, seen_since_ms=cut_ms), start)
     stretches = [stretch for boundary in older if (stretch := _spanning_stretch(segments, boundary))]
-    return _place(_merge(stretches, window), boundaries)
+    if not ((full or to_end) and segments):
+        return _place([_stretch(*ends) for ends in _merge(stretches)], boundaries)
+    cut_ms = _cut_ms(full, rules)
+    earliest = _earliest_start(segments, cut_ms, rules)
+    start = 0 if rules.full else min(window_start(segments, cut_ms), len(segments) - 1)
+    start = min(start, max(earliest, _begun_in(segments, full)), _start_for(segments, high_watermark, rules))
+    # Under `roll`, the segment above a boundary tells how late it can have been rolled.
+    above = 2 if rules.as_of.roll else 1
+    end = len(segments) if to_end else min(full[-1].segment_index + above, len(segments))
+    return _place(_with_window(segments, stretches, (start, end), earliest), boundaries)
 
 
 def _cut_ms(full: list[Boundary], rules: ReplayRules) -> int:
@@ -180,14 +186,10 @@ def _cut_ms(full: list[Boundary], rules: ReplayRules) -> int:
     return rules.kept_after_ms(as_of_ms if rules.as_of.roll else rules.as_of.now_ms) - rules.transaction_reach_ms
 
 
-def _reach_for_transactions(
-    segments: tuple[SegmentSpan, ...], start: int, full: list[Boundary], rules: ReplayRules
-) -> int:
-    """Start early enough for the transactions that are known to be open at the first boundary made in full."""
+def _begun_in(segments: tuple[SegmentSpan, ...], full: list[Boundary]) -> int:
+    """Return the index of the segment where the transactions begin that are open at the first boundary made in full."""
     begun = _begun_at(full[0]) if full else None
-    if begun is not None and segment_at(segments, begun) < start:
-        return max(segment_at(segments, begun), earliest_start(segments, rules))
-    return start
+    return len(segments) if begun is None else segment_at(segments, begun)
 
 
 def _begun_at(boundary: Boundary) -> int | None:
@@ -196,12 +198,20 @@ def _begun_at(boundary: Boundary) -> int | None:
     return min((first for pid, first in known.spanning.items() if pid not in known.standing), default=None)
 
 
-def earliest_start(segments: Sequence[SegmentSpan], rules: ReplayRules) -> int:
-    """Return the index of the first segment that ``max_reach_back_ms`` lets a run begin at."""
+def _start_for(segments: tuple[SegmentSpan, ...], high_watermark: int | None, rules: ReplayRules) -> int:
+    """Return the index of the first segment in which a transaction open at ``high_watermark`` can have begun."""
+    if high_watermark is None:
+        return len(segments)
+    index = segment_at(segments, high_watermark)
+    before = segments[index - 1].largest_timestamp_ms if index else None
+    return min(index, window_start(segments, (before or 0) - rules.transaction_reach_ms))
+
+
+def _earliest_start(segments: Sequence[SegmentSpan], cut_ms: int, rules: ReplayRules) -> int:
+    """Return the index of the first segment that a window planned for ``cut_ms`` may reach back to."""
     if rules.max_reach_back_ms is None:
         return 0
-    cut_ms = rules.kept_after_ms(rules.as_of.now_ms) - rules.transaction_reach_ms - rules.max_reach_back_ms
-    return min(window_start(segments, cut_ms), len(segments) - 1)
+    return min(window_start(segments, cut_ms - rules.max_reach_back_ms), len(segments) - 1)
 
 
 def segment_at(segments: Sequence[SegmentSpan], offset: int) -> int:
@@ -209,30 +219,43 @@ def segment_at(segments: Sequence[SegmentSpan], offset: int) -> int:
     return max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
 
 
-def _spanning_stretch(segments: tuple[SegmentSpan, ...], boundary: Boundary) -> Run | None:
+def _spanning_stretch(segments: tuple[SegmentSpan, ...], boundary: Boundary) -> tuple[int, int] | None:
     begun = _begun_at(boundary)
     if begun is None:
         return None
-    return Run(start=segment_at(segments, begun), end=boundary.segment_index + 1, last_chance=True)
+    return segment_at(segments, begun), boundary.segment_index + 1
 
 
-def _merge(stretches: list[Run], window: Run | None) -> list[Run]:
-    """Join runs that overlap; the window, whose end is the largest, swallows what reaches into it."""
-    merged: list[Run] = []
-    for run in sorted([*stretches, *([window] if window else [])], key=lambda run: (run.start, run.end)):
-        if merged and run.start < merged[-1].end:
-            last = merged.pop()
-            longer = replace(run if run is window else last, end=max(last.end, run.end))
-            merged.append(_starting_at(longer, last.start))
+def _merge(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join the stretches [start, end) that overlap."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(stretches):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            merged.append(run)
+            merged.append((start, end))
     return merged
 
 
-def _starting_at(run: Run, start: int) -> Run:
-    if start == 0:
-        return replace(run, start=0, seen_since_ms=None, last_chance=True)
-    return replace(run, start=start)
+def _stretch(start: int, end: int) -> Run:
+    return Run(start=start, end=end, last_chance=True)
+
+
+def _with_window(
+    segments: Sequence[SegmentSpan], stretches: Iterable[tuple[int, int]], window: tuple[int, int], earliest: int
+) -> list[Run]:
+    """Return the runs for ``stretches`` and ``window``, whose end is the largest, so that it becomes the last run.
+
+    What lies below the window's start tells since when it has seen everything.
+    """
+    *others, (start, end) = _merge([*stretches, window])
+    unread = (_newest_ms(segment) for segment in segments[:start])
+    last = Run(start=start, end=end, seen_since_ms=max(unread, default=None), last_chance=start <= earliest)
+    return [*(_stretch(*ends) for ends in others), last]
+
+
+def _newest_ms(segment: SegmentSpan) -> int:
+    return segment.mtime_ms if segment.largest_timestamp_ms is None else segment.largest_timestamp_ms
 
 
 def _with_boundaries(run: Run, boundaries: Sequence[Boundary]) -> Run:
@@ -250,17 +273,16 @@ def _place(runs: Sequence[Run], boundaries: Sequence[Boundary]) -> tuple[tuple[R
 def reach_back(plan: PartitionPlan, first_seen_ms: int) -> PartitionPlan:
     """Return ``plan`` with a window that also covers the past of a producer first seen at ``first_seen_ms``.
 
-    Where no more may be read, the window stays and becomes the last chance. It must not be that already.
+    The window must not be the last chance already: it becomes that where no more may be read.
     """
     *others, window = plan.runs
     if window.last_chance:
         raise AssertionError("a run that was the last chance has nothing left unexplained")
-    cut_ms = first_seen_ms - plan.rules.silence_ms
-    start = min(window_start(plan.segments, cut_ms), window.start - 1)
-    start = max(start, earliest_start(plan.segments, plan.rules))
+    full = [boundary for boundary in plan.boundaries if boundary.coverage is Coverage.WINDOW]
+    earliest = _earliest_start(plan.segments, _cut_ms(full, plan.rules), plan.rules)
+    start = max(window_start(plan.segments, first_seen_ms - plan.rules.silence_ms), earliest)
     if start >= window.start:
-        return replace(plan, runs=(*others, replace(window, last_chance=True)))
-    seen_since_ms = cut_ms if window.seen_since_ms is None else min(cut_ms, window.seen_since_ms)
-    longer = _starting_at(replace(window, seen_since_ms=seen_since_ms), start)
-    runs, idle = _place(_merge(others, longer), plan.boundaries)
+        raise AssertionError("what was left out is too old to explain anything")
+    stretches = [(run.start, run.end) for run in others]
+    runs, idle = _place(_with_window(plan.segments, stretches, (start, window.end), earliest), plan.boundaries)
     return replace(plan, runs=runs, idle=idle)
