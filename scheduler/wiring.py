@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from replay.producer_state import Expiry
@@ -11,6 +10,7 @@ from scheduler.engines import Engine
 from scheduler.service import Service
 from scheduler.settings import process_environment
 from scheduler.sources import Scope
+from scheduler.version import resnap_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ def service_of(settings: Settings, clock: Clock, rules: ReplayRules | None = Non
             kind=settings.engine, spark=settings.spark(), environment=process_environment(), s3=settings.s3()
         ),
         clock=clock,
-        version=version("resnap"),
+        version=resnap_version(),
     )
 
 
