@@ -165,25 +165,40 @@ def read_headers(
             yield block.headers, block.positions + block.at
 
 
-class _Block(NamedTuple):
+def read_blocks(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Block]:
+    """Yield everything that ``segment`` holds, legacy messages included, block by block.
+
+    Raises:
+        FormatError: damage, with file and position.
+
+    """
+    with in_file(segment.locator):
+        yield from _checked(reader, segment, facts)
+
+
+class Block(NamedTuple):
+    """A stretch of a segment whose lengths and offsets have been checked."""
+
     data: memoryview
     at: int
     """File position of ``data``."""
     headers: Array
-    """Of the v2 batches that start in ``data``; the last one may end beyond."""
+    """Of the v2 batches that start in ``data`` (``HEADER_DTYPE``); the last one may end beyond."""
     positions: npt.NDArray[np.int64]
     """Of the headers in ``data``."""
+    messages: list[tuple[int, LegacyMessage]]
+    """The legacy messages that start in ``data``, with their positions there."""
 
 
-def _checked(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[_Block]:
+def _checked(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Block]:
     facts.end_offset = segment.base_offset
     facts.end_position = segment.start
     for block, at, starts in _blocks(reader, segment, facts):
         if segment.verify_crc:
             facts.bytes_read += check_crcs(reader, block, at, starts)
-        headers, positions = _headers(block, at, starts, segment, facts)
+        headers, positions, messages = _headers(block, at, starts, segment, facts)
         _note_facts(headers, facts)
-        yield _Block(block, at, headers, positions)
+        yield Block(block, at, headers, positions, messages)
     if segment.end is None and segment.next_base_offset is not None:
         facts.compacted = facts.compacted or facts.end_offset < segment.next_base_offset
 
@@ -254,7 +269,7 @@ def _check_tail(reader: RangeReader, segment: SegmentRange, at: int, end: int) -
         )
 
 
-def _events(reader: RangeReader, block: _Block, facts: ScanFacts) -> Array:
+def _events(reader: RangeReader, block: Block, facts: ScanFacts) -> Array:
     headers = block.headers
     is_control = (headers["attributes"] & CONTROL) != 0
     events = _data_events(headers)
@@ -262,7 +277,7 @@ def _events(reader: RangeReader, block: _Block, facts: ScanFacts) -> Array:
     keep = (headers["producer_id"] >= 0) & ~is_control
     # Those without a producer say nothing here, but their checksum does: a flipped bit may have hidden the producer.
     for i in np.flatnonzero(is_control):
-        marker = _marker(_whole_batch(reader, block, int(i)), block.at + int(block.positions[i]))
+        marker = _marker(whole_batch(reader, block, int(i)), block.at + int(block.positions[i]))
         if marker is not None:
             events["coordinator_epoch"][i], events["timestamp"][i] = marker
             events["clock_ms"][i] = marker[1]
@@ -271,7 +286,7 @@ def _events(reader: RangeReader, block: _Block, facts: ScanFacts) -> Array:
     return _with_clocks(events, keep, facts)
 
 
-def _whole_batch(reader: RangeReader, block: _Block, index: int) -> Buffer:
+def whole_batch(reader: RangeReader, block: Block, index: int) -> Buffer:
     """Return the batch of the header at ``index``; the last one of a block may have to be read once more."""
     start, size = int(block.positions[index]), LOG_OVERHEAD + int(block.headers["batch_length"][index])
     batch = block.data[start : start + size]
@@ -302,8 +317,8 @@ def _note_clocks(clock_ms: npt.NDArray[np.int64], facts: ScanFacts) -> None:
 
 def _headers(
     block: memoryview, at: int, starts: list[int], segment: SegmentRange, facts: ScanFacts
-) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Gather the v2 headers at ``starts`` and check the offsets of all entries, legacy ones included."""
+) -> tuple[Array, npt.NDArray[np.int64], list[tuple[int, LegacyMessage]]]:
+    """Gather the v2 headers and legacy messages at ``starts``, and check the offsets of them all."""
     positions = np.array(starts, dtype=np.int64)
     buffer = np.frombuffer(block, dtype=np.uint8)
     is_v2 = buffer[positions + MAGIC_POSITION] == MAGIC_V2
@@ -314,8 +329,10 @@ def _headers(
     lasts = np.empty(len(positions), dtype=np.int64)
     firsts[is_v2] = headers["base_offset"]
     lasts[is_v2] = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
+    messages = []
     for i in np.flatnonzero(~is_v2):
         message = _legacy_message(block, int(positions[i]), at)
+        messages.append((int(positions[i]), message))
         # A compressed wrapper carries its last offset alone, so nothing is known of its first.
         firsts[i] = lasts[i] = message.offset
         facts.max_timestamp_ms = max(facts.max_timestamp_ms, message.timestamp)
@@ -328,7 +345,7 @@ def _headers(
     facts.batches += len(positions)
     if len(lasts):
         facts.end_offset = int(lasts[-1]) + 1
-    return headers, v2
+    return headers, v2, messages
 
 
 def _legacy_message(block: memoryview, position: int, at: int) -> LegacyMessage:
@@ -395,20 +412,24 @@ def _note_leader_epochs(headers: Array, facts: ScanFacts) -> None:
 
 def _data_events(headers: Array) -> Array:
     events = np.zeros(len(headers), dtype=EVENT_DTYPE)
-    delta = headers["last_offset_delta"].astype(np.int64)
-    base_sequence = headers["base_sequence"].astype(np.int64)
-    last_sequence = base_sequence + delta
-    last_sequence = np.where(last_sequence > MAX_SEQUENCE, last_sequence - MAX_SEQUENCE - 1, last_sequence)
     events["producer_id"] = headers["producer_id"]
     events["offset"] = headers["base_offset"]
-    events["last_offset"] = headers["base_offset"] + delta
+    events["last_offset"] = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
     events["timestamp"] = headers["max_timestamp"]
     events["producer_epoch"] = headers["producer_epoch"]
-    events["base_sequence"] = base_sequence
-    events["last_sequence"] = np.where(base_sequence == -1, -1, last_sequence)
+    events["base_sequence"] = headers["base_sequence"]
+    events["last_sequence"] = last_sequences(headers)
     events["coordinator_epoch"] = -1
     events["is_transactional"] = (headers["attributes"] & TRANSACTIONAL) != 0
     return events
+
+
+def last_sequences(headers: Array) -> npt.NDArray[np.int64]:
+    """Return ``RecordBatchHeader.last_sequence`` of each header."""
+    base_sequence = headers["base_sequence"].astype(np.int64)
+    last_sequence = base_sequence + headers["last_offset_delta"]
+    last_sequence = np.where(last_sequence > MAX_SEQUENCE, last_sequence - MAX_SEQUENCE - 1, last_sequence)
+    return np.where(base_sequence == -1, -1, last_sequence)
 
 
 def _marker(batch: Buffer, at: int) -> tuple[int, int] | None:
