@@ -22,7 +22,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 from replay.partial_state import SUMMARY_DTYPE
 from replay.rebuild import RunCombine, RunResult, make_idle, next_round, partition_result
 from replay.spark_progress import progress_of, report_progress
-from replay.spark_session import freeze_worker
+from replay.spark_reach import check_reach
+from replay.spark_settings import is_local_master
+from replay.spark_worker import freeze_worker
 from replay.splits import Split, SplitSummary, plan_splits, scan_split
 from replay.staging import open_sink
 from storage.errors import ResnapError
@@ -73,10 +75,13 @@ class SparkRebuild:
         """Yield the result of each plan; those that must read further back go into a further round together.
 
         Raises:
+            UsageError: the executors do not see the sources or the destination.
             ResnapError: the Spark job failed.
 
         """
         waiting = list(plans)
+        if not is_local_master(self.session.sparkContext.master):
+            check_reach(self.session.sparkContext, waiting, self.sink_url)
         while waiting:
             further = []
             for plan, result in zip(waiting, self._round(waiting), strict=True):

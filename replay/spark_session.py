@@ -8,8 +8,6 @@ gigabyte between runs, and the next session may have another heap.
 
 from __future__ import annotations
 
-import functools
-import gc
 import io
 import logging
 import os
@@ -271,14 +269,3 @@ def packages_archive(root: Path) -> bytes:
                 # A ZipInfo made from a name alone carries no time and no mode.
                 archive.writestr(zipfile.ZipInfo(file.relative_to(root).as_posix()), file.read_bytes())
     return buffer.getvalue()
-
-
-@functools.cache
-def freeze_worker() -> None:
-    """Spare this worker the collection that pyspark runs after every task; call it at the top of a task function.
-
-    Freezes what is alive by now, imports above all, and does so once per process. For workers only: in a driver it
-    would keep garbage alive. Works together with Unix domain sockets; each alone gains little.
-    """
-    gc.collect()
-    gc.freeze()

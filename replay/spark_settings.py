@@ -1,7 +1,7 @@
 """How Spark shall run: the settings an operator has, and the Spark properties they become.
 
 The properties are measured ones. Two things make the many small Python tasks of a replay cheap, and only together:
-workers reached by Unix domain sockets (SPARK-51688) and ``spark_session.freeze_worker``. Nothing here imports pyspark,
+workers reached by Unix domain sockets (SPARK-51688) and ``spark_worker.freeze_worker``. Nothing here imports pyspark,
 so that settings can be read where Spark is not started.
 """
 

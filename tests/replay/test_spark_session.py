@@ -36,7 +36,7 @@ from storage.errors import UsageError
 
 def facts(batches):
     import pyarrow, replay, storage.errors
-    from replay.spark_session import freeze_worker
+    from replay.spark_worker import freeze_worker
     for batch in batches:
         freeze_worker()
         frozen = gc.get_freeze_count()
