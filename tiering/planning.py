@@ -156,7 +156,7 @@ def read_saved_plan(text: str) -> SavedPlan:
     """
     try:
         content = json.loads(text)
-        if content["version"] != SAVED_PLAN_VERSION:
+        if _typed(int, content["version"]) != SAVED_PLAN_VERSION:
             raise FormatError("version of the saved plan", position=0, expected=SAVED_PLAN_VERSION,
                               found=content["version"])  # fmt: skip
         partitions = _partitions(content["partitions"])

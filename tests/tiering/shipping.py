@@ -1,0 +1,203 @@
+"""Shipping log dirs from end to end without a command line: what tests of tiering start from."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from replay.producer_state import Expiry
+from replay.rebuild import rebuild_locally
+from replay.staging import DirectorySink
+from replay.window import AsOf, ReplayRules
+from storage.log.log_dir import load_log_dir
+from storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
+from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
+from storage.remote.local import LocalObjectStore
+from storage.remote.manifest import read_manifest
+from tiering.eligibility import before_replay
+from tiering.inventory import take_inventory
+from tiering.planning import load_facts, plan_replay
+from tiering.shipment import Shipper
+from tiering.uploader import Provenance, ShippedTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from replay.rebuild import PartitionResult
+    from storage.log.log_dir import LogDir, PartitionDir
+    from storage.remote.manifest import Manifest
+    from storage.remote.object_store import ObjectStore
+    from tiering.eligibility import Candidates
+    from tiering.inventory import PartitionInventory
+    from tiering.shipment import PartitionShipment
+
+UPGRADED: Final = "kafka-2.7.2-then-3.9.1"
+HOUR_MS: Final = 3_600_000
+TEN_YEARS_MS: Final = 10 * 365 * 24 * HOUR_MS
+LATER_MS: Final = 2_000_000_000_000
+"""Later than anything in a fixture set."""
+ROLL: Final = ReplayRules(as_of=AsOf(now_ms=LATER_MS, roll=True), expiry=Expiry(TEN_YEARS_MS, 600_000))
+"""What makes each snapshot what the broker wrote."""
+
+
+def rules_at(now_ms: int) -> ReplayRules:
+    """Return rules as of ``now_ms`` under which idle producers expire after an hour."""
+    return ReplayRules(as_of=AsOf(now_ms=now_ms), expiry=Expiry(HOUR_MS, 600_000))
+
+
+def last_append_ms(data: Path) -> int:
+    """Return when the log dir ``data`` was last written."""
+    return int(max(path.stat().st_mtime for path in data.rglob("*.log")) * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One partition, replayed, and what is left to ship of it."""
+
+    provenance: Provenance
+    candidates: Candidates
+    result: PartitionResult | None
+    """None if nothing is left."""
+    rules: ReplayRules
+    staged: Path
+
+    def ship(self, store: ObjectStore, *, now_ms: int = LATER_MS) -> PartitionShipment | None:
+        """Ship what is left into ``store``."""
+        if self.result is None:
+            return None
+        staged = LocalObjectStore(self.staged)
+        shipper = Shipper(store=store, staged=staged, rules=self.rules, now_ms=lambda: now_ms)
+        return shipper.ship_partition(self.provenance, self.candidates, self.result)
+
+
+def orders(
+    data: Path, store: ObjectStore, staged: Path, rules: ReplayRules, only: Collection[str] = ()
+) -> Iterator[Order]:
+    """Yield an order for each partition of the log dir ``data``, or for those named, by what ``store`` holds."""
+    log_dir = load_log_dir(data)
+    for inventory in take_inventory(log_dir).partitions:
+        if not only or str(inventory.partition.topic_partition) in only:
+            yield _order(log_dir, inventory, store, staged, rules)
+
+
+def tier(
+    data: Path, store: ObjectStore, staged: Path, rules: ReplayRules = ROLL, only: Collection[str] = ()
+) -> list[PartitionShipment]:
+    """Ship a log dir and return what was shipped: nothing of partitions that are done."""
+    shipments = [order.ship(store) for order in orders(data, store, staged, rules, only)]
+    return [shipment for shipment in shipments if shipment is not None]
+
+
+def an_order(data: Path, staged: Path, name: str = "payments-0", rules: ReplayRules = ROLL) -> Order:
+    """Return the order for one partition and a store that holds nothing yet."""
+    (order,) = orders(data, LocalObjectStore(staged), staged, rules, {name})
+    return order
+
+
+def _order(
+    log_dir: LogDir, inventory: PartitionInventory, store: ObjectStore, staged: Path, rules: ReplayRules
+) -> Order:
+    partition = inventory.partition
+    candidates = before_replay(inventory)
+    shipped = ShippedTopic(store, log_dir.cluster_id, partition.topic_partition.topic)
+    left = [
+        segment
+        for segment in candidates.segments
+        if not shipped.find(partition.topic_partition.partition, segment.base_offset, topic_id=partition.topic_id)
+    ]
+    candidates = replace(candidates, segments=tuple(left))
+    return Order(
+        provenance=a_provenance(log_dir, partition),
+        candidates=candidates,
+        result=_replayed(inventory, candidates, staged, rules) if left else None,
+        rules=rules,
+        staged=staged,
+    )
+
+
+def a_provenance(log_dir: LogDir, partition: PartitionDir) -> Provenance:
+    """Return where the segments of ``partition`` come from."""
+    return Provenance(
+        cluster_id=log_dir.cluster_id,
+        broker_id=log_dir.broker_id,
+        log_directory=str(log_dir.path),
+        topic_partition=partition.topic_partition,
+        topic_id=partition.topic_id,
+        compaction_assumption=None,
+        resnap_version="0.0.0",
+    )
+
+
+def _replayed(
+    inventory: PartitionInventory, candidates: Candidates, staged: Path, rules: ReplayRules
+) -> PartitionResult:
+    plan = plan_replay(
+        inventory,
+        load_facts(inventory.partition),
+        [end for segment in candidates.segments if (end := segment.next_base_offset) is not None],
+        rules,
+        high_watermark=candidates.high_watermark,
+        to_end=True,
+    )
+    (result,) = rebuild_locally([plan], DirectorySink(staged))
+    return result
+
+
+def manifests(store: ObjectStore) -> list[Manifest]:
+    """Return every manifest in ``store``, in order of key; each must be whole."""
+    return [read_manifest(store.get(key)) for key in manifest_keys(store)]
+
+
+def manifest_keys(store: ObjectStore) -> list[str]:
+    """Return the keys of all manifests in ``store``."""
+    return [info.key for info in store.list() if is_manifest(info.key)]
+
+
+def is_manifest(key: str) -> bool:
+    """Whether ``key`` is that of a manifest."""
+    parsed = parse_key(key)
+    return parsed is not None and parsed.extension == MANIFEST_EXTENSION
+
+
+def check_objects(store: ObjectStore, manifest: Manifest) -> None:
+    """Make sure that every object ``manifest`` names is there and has the bytes it names."""
+    for entry in manifest.objects:
+        body = store.get(entry.key)
+        assert (len(body), hashlib.sha256(body).hexdigest()) == (entry.size_bytes, entry.sha256), entry.key
+
+
+def must_be_shipped(partition: PartitionDir) -> list[tuple[int, int]]:
+    """Return [base, next base) of every segment that must be shipped, found out by reading the log naively."""
+    assert partition.high_watermark is not None
+    start, last_stable_offset = _epochs_and_stability(partition)
+    return [
+        (segment.base_offset, segment.next_base_offset)
+        for segment in partition.segments
+        if segment.next_base_offset is not None
+        and segment.base_offset >= start
+        and segment.next_base_offset <= min(partition.high_watermark, last_stable_offset)
+    ]
+
+
+def _epochs_and_stability(partition: PartitionDir) -> tuple[int, int]:
+    """Return the offset of the first batch of magic 2, and the last stable offset, by one look at each batch."""
+    first: int | None = None
+    open_since: dict[int, int] = {}
+    end = 0
+    for segment in partition.segments:
+        data = (partition.path / f"{segment.base_offset:020d}.log").read_bytes()
+        position = 0
+        while position + HEADER.size <= len(data) and (length := int.from_bytes(data[position + 8 : position + 12])):
+            if data[position + MAGIC_POSITION] == MAGIC_V2:
+                header = read_header(data, position)
+                first = header.base_offset if first is None else first
+                end = header.last_offset + 1
+                if header.is_control:
+                    open_since.pop(header.producer_id, None)
+                elif header.is_transactional:
+                    open_since.setdefault(header.producer_id, header.base_offset)
+            position += 12 + length
+    assert first is not None
+    return first, min(open_since.values(), default=end)

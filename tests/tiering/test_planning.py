@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.producer_state import Expiry
+from replay.rebuild import rebuild_locally
+from replay.staging import MemorySink
+from replay.window import AsOf, ReplayRules
+from storage.errors import FormatError, StalePlanError
+from storage.log.log_dir import load_log_dir, load_partition_dir
+from storage.log.names import TopicPartition, segment_name
+from storage.log.producer_snapshot import snapshot_bytes
+from tests.builders import a_partition
+from tests.strategies import PlainEvent
+from tests.tiering.shipping import ROLL, UPGRADED
+from tiering.inventory import take_partition_inventory
+from tiering.planning import (
+    SAVED_PLAN_VERSION,
+    SavedPlan,
+    can_be_tiered,
+    fingerprint,
+    load_facts,
+    lost_boundaries,
+    plan_replay,
+    read_saved_plan,
+    usable_snapshots,
+    write_saved_plan,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixture_sets import FixtureSet
+    from tiering.inventory import PartitionInventory
+
+    Sets = Callable[[str], FixtureSet]
+    Copy = Callable[[Path], Path]
+
+PAYMENTS = TopicPartition("payments", 0)
+longs = st.integers(0, 2**63 - 1)
+expiries = st.builds(Expiry, longs, longs)
+rules = st.builds(
+    ReplayRules,
+    as_of=st.builds(AsOf, now_ms=longs, roll=st.booleans()),
+    expiry=expiries,
+    history=st.none() | expiries,
+    transaction_max_timeout_ms=longs,
+    max_reach_back_ms=st.none() | longs,
+    full=st.booleans(),
+    verify_crc=st.booleans(),
+)
+boundaries = st.dictionaries(
+    st.builds(TopicPartition, st.text(min_size=1), st.integers(0, 2**31 - 1)), st.lists(longs).map(tuple)
+)
+
+
+@st.composite
+def saved_plans(draw: st.DrawFn) -> SavedPlan:
+    made = draw(boundaries)
+    return SavedPlan(
+        sources=tuple(draw(st.lists(st.text()))),
+        rules=draw(rules),
+        boundaries=made,
+        fingerprints={key: draw(st.text()) for key in made},
+    )
+
+
+def an_inventory(directory: Path) -> PartitionInventory:
+    return take_partition_inventory(load_partition_dir(directory))
+
+
+def a_saved_plan(directory: Path) -> SavedPlan:
+    inventory = an_inventory(directory)
+    return SavedPlan(
+        sources=(str(directory.parent),),
+        rules=ROLL,
+        boundaries={PAYMENTS: lost_boundaries(inventory)},
+        fingerprints={PAYMENTS: fingerprint(inventory.partition)},
+    )
+
+
+def content_of(directory: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(write_saved_plan(a_saved_plan(directory)))
+    return content
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return a_partition(tmp_path, [[PlainEvent(records=10)]] * 4)
+
+
+@given(saved_plans())
+def test_a_saved_plan_comes_back_as_it_was(plan: SavedPlan) -> None:
+    found = read_saved_plan(write_saved_plan(plan))
+    assert found == plan
+    assert isinstance(found.rules.expiry, Expiry)
+
+
+def test_a_saved_plan_is_json_with_named_partitions(directory: Path) -> None:
+    content = content_of(directory)
+    assert content["version"] == SAVED_PLAN_VERSION
+    (partition,) = content["partitions"]
+    assert partition.keys() == {"topic", "partition", "boundaries", "segmentsSha256"}
+    assert (partition["topic"], partition["partition"], partition["boundaries"]) == ("payments", 0, [10, 20, 30])
+
+
+@given(st.text())
+def test_text_that_is_no_plan_is_a_format_error(text: str) -> None:
+    with pytest.raises(FormatError):
+        read_saved_plan(text)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@given(json_values)
+def test_json_that_is_no_plan_is_a_format_error(value: object) -> None:
+    with pytest.raises(FormatError):
+        read_saved_plan(json.dumps(value))
+
+
+def paths_in(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, item in inner for found in paths_in(item, (*path, key)))]
+
+
+PLAN = json.loads(
+    write_saved_plan(
+        SavedPlan(sources=("/var/lib/kafka",), rules=ROLL, boundaries={PAYMENTS: (10,)}, fingerprints={PAYMENTS: "ab"})
+    )
+)
+
+
+@given(path=st.sampled_from([path for path in paths_in(PLAN) if path]), value=json_values)
+def test_a_plan_with_one_value_replaced_is_read_as_written_or_refused(path: tuple[Any, ...], value: object) -> None:
+    content = json.loads(json.dumps(PLAN))
+    at = content
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    try:
+        found = read_saved_plan(json.dumps(content))
+    except FormatError:
+        return
+    again = json.loads(write_saved_plan(found))
+    assert json.dumps(again, sort_keys=True) == json.dumps(content, sort_keys=True), "nothing was bent to fit"
+
+
+@given(path=st.sampled_from([path for path in paths_in(PLAN) if path and isinstance(path[-1], str)]))
+def test_a_plan_with_anything_left_out_is_a_format_error(path: tuple[Any, ...]) -> None:
+    content = json.loads(json.dumps(PLAN))
+    at = content
+    for key in path[:-1]:
+        at = at[key]
+    del at[path[-1]]
+    with pytest.raises(FormatError):
+        read_saved_plan(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[" * 100_000, id="deeply nested"),
+        pytest.param('{"version": Infinity}', id="infinity"),
+        pytest.param("9" * 5_000, id="a number of 5,000 digits"),
+        pytest.param("", id="nothing"),
+    ],
+)
+def test_hostile_json_is_a_format_error(text: str) -> None:
+    with pytest.raises(FormatError):
+        read_saved_plan(text)
+
+
+def test_a_plan_of_another_version_says_so(directory: Path) -> None:
+    content = content_of(directory) | {"version": SAVED_PLAN_VERSION + 1}
+    with pytest.raises(FormatError, match="version of the saved plan"):
+        read_saved_plan(json.dumps(content))
+
+
+def test_a_partition_that_comes_twice_is_a_format_error(directory: Path) -> None:
+    content = content_of(directory)
+    content["partitions"] *= 2
+    with pytest.raises(FormatError, match="twice"):
+        read_saved_plan(json.dumps(content))
+
+
+def test_a_plan_is_fresh_while_closed_segments_stand_still(directory: Path) -> None:
+    plan = a_saved_plan(directory)
+    plan.check_fresh(an_inventory(directory))
+    with (directory / segment_name(30, "log")).open("ab") as active:
+        active.write(b"what a live broker appends")
+    (directory / segment_name(20, "snapshot")).write_bytes(snapshot_bytes([]))
+    plan.check_fresh(an_inventory(directory))
+
+
+def roll(directory: Path) -> None:
+    (directory / segment_name(40, "log")).touch()
+
+
+def delete_the_first(directory: Path) -> None:
+    (directory / segment_name(0, "log")).unlink()
+
+
+def grow(directory: Path) -> None:
+    with (directory / segment_name(10, "log")).open("ab") as file:
+        file.write(b"x")
+
+
+def touch(directory: Path) -> None:
+    os.utime(directory / segment_name(10, "log"), (1, 1))
+
+
+def replace(directory: Path) -> None:
+    path = directory / segment_name(10, "log")
+    other, times = path.with_suffix(".other"), path.stat()
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    other.replace(path)
+
+
+@pytest.mark.parametrize("change", [roll, delete_the_first, grow, touch, replace])
+def test_a_plan_is_stale_once_a_closed_segment_is_another(change: Callable[[Path], None], directory: Path) -> None:
+    plan = read_saved_plan(write_saved_plan(a_saved_plan(directory)))
+    change(directory)
+    with pytest.raises(StalePlanError, match="payments-0") as raised:
+        plan.check_fresh(an_inventory(directory))
+    assert raised.value.hint
+
+
+def test_what_is_lost_and_what_is_usable_share_out_the_boundaries(fixture_set: Sets) -> None:
+    for partition in load_log_dir(fixture_set(UPGRADED).data).partitions:
+        inventory = take_partition_inventory(partition)
+        lost, usable = lost_boundaries(inventory), usable_snapshots(inventory)
+        assert sorted([*lost, *usable]) == list(partition.boundaries)
+        assert lost or partition.topic_partition != PAYMENTS
+        assert usable
+        assert all(Path(path).name == segment_name(offset, "snapshot") for offset, path in usable.items())
+
+
+@pytest.mark.parametrize("body", [b"", b"no snapshot", snapshot_bytes([])[:-1]])
+def test_a_snapshot_that_no_broker_would_load_counts_as_lost(body: bytes, directory: Path) -> None:
+    (directory / segment_name(10, "snapshot")).write_bytes(body)
+    (directory / segment_name(20, "snapshot")).write_bytes(snapshot_bytes([]))
+    inventory = an_inventory(directory)
+    assert lost_boundaries(inventory) == (10, 30)
+    assert usable_snapshots(inventory) == {20: str(directory / segment_name(20, "snapshot"))}
+
+
+def test_only_what_is_known_to_be_compacted_cannot_be_tiered(fixture_set: Sets) -> None:
+    found = {
+        partition.topic_partition.topic: can_be_tiered(take_partition_inventory(partition))
+        for partition in load_log_dir(fixture_set(UPGRADED).data).partitions
+    }
+    assert found.pop("compacted") is False
+    assert set(found.values()) == {True}
+
+
+def test_a_planned_replay_compares_with_the_snapshots_of_the_directory_or_with_those_given(
+    fixture_set: Sets, writable_copy: Copy
+) -> None:
+    inventory = an_inventory(writable_copy(fixture_set(UPGRADED).data / "payments-0"))
+    facts, wanted = load_facts(inventory.partition), inventory.partition.boundaries
+    usable = usable_snapshots(inventory)
+    (own,) = rebuild_locally([plan_replay(inventory, facts, wanted, ROLL)], MemorySink())
+    assert {b.boundary.offset for b in own.boundaries if b.comparison is not None} == set(usable)
+    (none,) = rebuild_locally([plan_replay(inventory, facts, wanted, ROLL, compare={})], MemorySink())
+    assert {b.comparison for b in none.boundaries} == {None}
+    assert [b.digest for b in none.boundaries] == [b.digest for b in own.boundaries]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, None), (0, 0), (25, 25)])
+def test_a_given_high_watermark_outweighs_the_checkpoint(
+    given: int | None, expected: int | None, directory: Path
+) -> None:
+    inventory = an_inventory(directory)
+    plan = plan_replay(inventory, load_facts(inventory.partition), [10], ROLL, high_watermark=given)
+    assert plan.high_watermark == expected
