@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from replay.spark_settings import SparkSettings, processors
+from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from scheduler.clock import milliseconds
 from scheduler.setting_layers import (
     KAFKA_PROPERTIES,
@@ -31,10 +32,6 @@ from scheduler.setting_values import parse_as_of, parse_duration, shown, split_l
 from storage.errors import ConfigurationError, UsageError
 from storage.remote.s3_settings import AddressingStyle, ChecksumMode, S3Settings
 
-DEFAULT_EXPIRATION_MS: Final = 604_800_000
-"""Seven days, for want of knowledge: too long costs reading, too short costs correctness."""
-DEFAULT_CHECK_INTERVAL_MS: Final = 600_000
-DEFAULT_TRANSACTION_MAX_TIMEOUT_MS: Final = 900_000
 DEFAULT_FILE: Final = "resnap.toml"
 DEFAULT_ORIGIN: Final = "default"
 
