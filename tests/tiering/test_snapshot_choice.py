@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from replay.comparison import Comparison, Verdict
+from replay.plan import Coverage
+from replay.staging import snapshot_key
+from storage.crc32c import crc32c
+from storage.errors import ObjectNotFoundError, VerificationError
+from storage.log.names import TopicPartition
+from storage.log.producer_snapshot import (
+    COUNT_POSITION,
+    CRC_POSITION,
+    ENTRY,
+    HEADER,
+    load_snapshot,
+    read_snapshot,
+    snapshot_bytes,
+)
+from storage.remote.local import LocalObjectStore
+from storage.remote.manifest import LeftOutProducer, SnapshotHow
+from tests.tiering.shipping import HOUR_MS, ROLL, UPGRADED, an_order, last_append_ms, rules_at
+from tiering.snapshot_choice import ChosenSnapshot, choose_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from replay.rebuild import BoundaryResult
+    from tests.fixture_sets import FixtureSet
+    from tests.tiering.shipping import Order
+
+    Sets = Callable[[str], FixtureSet]
+    Copy = Callable[[Path], Path]
+
+PAYMENTS = TopicPartition("payments", 0)
+
+
+@pytest.fixture
+def data(fixture_set: Sets, writable_copy: Copy) -> Path:
+    return writable_copy(fixture_set(UPGRADED).data)
+
+
+@pytest.fixture
+def order(data: Path, tmp_path: Path) -> Order:
+    return an_order(data, tmp_path / "staged")
+
+
+def results(order: Order) -> tuple[BoundaryResult, ...]:
+    assert order.result is not None
+    return order.result.boundaries
+
+
+def chosen(order: Order, result: BoundaryResult) -> ChosenSnapshot:
+    return choose_snapshot(PAYMENTS, result, order.rules, LocalObjectStore(order.staged))
+
+
+def one(order: Order, *, existing: bool) -> BoundaryResult:
+    """Return the last boundary with or without a snapshot of the broker's own."""
+    return [found for found in results(order) if (found.boundary.existing is not None) == existing][-1]
+
+
+def test_the_brokers_own_is_shipped_where_it_is_proven_and_the_rebuilt_one_elsewhere(order: Order) -> None:
+    for result in results(order):
+        is_own = result.boundary.existing is not None
+        assert chosen(order, result).origin.how is (SnapshotHow.PROVEN if is_own else SnapshotHow.REGENERATED)
+    assert {result.boundary.existing is None for result in results(order)} == {True, False}
+
+
+def test_every_chosen_snapshot_is_what_the_broker_wrote(order: Order, fixture_set: Sets) -> None:
+    for result in results(order):
+        expected = fixture_set(UPGRADED).expected / snapshot_key(PAYMENTS, result.boundary.offset)
+        assert read_snapshot(chosen(order, result).body) == load_snapshot(expected)
+
+
+def reversed_bytes(body: bytes) -> bytes:
+    """Return the snapshot ``body`` with its entries the other way round, as a broker's hash table may have them."""
+    entries = [body[at : at + ENTRY.size] for at in range(HEADER.size, len(body), ENTRY.size)]
+    covered = body[COUNT_POSITION : HEADER.size] + b"".join(reversed(entries))
+    return body[:CRC_POSITION] + crc32c(covered).to_bytes(4, "big") + covered
+
+
+def test_equal_states_are_equal_objects_in_whatever_order_the_broker_wrote(order: Order) -> None:
+    result = one(order, existing=True)
+    before = chosen(order, result).body
+    path = Path(result.boundary.existing or "")
+    path.write_bytes(reversed_bytes(before))
+    assert load_snapshot(path) == read_snapshot(before)
+    assert chosen(order, result).body == before != path.read_bytes()
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.PROVEN])
+def test_what_a_replay_has_not_proven_is_replaced(verdict: Verdict, order: Order) -> None:
+    result = replace(one(order, existing=True), comparison=Comparison(verdict=verdict))
+    found = chosen(order, result)
+    assert found.origin.how is SnapshotHow.REGENERATED
+    assert found.body == (order.staged / snapshot_key(PAYMENTS, result.boundary.offset)).read_bytes()
+
+
+def test_a_false_empty_snapshot_of_a_broker_is_found_out_and_replaced(data: Path, tmp_path: Path) -> None:
+    offset = one(an_order(data, tmp_path / "before"), existing=True).boundary.offset
+    path = data / snapshot_key(PAYMENTS, offset)
+    before = load_snapshot(path)
+    assert before
+    path.write_bytes(snapshot_bytes([]))
+    order = an_order(data, tmp_path / "after")
+    (result,) = (found for found in results(order) if found.boundary.offset == offset)
+    assert result.comparison is not None
+    assert result.comparison.verdict is Verdict.FALSE_EMPTY
+    assert read_snapshot(chosen(order, result).body) == before
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def made_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("change", [deleted, cut_short, made_a_folder])
+def test_the_rebuilt_one_is_shipped_where_the_brokers_own_is_gone_meanwhile(
+    change: Callable[[Path], None], order: Order
+) -> None:
+    """A live 2.7 broker deletes all but the newest snapshots whenever it rolls."""
+    result = one(order, existing=True)
+    before = chosen(order, result)
+    change(Path(result.boundary.existing or ""))
+    after = chosen(order, result)
+    assert (before.origin.how, after.origin.how) == (SnapshotHow.PROVEN, SnapshotHow.REGENERATED)
+    assert read_snapshot(after.body) == read_snapshot(before.body)
+
+
+def test_a_staged_snapshot_that_changed_is_not_shipped(order: Order) -> None:
+    result = one(order, existing=False)
+    path = order.staged / snapshot_key(PAYMENTS, result.boundary.offset)
+    path.write_bytes(snapshot_bytes([]))
+    with pytest.raises(VerificationError, match=path.name):
+        chosen(order, result)
+    path.unlink()
+    with pytest.raises(ObjectNotFoundError, match=path.name):
+        chosen(order, result)
+
+
+def test_the_origin_tells_what_the_snapshot_rests_on(order: Order) -> None:
+    result = replace(one(order, existing=False), left_out=((7, "unexplained"),))
+    origin = chosen(order, result).origin
+    assert origin.as_of == "roll"
+    assert origin.as_of_ms == result.as_of_ms
+    assert origin.window_start_offset == 0
+    assert (origin.producer_id_expiration_ms, origin.check_interval_ms) == ROLL.expiry
+    assert origin.entries_count == result.entries == len(read_snapshot(chosen(order, result).body)) > 0
+    assert origin.left_out == (LeftOutProducer(producer_id=7, reason="unexplained"),)
+
+
+def test_beyond_the_window_nothing_is_called_proven(data: Path, tmp_path: Path) -> None:
+    rules = rules_at(last_append_ms(data) + 2 * HOUR_MS)
+    order = an_order(data, tmp_path / "staged", rules=rules)
+    hows = {chosen(order, result).origin.how for result in results(order)}
+    assert {result.boundary.coverage for result in results(order)} == {Coverage.BEYOND_WINDOW}
+    assert hows == {SnapshotHow.KEPT, SnapshotHow.BEYOND_WINDOW}
+
+
+def test_bytes_and_origin_count_the_same_entries(order: Order) -> None:
+    for result in results(order):
+        found = chosen(order, result)
+        assert found.origin.entries_count == len(read_snapshot(found.body))
