@@ -135,6 +135,7 @@ def _doubts(rows: Array, plan: PartitionPlan, run: Run) -> tuple[BoolArray, Bool
         cut_by_retention = plan.segments[0].base_offset > 0
         return (marker_first if cut_by_retention else nothing), nothing, nothing
     with_past = rows["first_timestamp"] < run.seen_since_ms + plan.rules.silence_ms
+    with_past |= np.isin(rows["producer_id"], list(run.cut_through))
     starts_at_zero = rows["first_sequence"] == 0
     return (
         marker_first & with_past,

@@ -75,6 +75,10 @@ class Evidence:
                     known.standing[seen.entry.producer_id] = seen.entry
         return found
 
+    def aborted_across(self, offset: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that began below ``offset`` and ended at or above it."""
+        return [txn for txn in self.aborted if txn.first_offset < offset <= txn.last_offset]
+
     def hanging_from_below(self, offset: int) -> list[OpenTransaction]:
         """Return the transactions begun below ``offset`` that may still be open there.
 

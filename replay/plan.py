@@ -59,6 +59,8 @@ class Run:
     boundaries: tuple[Boundary, ...] = ()
     seen_since_ms: int | None = None
     """Every batch below the run's end and later than this is in the run; None: the run starts at the log start."""
+    cut_through: frozenset[int] = frozenset()
+    """Producers with a transaction that began below the run and was aborted in it."""
     last_chance: bool = False
     """Nothing more can be read: what is unexplained now is left out instead of read further for."""
 
@@ -117,7 +119,7 @@ def plan_partition(
     evidence = evidence or Evidence()
     boundaries = _boundaries(segments, set(wanted), rules, evidence, existing or {})
     read_for = high_watermark if to_end else None
-    runs, idle = _runs(segments, boundaries, rules, to_end=to_end, high_watermark=read_for)
+    runs, idle = _runs(segments, boundaries, rules, evidence, to_end=to_end, high_watermark=read_for)
     return PartitionPlan(
         topic_partition=topic_partition,
         segments=segments,
@@ -161,6 +163,7 @@ def _runs(
     segments: tuple[SegmentSpan, ...],
     boundaries: list[Boundary],
     rules: ReplayRules,
+    evidence: Evidence,
     *,
     to_end: bool,
     high_watermark: int | None,
@@ -178,7 +181,8 @@ def _runs(
     # Under `roll`, the segment above a boundary tells how late it can have been rolled.
     above = 2 if rules.as_of.roll else 1
     end = len(segments) if to_end else min(full[-1].segment_index + above, len(segments))
-    return _place(_with_window(segments, stretches, (start, end), earliest), boundaries)
+    start = _before_aborted(segments, start, earliest, evidence)
+    return _place(_with_window(segments, stretches, (start, end), earliest, evidence), boundaries)
 
 
 def _cut_ms(full: list[Boundary], rules: ReplayRules) -> int:
@@ -196,6 +200,16 @@ def _begun_at(boundary: Boundary) -> int | None:
     """Return where the oldest transaction begins that must be replayed to know its entry at ``boundary``."""
     known = boundary.evidence
     return min((first for pid, first in known.spanning.items() if pid not in known.standing), default=None)
+
+
+def _before_aborted(segments: Sequence[SegmentSpan], start: int, earliest: int, evidence: Evidence) -> int:
+    """Return the start at or before ``start`` that cuts through no aborted transaction, if ``earliest`` lets it.
+
+    A transaction that hung may have been aborted long after its batch: its marker alone is not its producer's past.
+    """
+    while start > earliest and (cut := evidence.aborted_across(segments[start].base_offset)):
+        start = max(earliest, segment_at(segments, min(txn.first_offset for txn in cut)))
+    return start
 
 
 def _start_for(segments: tuple[SegmentSpan, ...], high_watermark: int | None, rules: ReplayRules) -> int:
@@ -242,7 +256,11 @@ def _stretch(start: int, end: int) -> Run:
 
 
 def _with_window(
-    segments: Sequence[SegmentSpan], stretches: Iterable[tuple[int, int]], window: tuple[int, int], earliest: int
+    segments: Sequence[SegmentSpan],
+    stretches: Iterable[tuple[int, int]],
+    window: tuple[int, int],
+    earliest: int,
+    evidence: Evidence,
 ) -> list[Run]:
     """Return the runs for ``stretches`` and ``window``, whose end is the largest, so that it becomes the last run.
 
@@ -250,7 +268,13 @@ def _with_window(
     """
     *others, (start, end) = _merge([*stretches, window])
     unread = (_newest_ms(segment) for segment in segments[:start])
-    last = Run(start=start, end=end, seen_since_ms=max(unread, default=None), last_chance=start <= earliest)
+    last = Run(
+        start=start,
+        end=end,
+        seen_since_ms=max(unread, default=None),
+        cut_through=frozenset(txn.producer_id for txn in evidence.aborted_across(segments[start].base_offset)),
+        last_chance=start <= earliest,
+    )
     return [*(_stretch(*ends) for ends in others), last]
 
 
@@ -283,6 +307,8 @@ def reach_back(plan: PartitionPlan, first_seen_ms: int) -> PartitionPlan:
     start = max(window_start(plan.segments, first_seen_ms - plan.rules.silence_ms), earliest)
     if start >= window.start:
         raise AssertionError("what was left out is too old to explain anything")
+    start = _before_aborted(plan.segments, start, earliest, plan.evidence)
     stretches = [(run.start, run.end) for run in others]
-    runs, idle = _place(_with_window(plan.segments, stretches, (start, window.end), earliest), plan.boundaries)
+    longer = _with_window(plan.segments, stretches, (start, window.end), earliest, plan.evidence)
+    runs, idle = _place(longer, plan.boundaries)
     return replace(plan, runs=runs, idle=idle)
