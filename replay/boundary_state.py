@@ -72,7 +72,7 @@ def boundary_state(state: Array, plan: PartitionPlan, run: Run, boundary: Bounda
     doubt_coordinator &= ~settled
     doubtful = doubt_batch | doubt_transaction | doubt_coordinator
     # An unknown coordinator epoch alone harms nobody: once nothing more can be read, the entry is kept without one.
-    shown = _not_replayed(boundary.evidence.standing, state, rows["producer_id"][doubtful])
+    shown = _not_replayed(_believed(plan, run, boundary), state, rows["producer_id"][doubtful])
     still_doubtful = doubtful & ~np.isin(rows["producer_id"], list(shown))
     kept = ~(doubt_batch | doubt_transaction | np.isin(rows["producer_id"], list(shown)))
     return BoundaryState(
@@ -142,6 +142,11 @@ def _doubts(rows: Array, plan: PartitionPlan, run: Run) -> tuple[BoolArray, Bool
         data_first & with_past & ~starts_at_zero,
         data_first & with_past & ~rows["coordinator_known"] & ~(starts_at_zero & (rows["first_epoch"] == 0)),
     )
+
+
+def _believed(plan: PartitionPlan, run: Run, boundary: Boundary) -> dict[int, ProducerEntry]:
+    """Return what evidence shows to stand at ``boundary``; nothing, if the log has been read from its first offset."""
+    return boundary.evidence.standing if plan.segments[run.start].base_offset else {}
 
 
 def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Array) -> dict[int, ProducerEntry]:

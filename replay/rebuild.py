@@ -15,6 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from replay.boundary_state import BoundaryState, LeftOut, boundary_state, idle_state
 from replay.comparison import Comparison, compare
 from replay.partial_state import NONE
@@ -280,13 +282,15 @@ def _compare_existing(
             existing = read_snapshot_array(data)
     except (OSError, FormatError):
         return None  # the inventory has called it corrupt already, or it went away meanwhile
+    # What was left out is no contradiction to a snapshot that has it.
+    known = np.setdiff1d(seen, [producer.producer_id for producer in found.left_out])
     return compare(
         existing,
         found.entries,
         kept_after_ms=plan.rules.kept_after_ms(as_of_ms),
         written_ms=written_ms,
         expiration_ms=plan.rules.written_under.expiration_ms,
-        seen=seen,
+        seen=known,
     )
 
 
