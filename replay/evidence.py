@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from replay.window import SegmentSpan
 from storage.errors import FormatError
 from storage.log.indexes import AbortedTxn, last_time_index_timestamp, read_transaction_index
-from storage.log.producer_snapshot import ProducerEntry, load_snapshot
+from storage.log.producer_snapshot import NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +115,7 @@ def _largest_timestamp_ms(segment: Segment) -> int | None:
     if segment.timeindex_bytes == 0:
         return segment.mtime_ns // 1_000_000
     try:
-        timestamp = last_time_index_timestamp(segment.sibling("timeindex"))
+        timestamp = last_time_index_timestamp(segment.sibling_path("timeindex"))
     except (FormatError, OSError):
         return None
     return timestamp if timestamp is not None and timestamp >= 0 else segment.mtime_ns // 1_000_000
@@ -126,9 +127,9 @@ def load_evidence(partition: PartitionDir) -> Evidence:
     seen_open: dict[ProducerEntry, int] = {}
     newest = None
     for snapshot in partition.snapshots:
-        entries = _entries(snapshot.path)
+        entries = _open_entries(snapshot.path)
         newest = newest if entries is None else snapshot.offset
-        seen_open |= {entry: snapshot.offset for entry in entries or () if entry.has_open_transaction}
+        seen_open |= dict.fromkeys(entries or (), snapshot.offset)
     still_open = tuple(OpenTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items())
     return Evidence(aborted=tuple(aborted), open=still_open, newest_snapshot=newest)
 
@@ -137,13 +138,24 @@ def _aborted(segment: Segment) -> list[AbortedTxn]:
     if not segment.txnindex_bytes:
         return []
     try:
-        return read_transaction_index(segment.sibling("txnindex").read_bytes())
+        return read_transaction_index(_read(segment.sibling_path("txnindex")))
     except (FormatError, OSError):
         return []
 
 
-def _entries(path: str) -> list[ProducerEntry] | None:
+def _open_entries(path: str) -> list[ProducerEntry] | None:
+    """Return the entries with an open transaction; None where the snapshot cannot be read."""
     try:
-        return list(load_snapshot(Path(path)).values())
+        entries = read_snapshot_array(_read(path))
     except (FormatError, OSError):
         return None
+    ids, is_open = entries["producer_id"], entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION
+    # Few are open, so only these become Python's values; should an id come twice, the later entry wins.
+    concerned = entries[np.isin(ids, ids[is_open])] if is_open.any() else entries[:0]
+    by_id = {entry.producer_id: entry for entry in map(ProducerEntry._make, concerned.tolist())}
+    return [entry for entry in by_id.values() if entry.has_open_transaction]
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a great many files, and Path takes as long as reading
+        return file.readall()

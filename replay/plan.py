@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from replay.evidence import BoundaryEvidence, Evidence
 from replay.window import earliest_roll_ms, window_start
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
     from replay.window import ReplayRules, SegmentSpan
     from storage.log.names import TopicPartition
+
+
+_NOTHING_KNOWN: Final = BoundaryEvidence()
+"""Shared by the many boundaries of which no file says anything."""
 
 
 class Coverage(StrEnum):
@@ -153,7 +157,7 @@ def _boundaries(
                     coverage=Coverage.WINDOW if index >= inside else Coverage.BEYOND_WINDOW,
                     earliest_roll_ms=earliest_roll_ms(largest_ms, segment.mtime_ms, rules.as_of.now_ms),
                     existing=existing.get(offset),
-                    evidence=known.get(offset, BoundaryEvidence()),
+                    evidence=known.get(offset, _NOTHING_KNOWN),
                 )
             )
     return boundaries

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from storage.log.log_dir import PartitionProblem
     from storage.log.names import TopicPartition
     from storage.remote.object_store import ObjectStore
+    from tiering.inventory import PartitionInventory
 
 STAGING_PREFIX: Final = ".staging"
 
@@ -54,6 +55,9 @@ class Cost:
 
     segments: int
     size_bytes: int
+
+
+NO_COST: Final = Cost(segments=0, size_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +133,26 @@ class Service:
 
     def _scan(self, sighted: Sighted, scope: Scope) -> PartitionScan:
         inventory = sighted.inventory
-        facts = load_facts(inventory.partition)
-        lost = lost_boundaries(inventory) if can_be_tiered(inventory) else ()
-        now = replace(self.rules, as_of=replace(self.rules.as_of, roll=False))
-        roll = replace(self.rules, as_of=replace(self.rules.as_of, roll=True))
+        cost_now, cost_roll = self._scan_costs(inventory)
         return PartitionScan(
             sighted=sighted,
             blockers=broker_blockers(inventory, high_watermark=scope.high_watermark),
             candidates=before_replay(inventory, high_watermark=scope.high_watermark),
-            cost_now=cost_of(plan_replay(inventory, facts, lost, now)),
-            cost_roll=cost_of(plan_replay(inventory, facts, lost, roll)),
+            cost_now=cost_now,
+            cost_roll=cost_roll,
         )
+
+    def _scan_costs(self, inventory: PartitionInventory) -> tuple[Cost, Cost]:
+        """Return what making the lost boundaries costs as of now, and with each as of its roll."""
+        lost = lost_boundaries(inventory) if can_be_tiered(inventory) else ()
+        if not lost:
+            return NO_COST, NO_COST
+        facts = load_facts(inventory.partition)
+        now, roll = (
+            replace(self.rules, as_of=replace(self.rules.as_of, roll=each_at_its_roll))
+            for each_at_its_roll in (False, True)
+        )
+        return cost_of(plan_replay(inventory, facts, lost, now)), cost_of(plan_replay(inventory, facts, lost, roll))
 
     def plan(
         self, scope: Scope, *, boundaries: Literal["missing", "all"], saved: SavedPlan | None = None

@@ -78,8 +78,9 @@ def look(scope: Scope) -> Sight:
     """
     partitions: dict[TopicPartition, Sighted] = {}
     problems: list[PartitionProblem] = []
-    for log_dir in map(_open, scope.sources):
-        inventory = take_inventory(log_dir, topics=scope.wants)
+    for source in scope.sources:
+        log_dir = _open(source, scope)
+        inventory = take_inventory(log_dir)
         problems += inventory.problems
         for found in inventory.partitions:
             _add(partitions, Sighted(inventory=found, log_dir=log_dir))
@@ -94,10 +95,10 @@ def look(scope: Scope) -> Sight:
     return Sight(partitions=tuple(partitions[key] for key in sorted(partitions)), problems=tuple(problems))
 
 
-def _open(source: str) -> LogDir:
+def _open(source: str, scope: Scope) -> LogDir:
     if is_store_url(source):
         raise UsageError(f"{source}: a store cannot be a source", hint="give a log dir or a partition's directory")
-    return open_log_dir_or_partition(Path(source))
+    return open_log_dir_or_partition(Path(source), topics=lambda partition: scope.wants(partition.topic))
 
 
 def _add(partitions: dict[TopicPartition, Sighted], sighted: Sighted) -> None:

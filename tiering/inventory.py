@@ -49,7 +49,7 @@ class SnapshotState(StrEnum):
     @property
     def is_usable(self) -> bool:
         """Whether a broker could load it."""
-        return self in {SnapshotState.EMPTY, SnapshotState.PRESENT}
+        return self is SnapshotState.EMPTY or self is SnapshotState.PRESENT
 
 
 class Compaction(StrEnum):

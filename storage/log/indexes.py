@@ -131,7 +131,7 @@ def write_time_index(entries: Iterable[TimeIndexEntry]) -> bytes:
     return b"".join(starmap(TIME_ENTRY.pack, entries))
 
 
-def last_time_index_timestamp(path: Path) -> int | None:
+def last_time_index_timestamp(path: Path | str) -> int | None:
     """Return the largest timestamp of a segment in milliseconds, or ``None`` if its time index has no entry.
 
     Only the last entry is read, after the padding, if any, has been skipped from the end: meant for a great many files.

@@ -54,7 +54,11 @@ class Segment:
 
     def sibling(self, suffix: str) -> Path:
         """Return the path of this segment's other file with ``suffix``, given with or without its leading dot."""
-        return Path(f"{self.path.removesuffix('.log')}.{suffix.removeprefix('.')}")
+        return Path(self.sibling_path(suffix.removeprefix(".")))
+
+    def sibling_path(self, suffix: str) -> str:
+        """Return the same as text, which is many times quicker: for looking at a great many files."""
+        return f"{self.path.removesuffix('.log')}.{suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
