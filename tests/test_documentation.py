@@ -1,0 +1,154 @@
+"""The architecture text names what exists, and nothing else: commands, flags, settings, exit codes, reasons, files."""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import typer
+
+from replay.comparison import Verdict
+from scheduler.cli import app, failures
+from scheduler.setting_layers import flag_of
+from scheduler.settings import SETTING_NAMES, display_name
+from storage import errors
+from storage.remote.layouts.flat import EXTENSIONS
+from tiering.inventory import SnapshotState
+from tiering.refusal import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parent.parent
+ARCHITECTURE: Final = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+NOT_BUILT: Final = "Decided, not built yet"
+STOCK_BROKER_ONLY: Final = {Reason.MISSING_SNAPSHOT, Reason.UNUSABLE_SNAPSHOT}
+"""Never a reason of ours for not shipping."""
+
+
+def section(title: str) -> str:
+    found = [part for part in re.split(r"^## ", ARCHITECTURE, flags=re.MULTILINE) if title in part.splitlines()[0]]
+    assert len(found) == 1, f"the text must have one section {title!r}"
+    return found[0]
+
+
+def table(text: str, first_title: str) -> list[list[str]]:
+    """Return the cells of the table whose first column has this title, without its head."""
+    lines = iter(text.splitlines())
+    head = next((line for line in lines if line.startswith(f"| {first_title} |")), None)
+    assert head is not None, f"there is no table of {first_title!r}"
+    next(lines)
+    rows = takewhile(lambda line: line.startswith("|"), lines)
+    return [[cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
+def flags_in(cell: str) -> set[str]:
+    return set(re.findall(r"--[a-z0-9][a-z0-9-]*", cell)) | set(re.findall(r"`(-[a-z])`", cell))
+
+
+def commands() -> Iterator[tuple[str, typer.core.TyperCommand]]:
+    """Yield every command that does something, by the words it is called with."""
+    waiting = [((), typer.main.get_command(app))]
+    while waiting:
+        words, command = waiting.pop()
+        below = getattr(command, "commands", {})
+        waiting += [((*words, name), one) for name, one in below.items()]
+        if not below:
+            yield " ".join(words), command
+
+
+def flags_of(command: typer.core.TyperCommand) -> set[str]:
+    """Return the flags of a command, but not ``--help`` nor the ``--no-`` forms."""
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    return {flag for option in options for flag in option.opts} - {"--help", "-h"}
+
+
+COMMANDS: Final = dict(commands())
+GROUPS: Final = {group: flags_in(flags) for group, flags in table(section("Faces"), "group")}
+
+
+def documented() -> dict[str, set[str]]:
+    """Return the flags of each command by its row, those of its groups included."""
+    found = {}
+    for called, _, own, groups in table(section("Faces"), "command"):
+        words = re.findall(r"[a-z]+", called.split(" ", 1)[1])
+        taken = ["common", *filter(None, groups.split(", "))]
+        found[" ".join(words)] = flags_in(own).union(*(GROUPS[group] for group in taken))
+    return found
+
+
+def test_the_table_of_commands_has_every_command_and_no_other() -> None:
+    assert documented().keys() == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_row_of_a_command_names_its_flags_and_no_others(name: str) -> None:
+    assert documented()[name] == flags_of(COMMANDS[name])
+
+
+def test_the_flags_of_the_bare_command_are_named() -> None:
+    assert flags_of(typer.main.get_command(app)) <= flags_in(section("Faces"))
+
+
+@pytest.mark.parametrize("name", SETTING_NAMES)
+def test_every_setting_is_named(name: str) -> None:
+    assert flag_of(name) in set().union(*GROUPS.values()) or f"`{display_name(name)}`" in section("Faces")
+
+
+def test_the_table_of_exit_codes_is_that_of_the_errors_and_the_command_line() -> None:
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    raised = {kind.exit_code for kind in classes if issubclass(kind, errors.ResnapError)}
+    returned = {value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)}
+    assert {int(code) for code, _ in table(section("Faces"), "exit code")} == raised | returned
+
+
+def test_every_reason_for_not_shipping_is_in_its_table() -> None:
+    named = {code for cell, _ in table(section("Shipping"), "reason") for code in re.findall(r"`([a-z-]+)`", cell)}
+    assert named == set(Reason) - STOCK_BROKER_ONLY
+
+
+def test_every_state_of_a_boundary_is_in_its_table() -> None:
+    rows = table(section("What a boundary can be"), "state")
+    named = {state for cell, *_ in rows for state in re.findall(r"`([a-z-]+)`", cell)}
+    assert named == set(SnapshotState) | set(Verdict)
+
+
+def test_every_extension_of_the_flat_layout_is_named() -> None:
+    listed = re.search(r"extensions\s+`([a-z\s-]+)`", section("Shipping"))
+    assert listed is not None
+    assert set(listed[1].split()) == EXTENSIONS
+
+
+def test_files_that_the_text_names_exist() -> None:
+    built = ARCHITECTURE.replace(section(NOT_BUILT), "")
+    named = set(re.findall(r"`((?:storage|replay|tiering|scheduler|tests|docs)/[\w/.*-]*)`", built))
+    assert named
+    assert [path for path in sorted(named) if not list(ROOT.glob(path.rstrip("/")))] == []
+
+
+def test_the_map_of_the_house_has_every_module_and_no_other() -> None:
+    the_map = section("The house").split("by module:")[1].split("\n\n")[1]
+    folders = re.split(r"^    ([a-z_/]+/) ", the_map, flags=re.MULTILINE)[1:]
+    for folder, modules in zip(folders[::2], folders[1::2], strict=True):
+        there = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__", "__main__"}
+        assert set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", modules))) == there, folder
+
+
+@pytest.mark.parametrize("name", ["docs/architecture.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_between_the_texts_lead_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        leads_to = (ROOT / name).parent / path if path else ROOT / name
+        assert leads_to.exists(), target
+        assert not anchor or anchor in anchors_of(leads_to.read_text(encoding="utf-8")), target
+
+
+def anchors_of(text: str) -> set[str]:
+    """Return what the headings of a Markdown text can be linked as."""
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
