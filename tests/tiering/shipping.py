@@ -6,11 +6,12 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from replay.evidence import segment_spans
 from replay.producer_state import Expiry
 from replay.rebuild import rebuild_locally
 from replay.staging import DirectorySink
 from replay.window import AsOf, ReplayRules
-from storage.log.log_dir import load_log_dir
+from storage.log.log_dir import load_log_dir, load_partition_dir
 from storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
 from storage.remote.local import LocalObjectStore
@@ -22,7 +23,7 @@ from tiering.shipment import Shipper
 from tiering.uploader import Provenance, ShippedTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from replay.rebuild import PartitionResult
@@ -47,9 +48,9 @@ def rules_at(now_ms: int) -> ReplayRules:
     return ReplayRules(as_of=AsOf(now_ms=now_ms), expiry=Expiry(HOUR_MS, 600_000))
 
 
-def last_append_ms(data: Path) -> int:
-    """Return when the log dir ``data`` was last written."""
-    return int(max(path.stat().st_mtime for path in data.rglob("*.log")) * 1000)
+def newest_ms(data: Path, name: str = "payments-0") -> int:
+    """Return the largest timestamp in a partition of the log dir ``data``."""
+    return max(span.largest_timestamp_ms or 0 for span in segment_spans(load_partition_dir(data / name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +64,24 @@ class Order:
     rules: ReplayRules
     staged: Path
 
-    def ship(self, store: ObjectStore, *, now_ms: int = LATER_MS) -> PartitionShipment | None:
+    def ship(
+        self,
+        store: ObjectStore,
+        *,
+        expect: Callable[[int, int], None] = lambda _segments, _size: None,
+        progress: Callable[[int, int], None] = lambda _segments, _size: None,
+    ) -> PartitionShipment | None:
         """Ship what is left into ``store``."""
         if self.result is None:
             return None
-        staged = LocalObjectStore(self.staged)
-        shipper = Shipper(store=store, staged=staged, rules=self.rules, now_ms=lambda: now_ms)
+        shipper = Shipper(
+            store=store,
+            staged=LocalObjectStore(self.staged),
+            rules=self.rules,
+            now_ms=lambda: LATER_MS,
+            expect=expect,
+            progress=progress,
+        )
         return shipper.ship_partition(self.provenance, self.candidates, self.result)
 
 

@@ -23,7 +23,7 @@ from storage.log.producer_snapshot import (
 )
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import LeftOutProducer, SnapshotHow
-from tests.tiering.shipping import HOUR_MS, ROLL, UPGRADED, an_order, last_append_ms, rules_at
+from tests.tiering.shipping import HOUR_MS, ROLL, UPGRADED, an_order, newest_ms, rules_at
 from tiering.snapshot_choice import ChosenSnapshot, choose_snapshot
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def test_the_origin_tells_what_the_snapshot_rests_on(order: Order) -> None:
 
 
 def test_beyond_the_window_nothing_is_called_proven(data: Path, tmp_path: Path) -> None:
-    rules = rules_at(last_append_ms(data) + 2 * HOUR_MS)
+    rules = rules_at(newest_ms(data) + 2 * HOUR_MS)
     order = an_order(data, tmp_path / "staged", rules=rules)
     hows = {chosen(order, result).origin.how for result in results(order)}
     assert {result.boundary.coverage for result in results(order)} == {Coverage.BEYOND_WINDOW}

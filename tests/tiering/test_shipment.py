@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from replay.staging import snapshot_key
+from storage.errors import StoreFullError, VerificationError
+from storage.log.indexes import AbortedTxn, write_transaction_index
+from storage.log.log_dir import load_log_dir
+from storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot_bytes
+from storage.remote.manifest import ObjectKind, SnapshotHow
+from storage.remote.memory import MemoryObjectStore
+from tests.tiering.shipping import (
+    HOUR_MS,
+    UPGRADED,
+    an_order,
+    check_objects,
+    is_manifest,
+    manifest_keys,
+    manifests,
+    must_be_shipped,
+    newest_ms,
+    rules_at,
+    tier,
+)
+from tests.tiering.stores import ActingStore, FullStore, RecordingStore, flip_byte
+from tiering.eligibility import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage.log.partition_dir import Segment
+    from storage.remote.object_store import ObjectStore
+    from tests.fixture_sets import FixtureSet
+    from tests.tiering.shipping import Order
+    from tiering.shipment import PartitionShipment
+
+    Sets = Callable[[str], FixtureSet]
+    Copy = Callable[[Path], Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiered:
+    """The upgraded set, shipped whole; nobody may change the store."""
+
+    fixture: FixtureSet
+    store: ObjectStore
+    shipments: list[PartitionShipment]
+
+
+@pytest.fixture(scope="module")
+def tiered(fixture_set: Sets, tmp_path_factory: pytest.TempPathFactory) -> Tiered:
+    fixture, store = fixture_set(UPGRADED), MemoryObjectStore("tiered-whole")
+    shipments = tier(fixture.data, store, tmp_path_factory.mktemp("staged"))
+    return Tiered(fixture=fixture, store=store, shipments=shipments)
+
+
+@pytest.fixture
+def order(fixture_set: Sets, tmp_path: Path) -> Order:
+    return an_order(fixture_set(UPGRADED).data, tmp_path / "staged")
+
+
+@pytest.fixture
+def own_order(fixture_set: Sets, writable_copy: Copy, tmp_path: Path) -> Order:
+    """An order whose log dir the test may change."""
+    return an_order(writable_copy(fixture_set(UPGRADED).data), tmp_path / "staged")
+
+
+def shipped_by(order: Order, store: ObjectStore) -> PartitionShipment:
+    shipment = order.ship(store)
+    assert shipment is not None
+    return shipment
+
+
+def bases(shipment: PartitionShipment) -> list[int]:
+    return [shipped.base_offset for shipped in shipment.shipped]
+
+
+def ends(order: Order) -> list[int]:
+    return [segment.next_base_offset or 0 for segment in order.candidates.segments]
+
+
+def test_every_eligible_segment_is_shipped_and_nothing_above_the_last_stable_offset_is(tiered: Tiered) -> None:
+    found: dict[str, list[tuple[int, int]]] = {}
+    for manifest in manifests(tiered.store):
+        name = f"{manifest.topic}-{manifest.partition}"
+        found.setdefault(name, []).append((manifest.base_offset, manifest.next_base_offset))
+    partitions = {str(p.topic_partition): p for p in load_log_dir(tiered.fixture.data).partitions}
+    del partitions["compacted-0"]
+    assert found == {name: must_be_shipped(partition) for name, partition in partitions.items()}
+    assert sum(map(len, found.values())) == 27
+
+
+def test_every_shipped_snapshot_equals_the_brokers_own(tiered: Tiered) -> None:
+    for manifest in manifests(tiered.store):
+        entry = manifest.object(ObjectKind.SNAPSHOT)
+        assert entry is not None
+        partition = f"{manifest.topic}-{manifest.partition}"
+        expected = load_snapshot(tiered.fixture.expected / partition / f"{manifest.next_base_offset:020d}.snapshot")
+        assert read_snapshot(tiered.store.get(entry.key)) == expected
+        assert manifest.snapshot_origin.entries_count == len(expected)
+
+
+def test_every_object_fits_its_manifest_and_nothing_else_is_there(tiered: Tiered) -> None:
+    for manifest in manifests(tiered.store):
+        check_objects(tiered.store, manifest)
+    named = {entry.key for manifest in manifests(tiered.store) for entry in manifest.objects}
+    assert named | set(manifest_keys(tiered.store)) == {info.key for info in tiered.store.list()}
+
+
+def test_a_shipment_tells_what_was_shipped_and_why_the_rest_was_not(tiered: Tiered) -> None:
+    for shipment in tiered.shipments:
+        assert shipment.failures == []
+        named = dict(zip(manifest_keys(tiered.store), manifests(tiered.store), strict=True))
+        for shipped in shipment.shipped:
+            manifest = named[shipped.manifest_key]
+            assert (shipped.base_offset, shipped.next_base_offset) == (manifest.base_offset, manifest.next_base_offset)
+            assert shipped.size_bytes == sum(entry.size_bytes for entry in manifest.objects)
+            assert (shipped.snapshot, shipped.entries) == (
+                manifest.snapshot_origin.how, manifest.snapshot_origin.entries_count,
+            )  # fmt: skip
+        assert bases(shipment) == [segment.base_offset for segment in shipment.eligibility.eligible]
+    (legacy,) = (shipment for shipment in tiered.shipments if shipment.topic_partition.topic == "legacy")
+    assert legacy.eligibility.blocking is not None
+    assert legacy.eligibility.blocking.reason is Reason.LEADER_EPOCHS_UNKNOWN
+
+
+def test_lost_snapshots_are_regenerated_and_the_others_proven(tiered: Tiered) -> None:
+    for shipment in tiered.shipments:
+        directory = tiered.fixture.data / str(shipment.topic_partition)
+        for shipped in shipment.shipped:
+            is_there = (directory / f"{shipped.next_base_offset:020d}.snapshot").exists()
+            assert shipped.snapshot is (SnapshotHow.PROVEN if is_there else SnapshotHow.REGENERATED)
+
+
+@pytest.mark.parametrize("name", ["payments-0", "orders-0"])
+def test_a_second_run_with_another_time_writes_nothing(
+    name: str, fixture_set: Sets, store: ObjectStore, tmp_path: Path
+) -> None:
+    data = fixture_set(UPGRADED).data
+    last_ms = newest_ms(data, name)
+    (first,) = tier(data, store, tmp_path / "first", rules_at(last_ms), only={name})
+    assert first.shipped
+    before = list(store.list())
+    recording = RecordingStore(store)
+    again = tier(data, recording, tmp_path / "again", rules_at(last_ms + 2 * HOUR_MS), only={name})
+    assert again == [] or [shipment.shipped for shipment in again] == [[]]
+    assert recording.written == []
+    assert list(store.list()) == before
+
+
+def test_another_time_gives_rebuilt_snapshots_other_keys(fixture_set: Sets, tmp_path: Path) -> None:
+    """What makes the claim above one that could fail."""
+    data = fixture_set(UPGRADED).data
+    rebuilt = []
+    for hours in (0, 2):
+        store = MemoryObjectStore(f"times-{tmp_path}-{hours}")
+        tier(data, store, tmp_path / str(hours), rules_at(newest_ms(data) + hours * HOUR_MS), only={"payments-0"})
+        hows = [manifest.snapshot_origin.how for manifest in manifests(store)]
+        own = {SnapshotHow.PROVEN, SnapshotHow.KEPT}
+        rebuilt.append({key for key, how in zip(manifest_keys(store), hows, strict=True) if how not in own})
+    assert len(rebuilt[0]) == len(rebuilt[1]) == 5
+    assert rebuilt[0].isdisjoint(rebuilt[1])
+
+
+def test_progress_counts_segments_and_the_bytes_of_their_logs(order: Order, memory_store: ObjectStore) -> None:
+    expected: list[tuple[int, int]] = []
+    told: list[tuple[int, int]] = []
+    shipment = order.ship(
+        memory_store,
+        expect=lambda segments, size: expected.append((segments, size)),
+        progress=lambda segments, size: told.append((segments, size)),
+    )
+    assert shipment is not None
+    sizes = [segment.size_bytes for segment in shipment.eligibility.eligible]
+    assert expected == [(len(sizes), sum(sizes))]
+    assert told == [(1, size) for size in sizes]
+
+
+@pytest.mark.parametrize("room", [0, 1, 6, 7, 8, 20, 23])
+def test_a_store_that_fills_up_keeps_the_segments_before_and_shows_nothing_of_the_current_one(
+    room: int, order: Order, memory_store: ObjectStore
+) -> None:
+    shipment = shipped_by(order, FullStore(memory_store, room))
+    (failure,) = shipment.failures
+    assert isinstance(failure, StoreFullError)
+    assert len(shipment.shipped) == room // 7, "six objects and a manifest for each"
+    assert [shipped.manifest_key for shipped in shipment.shipped] == manifest_keys(memory_store)
+    for manifest in manifests(memory_store):
+        check_objects(memory_store, manifest)
+
+
+def test_after_a_full_store_the_next_run_ships_the_rest_once(
+    fixture_set: Sets, memory_store: ObjectStore, tmp_path: Path
+) -> None:
+    data = fixture_set(UPGRADED).data
+    first = an_order(data, tmp_path / "first")
+    before = bases(shipped_by(first, FullStore(memory_store, 17)))
+    (second,) = tier(data, memory_store, tmp_path / "second", only={"payments-0"})
+    assert before
+    assert not second.failures
+    assert sorted([*before, *bases(second)]) == bases(shipped_by(first, MemoryObjectStore(f"whole-{tmp_path}")))
+    assert len(manifest_keys(memory_store)) == len(before) + len(second.shipped)
+
+
+def test_a_store_that_lies_ends_the_shipment_with_what_was_shipped_until_then(
+    order: Order, memory_store: ObjectStore
+) -> None:
+    def on_the_third(inner: ObjectStore, key: str) -> None:
+        if key.endswith(".index") and len(manifest_keys(memory_store)) == 2:
+            flip_byte(inner, key)
+
+    shipment = shipped_by(order, ActingStore(memory_store, on_the_third))
+    assert isinstance(shipment.failures[0], VerificationError)
+    assert len(shipment.shipped) == len(manifest_keys(memory_store)) == 2
+
+
+def delete_log(segment: Segment) -> None:
+    Path(segment.path).rename(f"{segment.path}.deleted")
+
+
+def truncate_log(segment: Segment) -> None:
+    Path(segment.path).write_bytes(Path(segment.path).read_bytes()[:-1])
+
+
+def damage_transactions(segment: Segment) -> None:
+    segment.sibling("txnindex").write_bytes(write_transaction_index([AbortedTxn(1, 0, 5_000, 0)]))
+
+
+def unreadable_transactions(segment: Segment) -> None:
+    segment.sibling("txnindex").unlink()
+    segment.sibling("txnindex").mkdir()  # opens, and gives an error when read, also to root
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (delete_log, Reason.SEGMENT_CHANGED),
+        (truncate_log, Reason.SEGMENT_CHANGED),
+        (damage_transactions, Reason.INDEX_UNUSABLE),
+        (unreadable_transactions, Reason.DAMAGED),
+    ],
+)
+def test_a_segment_that_turns_out_unfit_is_refused_and_the_others_are_shipped(
+    change: Callable[[Segment], None], reason: Reason, own_order: Order, memory_store: ObjectStore
+) -> None:
+    segments = own_order.candidates.segments
+    change(segments[3])
+    shipment = shipped_by(own_order, memory_store)
+    assert shipment.failures == []
+    below = shipment.eligibility.last_stable_offset or 0
+    assert bases(shipment) == [
+        segment.base_offset
+        for segment in segments
+        if segment is not segments[3] and (segment.next_base_offset or 0) <= below
+    ]
+    (refusal,) = (found for found in shipment.eligibility.refusals if found.base_offset == segments[3].base_offset)
+    assert refusal.reason is reason
+    assert refusal.hint
+    assert shipment.eligibility.blocking == refusal
+
+
+def test_a_segment_that_retention_takes_while_it_is_shipped_is_refused_and_the_next_one_shipped(
+    own_order: Order, memory_store: ObjectStore
+) -> None:
+    segments = own_order.candidates.segments
+
+    def retention(_: ObjectStore, key: str) -> None:
+        if f"{segments[0].base_offset:020d}" in key and key.endswith(".log"):
+            delete_log(segments[0])
+
+    shipment = shipped_by(own_order, ActingStore(memory_store, retention))
+    assert shipment.failures == []
+    assert shipment.eligibility.refusals[0].reason is Reason.SEGMENT_CHANGED
+    assert bases(shipment) == [manifest.base_offset for manifest in manifests(memory_store)]
+    assert bases(shipment)[0] == segments[1].base_offset
+
+
+def test_snapshots_that_a_live_broker_deletes_meanwhile_end_nothing(
+    own_order: Order, fixture_set: Sets, memory_store: ObjectStore
+) -> None:
+    for path in own_order.candidates.inventory.partition.path.glob("*.snapshot"):
+        path.unlink()
+    shipment = shipped_by(own_order, memory_store)
+    assert shipment.failures == []
+    assert {shipped.snapshot for shipped in shipment.shipped} == {SnapshotHow.REGENERATED}
+    for manifest in manifests(memory_store):
+        entry = manifest.object(ObjectKind.SNAPSHOT)
+        assert entry is not None
+        expected = fixture_set(UPGRADED).expected / snapshot_key(
+            own_order.provenance.topic_partition, manifest.next_base_offset
+        )
+        assert read_snapshot(memory_store.get(entry.key)) == load_snapshot(expected)
+
+
+def test_a_staged_snapshot_that_was_tampered_with_is_never_shipped(order: Order, memory_store: ObjectStore) -> None:
+    first = min(ends(order))
+    (order.staged / snapshot_key(order.provenance.topic_partition, first)).write_bytes(snapshot_bytes([]))
+    shipment = shipped_by(order, memory_store)
+    assert isinstance(shipment.failures[0], VerificationError)
+    assert shipment.shipped == []
+    assert list(memory_store.list()) == []
+
+
+def test_a_manifest_damaged_in_the_store_fails_the_shipment_and_not_its_segment(
+    order: Order, memory_store: ObjectStore
+) -> None:
+    """The run listed the topic before another run put the manifest there, and the store then spoilt it."""
+    key = shipped_by(order, memory_store).shipped[0].manifest_key
+    flip_byte(memory_store, key)
+    shipment = shipped_by(order, memory_store)
+    (failure,) = shipment.failures
+    assert isinstance(failure, VerificationError)
+    assert Reason.DAMAGED not in {refusal.reason for refusal in shipment.eligibility.refusals}
+
+
+def test_two_runs_side_by_side_leave_one_manifest_for_each_segment(order: Order, memory_store: ObjectStore) -> None:
+    """Both listed the empty store before either wrote."""
+    first, second = shipped_by(order, memory_store), shipped_by(order, memory_store)
+    assert first.shipped == second.shipped
+    assert len(manifest_keys(memory_store)) == len(first.shipped)
+
+
+def test_every_object_of_a_segment_precedes_its_manifest_and_follows_the_one_before(
+    order: Order, memory_store: ObjectStore
+) -> None:
+    recording = RecordingStore(memory_store)
+    shipped_by(order, recording)
+    named = dict(zip(manifest_keys(memory_store), manifests(memory_store), strict=True))
+    pending: set[str] = set()
+    for key in recording.written:
+        pending.add(key)
+        if is_manifest(key):
+            assert pending == {entry.key for entry in named[key].objects} | {key}
+            pending.clear()
+    assert not pending

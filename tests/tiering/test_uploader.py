@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.errors import (
+    FormatError,
+    LogDirError,
+    ObjectExistsError,
+    StoreError,
+    StoreFullError,
+    VerificationError,
+)
+from storage.log.log_dir import load_log_dir
+from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from storage.remote.layouts.flat import parse_key
+from storage.remote.manifest import Manifest, SnapshotHow, SnapshotOrigin, read_manifest, write_manifest
+from tests.tiering.shipping import (
+    LATER_MS,
+    UPGRADED,
+    a_provenance,
+    check_objects,
+    is_manifest,
+    manifest_keys,
+    manifests,
+)
+from tests.tiering.stores import ActingStore, FullStore, PassingStore, RecordingStore, flip_byte, lose, truncate
+from tiering.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
+from tiering.uploader import Provenance, ShippedSegment, ShippedTopic, ship, verify_object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from storage.crc32c import Buffer
+    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from tests.fixture_sets import FixtureSet
+
+    Sets = Callable[[str], FixtureSet]
+    Copy = Callable[[Path], Path]
+
+ORIGIN = SnapshotOrigin(
+    how=SnapshotHow.REGENERATED,
+    as_of="roll",
+    as_of_ms=LATER_MS,
+    window_start_offset=0,
+    producer_id_expiration_ms=1,
+    check_interval_ms=1,
+    entries_count=0,
+)
+SNAPSHOT = snapshot_bytes([])
+ANOTHER_SNAPSHOT = snapshot_bytes([ProducerEntry(7, 0, 4, 4, 4, LATER_MS, -1, -1)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cargo:
+    """A segment with a transaction index, ready to be shipped."""
+
+    provenance: Provenance
+    bundle: SegmentBundle
+
+    def ship(self, store: ObjectStore, *, now_ms: int = LATER_MS) -> ShippedSegment:
+        return ship(store, self.provenance, self.bundle, ORIGIN, created_at_ms=now_ms)
+
+    def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:
+        shipped = ShippedTopic(store, self.provenance.cluster_id, self.provenance.topic_partition.topic)
+        return shipped.find(self.provenance.topic_partition.partition, self.base_offset, topic_id=topic_id)
+
+    @property
+    def base_offset(self) -> int:
+        return self.bundle.segment.base_offset
+
+    @property
+    def path(self) -> Path:
+        return Path(self.bundle.segment.path)
+
+
+def a_cargo(data: Path, snapshot: bytes = SNAPSHOT, *, index: int = 1) -> Cargo:
+    log_dir = load_log_dir(data)
+    (partition,) = (found for found in log_dir.partitions if str(found.topic_partition) == "payments-0")
+    bundle = make_bundle(EpochHistory(partition), partition.segments[index], snapshot)
+    return Cargo(provenance=a_provenance(log_dir, partition), bundle=bundle)
+
+
+@pytest.fixture
+def cargo(fixture_set: Sets) -> Cargo:
+    return a_cargo(fixture_set(UPGRADED).data)
+
+
+@pytest.fixture
+def own_cargo(fixture_set: Sets, writable_copy: Copy) -> Cargo:
+    """A cargo whose files the test may change."""
+    return a_cargo(writable_copy(fixture_set(UPGRADED).data))
+
+
+def the_manifest(store: ObjectStore) -> Manifest:
+    (found,) = manifests(store)
+    return found
+
+
+def test_what_is_shipped_can_be_read_back_and_found(cargo: Cargo, store: ObjectStore) -> None:
+    shipped = cargo.ship(store)
+    manifest = the_manifest(store)
+    check_objects(store, manifest)
+    assert {entry.key for entry in manifest.objects} | {shipped.manifest_key} == {info.key for info in store.list()}
+    for part in cargo.bundle.parts:
+        entry = manifest.object(part.kind)
+        assert entry is not None
+        with part.open_body() as body:
+            assert store.get(entry.key) == body.read()
+    assert cargo.find(store) == shipped
+
+
+def test_a_manifest_tells_what_the_segment_is_and_where_it_comes_from(cargo: Cargo, memory_store: ObjectStore) -> None:
+    shipped = cargo.ship(memory_store, now_ms=5)
+    manifest = the_manifest(memory_store)
+    key = parse_key(shipped.manifest_key)
+    assert key is not None
+    assert (key.segment_id, key.base_offset, key.partition) == (manifest.segment_id, cargo.base_offset, 0)
+    assert (manifest.topic, manifest.partition, manifest.topic_id) == ("payments", 0, cargo.provenance.topic_id)
+    assert (manifest.cluster_id, manifest.broker_id) == (cargo.provenance.cluster_id, 1)
+    assert manifest.log_directory == str(cargo.path.parent.parent)
+    assert (manifest.base_offset, manifest.next_base_offset) == (cargo.base_offset, cargo.bundle.next_base_offset)
+    assert manifest.last_offset == cargo.bundle.next_base_offset - 1
+    assert manifest.leader_epochs == cargo.bundle.leader_epochs
+    assert manifest.snapshot_origin == ORIGIN
+    assert manifest.created_at_ms == 5
+
+
+def test_objects_go_first_each_read_back_and_the_manifest_last(cargo: Cargo, store: ObjectStore) -> None:
+    recording = RecordingStore(store)
+    cargo.ship(recording)
+    kinds = [part.kind for part in cargo.bundle.parts]
+    assert len(kinds) == 6
+    steps = [(verb, key.rpartition(".")[2]) for verb, key in recording.calls]
+    objects = [step for kind in kinds for step in (("put", kind), ("read", kind))]
+    heads = [("head", kind) for kind in kinds]
+    assert steps == [*objects, *heads, ("put", "manifest"), ("read", "manifest")]
+
+
+@pytest.mark.parametrize("act", [flip_byte, truncate, lose])
+@pytest.mark.parametrize("kind", ["log", "index", "timeindex", "txnindex", "leader-epoch-checkpoint", "snapshot"])
+def test_a_store_that_changes_an_object_is_caught_before_anything_is_visible(
+    act: Callable[[ObjectStore, str], None], kind: str, cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    def on_this_kind(inner: ObjectStore, key: str) -> None:
+        if key.endswith(f".{kind}"):
+            act(inner, key)
+
+    with pytest.raises(VerificationError, match=kind) as raised:
+        cargo.ship(ActingStore(memory_store, on_this_kind))
+    assert raised.value.hint
+    assert manifest_keys(memory_store) == []
+    assert cargo.find(memory_store) is None
+    cargo.ship(memory_store)
+    check_objects(memory_store, the_manifest(memory_store))
+
+
+@pytest.mark.parametrize("act", [truncate, lose])
+def test_an_object_that_goes_after_it_was_verified_is_missed_before_the_manifest(
+    act: Callable[[ObjectStore, str], None], cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    def on_the_last(inner: ObjectStore, key: str) -> None:
+        if key.endswith(".snapshot"):
+            act(inner, key.replace(".snapshot", ".log"))
+
+    with pytest.raises(VerificationError, match=r"\.log: gone or changed after it was verified"):
+        cargo.ship(ActingStore(memory_store, on_the_last))
+    assert manifest_keys(memory_store) == []
+
+
+@pytest.mark.parametrize("act", [flip_byte, truncate, lose])
+def test_a_manifest_that_the_store_changes_is_an_error_and_makes_nothing_visible(
+    act: Callable[[ObjectStore, str], None], cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    def on_manifest(inner: ObjectStore, key: str) -> None:
+        if is_manifest(key):
+            act(inner, key)
+
+    with pytest.raises(VerificationError, match="manifest"):
+        cargo.ship(ActingStore(memory_store, on_manifest))
+    if manifest_keys(memory_store):
+        with pytest.raises(FormatError, match="manifest"):
+            cargo.find(memory_store)
+    else:
+        assert cargo.find(memory_store) is None
+
+
+@pytest.mark.parametrize("room", range(7))
+def test_a_store_that_fills_up_at_any_write_shows_nothing_and_is_gone_on_with_later(
+    room: int, cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    with pytest.raises(StoreFullError):
+        cargo.ship(FullStore(memory_store, room))
+    assert len(list(memory_store.list())) == room
+    assert cargo.find(memory_store) is None
+    cargo.ship(memory_store)
+    check_objects(memory_store, the_manifest(memory_store))
+    assert len(list(memory_store.list())) == 7, "the rerun wrote over what was left behind"
+
+
+def test_the_same_content_has_the_same_keys_and_the_first_manifest_stays(cargo: Cargo, store: ObjectStore) -> None:
+    first = cargo.ship(store, now_ms=1)
+    before = {info.key: store.get(info.key) for info in store.list()}
+    assert cargo.ship(store, now_ms=2) == first
+    assert {info.key: store.get(info.key) for info in store.list()} == before
+    assert the_manifest(store).created_at_ms == 1
+
+
+def test_other_content_has_other_keys_and_overwrites_nothing(fixture_set: Sets, memory_store: ObjectStore) -> None:
+    data = fixture_set(UPGRADED).data
+    a_cargo(data).ship(memory_store)
+    before = {info.key: memory_store.get(info.key) for info in memory_store.list()}
+    a_cargo(data, ANOTHER_SNAPSHOT).ship(memory_store)
+    after = {info.key: memory_store.get(info.key) for info in memory_store.list()}
+    assert before.items() < after.items()
+    assert len(after) == 2 * len(before)
+
+
+def test_segments_never_share_a_key(fixture_set: Sets, memory_store: ObjectStore) -> None:
+    data = fixture_set(UPGRADED).data
+    for index in range(3):
+        a_cargo(data, index=index).ship(memory_store)
+    assert len({entry.key for manifest in manifests(memory_store) for entry in manifest.objects}) == 18
+
+
+@dataclass
+class LostAnswerStore(PassingStore):
+    """Writes, and then claims that the key was taken: what a client sees whose first answer was lost."""
+
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        super().put(key, body, if_absent=if_absent)
+        if if_absent:
+            raise ObjectExistsError(f"{key}: there is an object already", key=key)
+
+
+def test_a_manifest_whose_answer_was_lost_counts(cargo: Cargo, memory_store: ObjectStore) -> None:
+    assert cargo.ship(LostAnswerStore(memory_store)) == cargo.find(memory_store)
+
+
+@pytest.mark.parametrize("act", [flip_byte, truncate])
+def test_a_damaged_manifest_in_the_way_is_the_stores_fault_and_not_the_segments(
+    act: Callable[[ObjectStore, str], None], cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    key = cargo.ship(memory_store).manifest_key
+    act(memory_store, key)
+    with pytest.raises(VerificationError, match=key) as raised:
+        cargo.ship(memory_store)
+    assert raised.value.hint
+
+
+def test_a_manifest_in_the_way_that_names_something_else_is_not_believed(
+    cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    key = cargo.ship(memory_store).manifest_key
+    manifest = the_manifest(memory_store)
+    others = tuple(replace(entry, sha256="0" * 64) for entry in manifest.objects)
+    memory_store.put(key, write_manifest(replace(manifest, objects=others)))
+    with pytest.raises(VerificationError, match="names other objects"):
+        cargo.ship(memory_store)
+
+
+def test_a_store_that_ignores_the_condition_still_ends_with_one_manifest(
+    cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    class Ignoring(PassingStore):
+        def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:  # noqa: ARG002
+            super().put(key, body)
+
+    first = cargo.ship(Ignoring(memory_store), now_ms=1)
+    assert cargo.ship(Ignoring(memory_store), now_ms=2) == first
+    check_objects(memory_store, the_manifest(memory_store))
+
+
+def rewrite(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def shrink(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def rename_away(path: Path) -> None:
+    path.rename(f"{path}.deleted")
+
+
+@pytest.mark.parametrize("change", [rewrite, grow, shrink, rename_away])
+def test_a_segment_that_changes_before_it_is_uploaded_is_left_for_the_next_run(
+    change: Callable[[Path], None], own_cargo: Cargo, store: ObjectStore
+) -> None:
+    change(own_cargo.path)
+    with pytest.raises(SegmentChangedError, match=own_cargo.path.name):
+        own_cargo.ship(store)
+    assert manifest_keys(store) == []
+
+
+@pytest.mark.parametrize("change", [rewrite, grow, shrink, rename_away])
+def test_a_segment_that_changes_after_it_was_uploaded_gets_no_manifest(
+    change: Callable[[Path], None], own_cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    def on_snapshot(_: ObjectStore, key: str) -> None:
+        if key.endswith(".snapshot"):
+            change(own_cargo.path)
+
+    with pytest.raises(SegmentChangedError, match=own_cargo.path.name):
+        own_cargo.ship(ActingStore(memory_store, on_snapshot))
+    assert manifest_keys(memory_store) == []
+
+
+def test_a_segment_that_looks_the_same_and_is_not_is_a_verification_error(
+    own_cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    times = own_cargo.path.stat()
+    with own_cargo.path.open("r+b") as file:
+        file.write(b"\1")
+    os.utime(own_cargo.path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(VerificationError, match="CRC-32C"):
+        own_cargo.ship(memory_store)
+    assert list(memory_store.list()) == []
+
+
+def test_a_segment_that_cannot_be_opened_any_more_is_no_fault_of_the_store(
+    own_cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    def refusing() -> None:
+        raise PermissionError(13, "Permission denied")
+
+    log, *others = own_cargo.bundle.parts
+    parts = (replace(log, open_body=refusing), *others)
+    cargo = replace(own_cargo, bundle=replace(own_cargo.bundle, parts=parts))
+    with pytest.raises(LogDirError, match="Permission denied"):
+        cargo.ship(memory_store)
+
+
+def test_an_empty_store_holds_nothing(cargo: Cargo, store: ObjectStore) -> None:
+    assert cargo.find(store) is None
+
+
+def test_what_has_no_manifest_is_not_shipped(cargo: Cargo, store: ObjectStore) -> None:
+    store.delete(cargo.ship(store).manifest_key)
+    assert cargo.find(store) is None
+
+
+def test_only_the_segment_asked_for_is_found(cargo: Cargo, memory_store: ObjectStore) -> None:
+    cargo.ship(memory_store)
+    shipped = ShippedTopic(memory_store, cargo.provenance.cluster_id, "payments")
+    assert shipped.find(0, cargo.base_offset) is not None
+    assert shipped.find(0, 0) is None
+    assert shipped.find(1, cargo.base_offset) is None
+    for cluster_id, topic in ((None, "payments"), ("another", "payments"), (cargo.provenance.cluster_id, "pay")):
+        assert ShippedTopic(memory_store, cluster_id, topic).find(0, cargo.base_offset) is None
+
+
+def of_topic_id(cargo: Cargo, topic_id: str | None) -> Cargo:
+    return replace(cargo, provenance=replace(cargo.provenance, topic_id=topic_id))
+
+
+@pytest.mark.parametrize(
+    ("shipped_as", "asked_as", "is_found"),
+    [
+        (None, None, True),
+        (None, "hB0sdH4WT1qRrTrcZne_hA", True),
+        ("hB0sdH4WT1qRrTrcZne_hA", None, True),
+        ("hB0sdH4WT1qRrTrcZne_hA", "hB0sdH4WT1qRrTrcZne_hA", True),
+        ("hB0sdH4WT1qRrTrcZne_hA", "F3RTgxfTQk6MS45WLGHyug", False),
+    ],
+)
+def test_a_segment_is_found_whenever_its_topic_id_became_known_but_not_for_another_topic_of_the_name(
+    shipped_as: str | None, asked_as: str | None, is_found: bool, cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    shipped = of_topic_id(cargo, shipped_as).ship(memory_store)
+    assert cargo.find(memory_store, topic_id=asked_as) == (shipped if is_found else None)
+
+
+@pytest.mark.parametrize("act", [truncate, lose])
+def test_a_manifest_whose_objects_are_not_all_there_is_no_shipped_segment(
+    act: Callable[[ObjectStore, str], None], cargo: Cargo, store: ObjectStore
+) -> None:
+    shipped = cargo.ship(store)
+    key = shipped.manifest_key.replace(".manifest", ".txnindex")
+    act(store, key)
+    with pytest.raises(VerificationError, match="txnindex") as raised:
+        cargo.find(store)
+    assert shipped.manifest_key in str(raised.value)
+
+
+def test_a_damaged_manifest_is_named(cargo: Cargo, memory_store: ObjectStore) -> None:
+    key = cargo.ship(memory_store).manifest_key
+    flip_byte(memory_store, key)
+    with pytest.raises(FormatError) as raised:
+        cargo.find(memory_store)
+    assert raised.value.file == key
+
+
+@pytest.mark.parametrize("broken", [0, 1], ids=["the first", "the second"])
+def test_one_valid_manifest_makes_a_segment_done(broken: int, fixture_set: Sets, memory_store: ObjectStore) -> None:
+    data = fixture_set(UPGRADED).data
+    for snapshot in (SNAPSHOT, ANOTHER_SNAPSHOT):
+        a_cargo(data, snapshot).ship(memory_store)
+    keys = manifest_keys(memory_store)
+    flip_byte(memory_store, keys[broken])
+    found = a_cargo(data).find(memory_store)
+    assert found is not None
+    assert found.manifest_key == keys[1 - broken]
+
+
+def test_a_listing_that_raced_with_another_run_is_no_damage(cargo: Cargo, memory_store: ObjectStore) -> None:
+    """The listing passed the place of the first objects before they were there, and then met their manifest."""
+
+    class Racing(PassingStore):
+        def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+            return (info for info in super().list(prefix) if not info.key.endswith((".index", ".log")))
+
+    shipped = cargo.ship(memory_store)
+    assert cargo.find(Racing(memory_store)) == shipped
+
+
+def test_verifying_an_object_reads_all_of_it(store: ObjectStore) -> None:
+    store.put("a/b", b"123456789")
+    verify_object(store, "a/b", size_bytes=9, checksum=0xE3069283)
+    for size_bytes, checksum in ((8, 0xE3069283), (9, 0xE3069282)):
+        with pytest.raises(VerificationError, match="a/b"):
+            verify_object(store, "a/b", size_bytes=size_bytes, checksum=checksum)
+    with pytest.raises(VerificationError, match="not there"):
+        verify_object(store, "a/c", size_bytes=0, checksum=0)
+
+
+def test_a_store_that_fails_while_it_is_read_back_is_a_failing_store(cargo: Cargo, memory_store: ObjectStore) -> None:
+    class Failing(PassingStore):
+        def head(self, key: str) -> ObjectInfo:
+            raise StoreError(f"{key}: no", key=key)
+
+    with pytest.raises(StoreError):
+        cargo.ship(Failing(memory_store))
+    assert manifest_keys(memory_store) == []
+
+
+def test_the_manifest_is_what_the_store_then_holds(cargo: Cargo, store: ObjectStore) -> None:
+    key = cargo.ship(store).manifest_key
+    assert write_manifest(read_manifest(store.get(key))) == store.get(key)
