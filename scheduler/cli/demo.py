@@ -1,0 +1,36 @@
+"""The command that shows it all on a log of its own: demo."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import ENGINE, with_settings
+
+app = typer.Typer()
+
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", help="A new directory to work in, which stays; else a temporary one."),
+]
+
+
+@app.command()
+@with_settings(ENGINE)
+def demo(
+    run: Invocation,
+    directory: Directory = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Do not remove the temporary directory.")] = False,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Another seed makes another log.", min=0)] = 1,
+) -> None:
+    """See it work: a log loses its snapshots, the whole job is done, and the result compared; in a minute, here."""
+    from scheduler.cli.demo_story import Story  # noqa: PLC0415
+    from scheduler.demo import Demo, rules_at, workplace  # noqa: PLC0415
+    from scheduler.wiring import service_of  # noqa: PLC0415
+
+    # Whatever cluster is configured, its executors would not see a directory of this machine.
+    settings = run.settings.model_copy(update={"spark_master": "local[*]"})
+    with workplace(directory, keep=keep) as root:
+        service = service_of(settings, run.clock, rules_at(run.clock.now_ms()))
+        Story(run, Demo(root=root, service=service), seed, stays=keep or directory is not None).tell()
