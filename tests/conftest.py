@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.disks import as_nobody, open_folder, read_only_disk, tiny_disk  # noqa: F401 - found by their names here
 from tests.fixture_sets import FixtureSet, unpack
 from tests.s3_server import (  # noqa: F401 - pytest finds fixtures by their names here
     no_aws_of_this_machine,

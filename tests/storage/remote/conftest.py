@@ -1,15 +1,10 @@
-"""Servers with canned answers, and disks that are small or read-only."""
+"""Servers with canned answers."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import tempfile
 import threading
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,52 +88,3 @@ def canned_server() -> Iterator[CannedServer]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A mounted file system with room for one megabyte."""
-    with _mounted(tmp_path / "tiny", "size=1m") as path:
-        yield path
-
-
-@pytest.fixture
-def read_only_disk(tmp_path: Path) -> Iterator[Path]:
-    """A mounted file system that nobody may write to, not even root."""
-    with _mounted(tmp_path / "read-only", "size=1m,ro") as path:
-        yield path
-
-
-@contextmanager
-def _mounted(path: Path, options: str) -> Iterator[Path]:
-    path.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, text=True, check=False
-    )
-    if mount.returncode:
-        pytest.skip(f"NOT TESTED: mounting a tmpfs needs root and CAP_SYS_ADMIN: {mount.stderr.strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach, unlike pytest's own."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o777)
-        yield folder
-        folder.chmod(0o777)
-
-
-@pytest.fixture
-def as_nobody() -> Iterator[None]:
-    """Run the test without the powers of root."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    yield
-    if root:
-        os.seteuid(0)
