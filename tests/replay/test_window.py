@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from replay.rebuild import BoundaryResult, PartitionResult
     from storage.log.producer_snapshot import ProducerEntry
 
-thorough = settings(deadline=None, max_examples=60, derandomize=True)
+thorough = settings(deadline=None, max_examples=40, derandomize=True)
 Rebuilt = tuple["PartitionResult", dict[int, dict[int, "ProducerEntry"]]]
 
 

@@ -1,0 +1,79 @@
+"""From a partition's directory to rebuilt snapshots, as a run does it; whatever a test does not name is plain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from replay.evidence import load_evidence, segment_spans
+from replay.plan import plan_partition
+from replay.producer_state import Expiry
+from replay.rebuild import rebuild_locally
+from replay.staging import MemorySink
+from replay.window import AsOf, ReplayRules
+from storage.log.log_dir import load_partition_dir
+from tests.replay.specification import as_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from replay.plan import PartitionPlan
+    from replay.rebuild import BoundaryResult, PartitionResult
+    from storage.log.producer_snapshot import ProducerEntry
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+EXPIRY: Final = Expiry(DAY_MS, 600_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a replay gave, and the snapshots that it wrote."""
+
+    result: PartitionResult
+    snapshots: dict[int, dict[int, ProducerEntry]]
+    """Entries by boundary and producer id."""
+
+    def at(self, offset: int) -> BoundaryResult:
+        """Return what became of the boundary at ``offset``."""
+        return next(made for made in self.result.boundaries if made.boundary.offset == offset)
+
+
+def planned(
+    directory: Path,
+    *,
+    now_ms: int,
+    roll: bool = False,
+    wanted: Sequence[int] | None = None,
+    high_watermark: int | None = None,
+    to_end: bool = False,
+    compared: bool = False,
+    expiry: Expiry = EXPIRY,
+    max_reach_back_ms: int | None = None,
+    full: bool = False,
+) -> PartitionPlan:
+    """Plan the partition in ``directory``; ``compared`` asks for a verdict on the snapshots that are there."""
+    partition = load_partition_dir(directory)
+    rules = ReplayRules(
+        as_of=AsOf(now_ms=now_ms, roll=roll), expiry=expiry, max_reach_back_ms=max_reach_back_ms, full=full
+    )
+    return plan_partition(
+        partition.topic_partition,
+        segment_spans(partition),
+        partition.boundaries if wanted is None else wanted,
+        rules,
+        evidence=load_evidence(partition),
+        high_watermark=high_watermark,
+        existing={snapshot.offset: snapshot.path for snapshot in partition.snapshots} if compared else None,
+        to_end=to_end,
+    )
+
+
+def replayed(plan: PartitionPlan) -> Replayed:
+    """Carry ``plan`` out in this process."""
+    sink = MemorySink()
+    (result,) = rebuild_locally([plan], sink)
+    return Replayed(
+        result=result, snapshots={offset: as_entries(entries) for (_, offset), entries in sink.snapshots.items()}
+    )
