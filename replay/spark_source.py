@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "kafka_log"
 TASK_BYTES: Final = 64 << 20
-"""A task takes further segments until it has this many bytes; a larger segment has a task of its own."""
+"""A task takes neighbouring segments until it has this many bytes."""
 
 _SQL_TYPES: Final = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.bool_(): "boolean"}
 

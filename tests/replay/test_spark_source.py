@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+from replay.header_rows import LogSegment
+from replay.header_scan import SegmentRange
+from replay.jvm import find_java
+from replay.spark_session import spark_session
+from replay.spark_settings import PROJECT_ROOT, SparkSettings
+from replay.spark_source import find_segments, pack, paths_of, register_kafka_log
+from storage.errors import FormatError, UsageError
+from tests.builders import a_batch, a_partition
+from tests.replay.plain_rows import Row, plain_rows
+from tests.strategies import DataEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.fixture_sets import FixtureSet
+
+SOMEBODY_ELSES = """
+import json, sys
+from collections import Counter
+from pyspark.sql import SparkSession
+from replay.spark_source import register_kafka_log
+
+session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register_kafka_log(session)
+rows = session.read.format("kafka_log").load(sys.argv[1]).collect()
+print(json.dumps(Counter(row["topic"] for row in rows)))
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[SparkSession]:
+    """Give a session that knows the format, and is silent about tasks that fail."""
+    with spark_session(SparkSettings(master="local[2]", log_level="OFF"), os.environ) as session:
+        register_kafka_log(session)
+        yield session
+
+
+@pytest.fixture
+def data(fixture_set: Callable[[str], FixtureSet]) -> Path:
+    """Give the log dir of a broker with messages of every magic, and transactions."""
+    return fixture_set("kafka-2.7.2").data
+
+
+def headers(session: SparkSession, *paths: Path, topic: str | None = None) -> DataFrame:
+    """Load ``paths`` as a user would: one as a string, several as a list."""
+    reader = session.read.format("kafka_log")
+    if topic is not None:
+        reader = reader.option("topic", topic)
+    return reader.load(str(paths[0]) if len(paths) == 1 else [str(path) for path in paths])
+
+
+def collected(frame: DataFrame) -> list[Row]:
+    """Return all rows by topic, partition, segment and position, as ``plain_rows`` gives those of sorted files."""
+    rows = [row.asDict() for row in frame.collect()]
+    return sorted(rows, key=lambda row: [row[name] for name in ("topic", "partition", "segment", "position")])
+
+
+@pytest.mark.spark
+def test_a_log_dir_gives_a_row_for_every_batch_and_message(session: SparkSession, data: Path) -> None:
+    expected = plain_rows(sorted(data.glob("*/*.log")))
+    assert {row["magic"] for row in expected} == {0, 1, 2}
+    assert collected(headers(session, data)) == expected
+
+
+@pytest.mark.spark
+def test_batches_are_counted_by_producer_in_sql(session: SparkSession, data: Path) -> None:
+    headers(session, data).createOrReplaceTempView("batches")
+    query = "SELECT producerId, count(*) AS batches, sum(recordsCount) AS records FROM batches GROUP BY producerId"
+    found = {row["producerId"]: (row["batches"], row["records"]) for row in session.sql(query).collect()}
+    rows = plain_rows(data.glob("*/*.log"))
+    batches, records = Counter(row["producerId"] for row in rows), Counter[object]()
+    for row in rows:
+        records[row["producerId"]] += int(str(row["recordsCount"] or 0))
+    assert len(found) > 20
+    assert found == {producer: (batches[producer], records[producer]) for producer in batches}
+
+
+@pytest.mark.spark
+def test_markers_are_found_by_what_they_decided(session: SparkSession, data: Path) -> None:
+    markers = headers(session, data).where("isControl").groupBy("controlType", "coordinatorEpoch").count().collect()
+    expected = Counter(
+        (row["controlType"], row["coordinatorEpoch"]) for row in plain_rows(data.glob("*/*.log")) if row["isControl"]
+    )
+    assert {control for control, _ in expected} == {"COMMIT", "ABORT"}
+    assert {(row["controlType"], row["coordinatorEpoch"]): row["count"] for row in markers} == expected
+
+
+@pytest.mark.spark
+def test_a_view_is_made_in_sql_alone_and_narrowed_by_topic(session: SparkSession, data: Path) -> None:
+    session.sql(f"CREATE OR REPLACE TEMPORARY VIEW paid USING kafka_log OPTIONS (path '{data}', topic 'pay*')")
+    expected = plain_rows(sorted(data.glob("payments-*/*.log")))
+    assert collected(session.sql("SELECT * FROM paid")) == expected
+    assert session.sql("SELECT DISTINCT topic FROM paid").collect() == [("payments",)]
+
+
+@pytest.mark.spark
+def test_several_paths_give_each_segment_once(session: SparkSession, data: Path) -> None:
+    log = max(data.glob("orders-0/*.log"))
+    frame = headers(session, log, data / "payments-1", data / "payments-1", min(data.glob("payments-1/*.log")))
+    assert collected(frame) == plain_rows([log, *sorted(data.glob("payments-1/*.log"))])
+
+
+@pytest.mark.spark
+def test_a_glob_that_matches_no_topic_gives_no_rows(session: SparkSession, data: Path) -> None:
+    assert headers(session, data, topic="pay").count() == 0
+
+
+@pytest.mark.spark
+def test_damage_fails_the_query_with_file_and_position(
+    session: SparkSession, data: Path, writable_copy: Callable[[Path], Path]
+) -> None:
+    log = max(writable_copy(data / "payments-0").glob("*.log"))
+    content = bytearray(log.read_bytes())
+    content[16] = 9
+    log.write_bytes(content)
+    with pytest.raises(PySparkException) as caught:
+        headers(session, log.parent).groupBy("producerId").count().collect()
+    assert f"{log}: record batch magic at byte 16: expected 0, 1 or 2, found 9" in str(caught.value)
+
+
+@pytest.mark.spark
+def test_a_failed_query_tells_the_next_step(
+    session: SparkSession, data: Path, writable_copy: Callable[[Path], Path]
+) -> None:
+    log = min(writable_copy(data / "payments-0").glob("*.log"))
+    os.truncate(log, log.stat().st_size - 1)
+    with pytest.raises(PySparkException, match="hint: the segment is cut short or damaged"):
+        headers(session, log.parent).count()
+    with pytest.raises(PySparkException, match="hint: check the spelling"):
+        headers(session, log.parent / "nowhere").count()
+    with pytest.raises(PySparkException, match=r"hint: give one, as in spark\.read"):
+        session.read.format("kafka_log").load().count()
+
+
+@pytest.mark.spark
+def test_a_session_of_somebody_else_learns_the_format(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SOMEBODY_ELSES)
+    java = find_java({}, scratch=tmp_path)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path),
+                   "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
+                   "PYTHONPATH": str(PROJECT_ROOT)}  # fmt: skip
+    done = subprocess.run([sys.executable, tmp_path / "script.py", data], cwd=tmp_path, env=environment,
+                          capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == Counter(row["topic"] for row in plain_rows(data.glob("*/*.log")))
+
+
+def test_paths_come_as_spark_passes_them() -> None:
+    assert paths_of({"path": "/a,b"}) == (Path("/a,b"),)
+    assert paths_of({"paths": '["/a", "/b c"]'}) == (Path("/a"), Path("/b c"))
+    with pytest.raises(UsageError, match="kafka_log: no path"):
+        paths_of({"topic": "payments"})
+
+
+def test_a_lone_file_ends_where_its_neighbour_begins(tmp_path: Path) -> None:
+    partition = a_partition(tmp_path, [[DataEvent(producer_id=1, records=4)], [DataEvent(producer_id=1)]])
+    first, last = sorted(partition.glob("*.log"))
+    (found,) = find_segments([first])
+    assert (found.topic, found.partition, found.range.next_base_offset) == ("payments", 0, 4)
+    (found,) = find_segments([last])
+    assert (found.range.base_offset, found.range.next_base_offset) == (4, None)
+
+
+def test_a_file_outside_of_a_partitions_directory_belongs_to_no_topic(tmp_path: Path) -> None:
+    log = tmp_path / "00000000000000000007.log"
+    log.write_bytes(a_batch(offset=7))
+    (found,) = find_segments([log])
+    assert (found.topic, found.partition, found.range.base_offset) == (None, None, 7)
+    assert find_segments([log], topic="payments") == []
+
+
+@pytest.mark.parametrize("name", ["server.log", "00000000000000000007.log"])
+def test_what_is_no_segment_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="tells no base offset" if name == "server.log" else "does not exist"):
+        find_segments([tmp_path / name])
+    with pytest.raises(UsageError, match="neither a Kafka log dir nor"):
+        find_segments([tmp_path])
+
+
+def test_a_partition_that_cannot_be_listed_is_not_left_out(data: Path, tmp_path: Path) -> None:
+    for name in ("payments-0", "orders-0"):
+        shutil.copytree(data / name, tmp_path / name)
+    (tmp_path / "orders-0" / "partition.metadata").write_text("version: 0\n")
+    with pytest.raises(FormatError, match=r"partition\.metadata"):
+        find_segments([tmp_path])
+    assert {segment.topic for segment in find_segments([tmp_path], topic="payments")} == {"payments"}
+
+
+def test_a_damaged_checkpoint_hides_no_batches(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data / "payments-0", tmp_path / "payments-0")
+    (tmp_path / "replication-offset-checkpoint").write_text("no checkpoint\n")
+    assert len(find_segments([tmp_path])) == len([*data.glob("payments-0/*.log")])
+
+
+def test_a_task_takes_neighbours_until_it_has_enough() -> None:
+    sizes = [10, 60, 30, 200, 1, 300, 0, 99]
+    segments = [
+        LogSegment(
+            topic="t", partition=0, size_bytes=size,
+            range=SegmentRange(locator=str(number), base_offset=number, next_base_offset=None),
+        )
+        for number, size in enumerate(sizes)
+    ]  # fmt: skip
+    tasks = list(pack(segments, 100))
+    assert [[segment.size_bytes for segment in task] for task in tasks] == [[10, 60, 30], [200], [1, 300], [0, 99]]
+    assert list(pack([], 100)) == []
