@@ -1,0 +1,41 @@
+# Resnap in a container: Python, a Java run time that comes as a wheel, and nothing of the system's.
+#
+#   docker build -t resnap .
+#   docker run --rm --read-only --tmpfs /tmp:exec,mode=1777 --user "$(id -u):$(id -g)" \
+#     -v /var/lib/kafka/data:/data:ro resnap scan /data
+#
+# /tmp is the one place that is written to. It must allow programs (exec), since Java unpacks libraries there.
+# On a Spark cluster the executors need the same minor version of Python.
+ARG PYTHON=3.11
+
+FROM python:${PYTHON}-slim AS build
+WORKDIR /src
+# Every dependency is held against its hash before it is built or unpacked.
+COPY requirements.lock .
+RUN pip wheel --no-cache-dir --require-hashes --wheel-dir /wheels -r requirements.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY storage storage
+COPY replay replay
+COPY tiering tiering
+COPY scheduler scheduler
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+# From those wheels alone, and of them only what runs: the lock file also has the tools of development.
+RUN python -m venv --without-pip /opt/resnap \
+ && pip --python /opt/resnap/bin/python install --no-cache-dir --no-index --find-links /wheels resnap
+# Does it run? This also leaves the launcher script of the Java run time in the cache, which is read-only later.
+RUN XDG_CACHE_HOME=/opt/resnap/cache /opt/resnap/bin/resnap doctor \
+ && XDG_CACHE_HOME=/opt/resnap/cache /opt/resnap/bin/resnap demo
+
+FROM python:${PYTHON}-slim
+LABEL org.opencontainers.image.title="Resnap" \
+      org.opencontainers.image.description="Rebuilds missing Kafka producer snapshots and ships segments with them to tiered storage" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/resnap /opt/resnap
+ENV PATH=/opt/resnap/bin:$PATH HOME=/tmp XDG_CACHE_HOME=/opt/resnap/cache
+# Any other user will do as well, such as the broker's, who may read its log dir.
+USER 1000:1000
+WORKDIR /tmp
+# Python as the first process of a container ignores SIGTERM, but not this; it ends with 130.
+STOPSIGNAL SIGINT
+ENTRYPOINT ["resnap"]
+CMD ["--help"]
