@@ -85,6 +85,8 @@ def spark_session(settings: SparkSettings, environment: Mapping[str, str]) -> It
         java = find_java(environment, scratch=scratch)
         properties = spark_properties(settings, scratch)
         running.callback(_restore_interrupt, signal.getsignal(signal.SIGINT))
+        # py4j logs a traceback for every call that an interrupt or a dying JVM breaks; the error itself says enough.
+        logging.getLogger("py4j").addHandler(logging.NullHandler())
         with _failure_told(java, output), _in_environment(spark_variables(settings, environment, java)):
             conf = SparkConf().setAll(list(properties.items()))
             gateway = _launch(conf, output)

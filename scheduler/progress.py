@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from scheduler.rendering import human_bytes, human_count, human_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import TextIO
 
     from rich.progress import Progress as RichProgress
@@ -125,23 +125,26 @@ class BarProgress:
 
 
 @contextmanager
-def show_progress(task: str, stream: TextIO, clock: Clock, *, quiet: bool, as_json: bool) -> Iterator[Progress]:
-    """Give what to report to while ``task`` lasts, in the form that suits ``stream``."""
+def show_progress(
+    tasks: Sequence[str], stream: TextIO, clock: Clock, *, quiet: bool, as_json: bool
+) -> Iterator[list[Progress]]:
+    """Give what to report to while ``tasks`` last, one for each, in the form that suits ``stream``."""
     if quiet:
-        yield SilentProgress()
+        yield [SilentProgress() for _ in tasks]
     elif stream.isatty() and not as_json:
-        with _bar(task, stream) as bar:
-            yield bar
+        with _bars(tasks, stream) as bars:
+            yield bars
     else:
-        lines = LineProgress(task, stream, clock, as_json=as_json)
+        lines = [LineProgress(task, stream, clock, as_json=as_json) for task in tasks]
         try:
-            yield lines
+            yield list(lines)
         finally:
-            lines.finish()
+            for line in lines:
+                line.finish()
 
 
 @contextmanager
-def _bar(task: str, stream: TextIO) -> Iterator[Progress]:
+def _bars(tasks: Sequence[str], stream: TextIO) -> Iterator[list[Progress]]:
     # Commands that show no bar need not wait for rich.
     from rich import progress as rich_progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -155,4 +158,4 @@ def _bar(task: str, stream: TextIO) -> Iterator[Progress]:
         rich_progress.TimeRemainingColumn(),
     )
     with rich_progress.Progress(*columns, console=Console(file=stream)) as bar:
-        yield BarProgress(bar, bar.add_task(task, total=0, segments=""))
+        yield [BarProgress(bar, bar.add_task(task, total=0, segments="")) for task in tasks]

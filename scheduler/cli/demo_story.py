@@ -115,7 +115,7 @@ class Story:
         )
 
     def _tier(self) -> _Told:
-        with self._run.progress("replay") as replaying, self._run.progress("ship") as shipping:
+        with self._run.progress_of("replay", "ship") as (replaying, shipping):
             tiered = self._demo.tier(replaying=replaying, shipping=shipping)
         rows = [shipment_row(shipment) for shipment in tiered.shipments]
         size = sum(segment.size_bytes for segment in tiered.shipped)

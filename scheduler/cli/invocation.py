@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from scheduler.clock import SystemClock
 from scheduler.progress import show_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from scheduler.cli.failures import Failures
@@ -46,8 +48,14 @@ class Invocation:
         """Report what went wrong with a part of the work, and go on; the exit code will tell."""
         self.failures.report(error)
 
-    def progress(self, task: str) -> AbstractContextManager[Progress]:
+    @contextmanager
+    def progress(self, task: str) -> Iterator[Progress]:
         """Show how far ``task`` has come while the context lasts."""
+        with self.progress_of(task) as (progress,):
+            yield progress
+
+    def progress_of(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
+        """Show how far each of several tasks has come that go on side by side."""
         return show_progress(
-            task, sys.stderr, self.clock, quiet=self.settings.quiet, as_json=self.output.form != "table"
-        )  # fmt: skip
+            tasks, sys.stderr, self.clock, quiet=self.settings.quiet, as_json=self.output.form != "table"
+        )

@@ -80,7 +80,7 @@ def tier(
         size = human_bytes(sum(segment.size_bytes for segment in left))
         _answer_dry_run(run, planned, f"up to {human_count(len(left))} segments ({size}) into {to}")
         return
-    with run.progress("replay") as replaying, run.progress("ship") as shipping:
+    with run.progress_of("replay", "ship") as (replaying, shipping):
         shipments = service.tier(orders, planned, store, replaying=replaying, shipping=shipping)
         answer_tier(run, orders, shipments)
 

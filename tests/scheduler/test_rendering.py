@@ -168,7 +168,7 @@ def test_a_value_becomes_a_record_in_camel_case() -> None:
 
 def test_progress_is_a_line_at_intervals_and_one_at_the_end() -> None:
     clock, stream = FixedClock(0), io.StringIO()
-    with show_progress("replay", stream, clock, quiet=False, as_json=False) as progress:
+    with show_progress(["replay"], stream, clock, quiet=False, as_json=False) as (progress,):
         progress.expect(3, 3 << 20)
         progress.advance(1, 1 << 20)
         assert stream.getvalue() == ""
@@ -183,7 +183,7 @@ def test_progress_is_a_line_at_intervals_and_one_at_the_end() -> None:
 
 def test_progress_beside_json_is_json() -> None:
     stream = io.StringIO()
-    with show_progress("ship", stream, FixedClock(0), quiet=False, as_json=True) as progress:
+    with show_progress(["ship"], stream, FixedClock(0), quiet=False, as_json=True) as (progress,):
         progress.expect(1, 10)
         progress.advance(1, 10)
     assert json.loads(stream.getvalue()) == {
@@ -193,7 +193,7 @@ def test_progress_beside_json_is_json() -> None:
 
 def test_quiet_progress_says_nothing() -> None:
     stream = _Terminal()
-    with show_progress("ship", stream, FixedClock(0), quiet=True, as_json=False) as progress:
+    with show_progress(["ship"], stream, FixedClock(0), quiet=True, as_json=False) as (progress,):
         assert isinstance(progress, SilentProgress)
         progress.expect(1, 10)
         progress.advance(1, 10)
@@ -202,7 +202,7 @@ def test_quiet_progress_says_nothing() -> None:
 
 def test_nothing_to_do_makes_no_line() -> None:
     stream = io.StringIO()
-    with show_progress("ship", stream, FixedClock(0), quiet=False, as_json=False) as progress:
+    with show_progress(["ship"], stream, FixedClock(0), quiet=False, as_json=False) as (progress,):
         assert isinstance(progress, LineProgress)
     assert stream.getvalue() == ""
 
@@ -210,7 +210,7 @@ def test_nothing_to_do_makes_no_line() -> None:
 def test_a_terminal_gets_a_bar_with_segments_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     stream = _Terminal()
-    with show_progress("ship", stream, FixedClock(0), quiet=False, as_json=False) as progress:
+    with show_progress(["ship"], stream, FixedClock(0), quiet=False, as_json=False) as (progress,):
         assert isinstance(progress, BarProgress)
         progress.expect(1000, 1 << 20)
         progress.advance(1000, 1 << 20)
