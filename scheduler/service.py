@@ -15,9 +15,9 @@ from uuid import uuid4
 
 from replay.explain import Explanation, explain
 from replay.staging import DISCARD
-from scheduler.sources import Scope, Sight, Sighted, look, refuse_inside_log_dir
+from scheduler.sources import Scope, Sight, Sighted, destination_url, look
 from storage.errors import ResnapError, UsageError
-from storage.remote.urls import is_store_url, open_store
+from storage.remote.urls import open_store
 from tiering.eligibility import BrokerBlockers, Candidates, before_replay, broker_blockers
 from tiering.planning import (
     ReplayFacts,
@@ -210,7 +210,7 @@ class Service:
             ResnapError: the destination or the engine failed.
 
         """
-        return self.replay(planned, sink_url_of(into, sight), progress)
+        return self.replay(planned, destination_url(into, sight), progress)
 
     def tier_orders(
         self, scope: Scope, store: ObjectStore, saved: SavedPlan | None = None
@@ -224,6 +224,7 @@ class Service:
 
         """
         sight = look(scope)
+        destination_url(store.url, sight)
         topics: dict[tuple[str | None, str], ShippedTopic] = {}
         orders = []
         for sighted in sight.partitions:
@@ -378,19 +379,6 @@ def _wanted(sighted: Sighted, boundaries: Literal["missing", "all"], saved: Save
     if not can_be_tiered(sighted.inventory):
         return None
     return sighted.inventory.partition.boundaries if boundaries == "all" else lost_boundaries(sighted.inventory)
-
-
-def sink_url_of(into: str, sight: Sight) -> str:
-    """Return the URL of the destination of snapshots.
-
-    Raises:
-        UsageError: a directory inside a log dir.
-
-    """
-    if is_store_url(into):
-        return into
-    refuse_inside_log_dir(sight, Path(into))
-    return Path(into).absolute().as_uri()
 
 
 def staged_snapshots(sighted: Sighted, root: Path) -> dict[int, str]:

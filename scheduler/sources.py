@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from storage.errors import UsageError
 from storage.log.log_dir import open_log_dir_or_partition
@@ -110,16 +111,25 @@ def _add(partitions: dict[TopicPartition, Sighted], sighted: Sighted) -> None:
         )
 
 
-def refuse_inside_log_dir(sight: Sight, destination: Path) -> None:
-    """Refuse to write below a log dir: a broker does not start with a strange directory in it.
+def destination_url(destination: str, sight: Sight) -> str:
+    """Return the URL of ``destination``, which is one already or a directory.
 
     Raises:
-        UsageError: ``destination`` is one of the log dirs in scope, or inside it.
+        UsageError: it is one of the log dirs in scope, or inside it: a broker does not start with a strange directory
+            in its log dir.
 
     """
+    url = destination if is_store_url(destination) else Path(destination).absolute().as_uri()
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        _refuse_inside_log_dir(sight, Path(unquote(parts.path)))
+    return url
+
+
+def _refuse_inside_log_dir(sight: Sight, directory: Path) -> None:
     for log_dir in {sighted.log_dir.path for sighted in sight.partitions}:
-        if destination.absolute().resolve().is_relative_to(log_dir.resolve()):
+        if directory.resolve().is_relative_to(log_dir.resolve()):
             raise UsageError(
-                f"{destination} is inside the log dir {log_dir}",
+                f"{directory} is inside the log dir {log_dir}",
                 hint="a broker does not start with a strange directory in its log dir: choose a place outside",
             )
