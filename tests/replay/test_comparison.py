@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from replay.comparison import Comparison, Verdict, compare
+from storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
+
+if TYPE_CHECKING:
+    from replay.header_scan import Array
+
+NOW_MS = 1_700_000_000_000
+EXPIRATION_MS = 1_000
+ALIVE = ProducerEntry(7, 0, 9, 610, 4, NOW_MS - 10, 3, -1)
+OPEN = ALIVE._replace(timestamp=NOW_MS - 10**9, current_txn_first_offset=600)
+
+
+def judged(
+    existing: list[ProducerEntry], rebuilt: list[ProducerEntry], *, written_ms: int = NOW_MS, seen: tuple[int, ...] = ()
+) -> Comparison:
+    return compare(
+        array(existing),
+        array(sorted(rebuilt)),
+        kept_after_ms=NOW_MS - EXPIRATION_MS,
+        written_ms=written_ms,
+        expiration_ms=EXPIRATION_MS,
+        seen=np.array(sorted({*seen, *(entry.producer_id for entry in rebuilt)}), dtype=np.int64),
+    )
+
+
+def array(entries: list[ProducerEntry]) -> Array:
+    return np.array([tuple(entry) for entry in entries], dtype=ENTRY_DTYPE)
+
+
+def test_equal_entries_prove_a_snapshot_in_any_order() -> None:
+    other = ALIVE._replace(producer_id=3)
+    assert judged([ALIVE, other], [other, ALIVE]) == Comparison(verdict=Verdict.PROVEN)
+
+
+def test_nothing_proves_an_empty_snapshot() -> None:
+    assert judged([], []).verdict is Verdict.PROVEN
+
+
+def test_an_empty_snapshot_is_false_if_a_producer_lives() -> None:
+    assert judged([], [ALIVE]) == Comparison(verdict=Verdict.FALSE_EMPTY, missing=(7,))
+    assert judged([], [OPEN]).verdict is Verdict.FALSE_EMPTY
+
+
+def test_a_snapshot_without_some_of_the_living_is_partial() -> None:
+    other = ALIVE._replace(producer_id=3)
+    assert judged([ALIVE], [ALIVE, other]) == Comparison(verdict=Verdict.FALSE_PARTIAL, missing=(3,))
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp", "current_txn_first_offset"],
+)
+def test_an_entry_that_differs_in_any_value_contradicts_the_log(field: str) -> None:
+    other = ALIVE._replace(**{field: getattr(ALIVE, field) + 1})
+    assert judged([other], [ALIVE]) == Comparison(verdict=Verdict.DIFFERENT, different=(7,))
+
+
+def test_a_lost_coordinator_epoch_is_tolerated_and_told() -> None:
+    lost = ALIVE._replace(coordinator_epoch=-1)
+    assert judged([lost], [ALIVE]) == Comparison(verdict=Verdict.PROVEN, coordinator_lost=(7,))
+
+
+def test_another_coordinator_epoch_is_not_tolerated() -> None:
+    assert judged([ALIVE._replace(coordinator_epoch=2)], [ALIVE]).verdict is Verdict.DIFFERENT
+
+
+def test_who_had_expired_when_the_snapshot_was_written_may_be_absent() -> None:
+    assert judged([], [ALIVE], written_ms=ALIVE.timestamp + EXPIRATION_MS) == Comparison(
+        verdict=Verdict.PROVEN, swept=(7,)
+    )
+    assert judged([], [ALIVE], written_ms=ALIVE.timestamp + EXPIRATION_MS - 1).verdict is Verdict.FALSE_EMPTY
+
+
+def test_an_open_transaction_is_never_swept() -> None:
+    assert judged([], [OPEN], written_ms=NOW_MS + 10**9).verdict is Verdict.FALSE_EMPTY
+
+
+def test_an_expired_entry_too_many_harms_nobody() -> None:
+    expired = ALIVE._replace(timestamp=NOW_MS - EXPIRATION_MS)
+    assert judged([expired], [], seen=(7,)) == Comparison(verdict=Verdict.PROVEN)
+
+
+def test_a_living_entry_that_the_replay_has_met_and_does_not_have_contradicts_the_log() -> None:
+    assert judged([ALIVE], [], seen=(7,)).different == (7,)
+    assert judged([OPEN], [], seen=(7,)).different == (7,)
+
+
+def test_a_living_entry_whose_records_are_gone_is_unrecorded() -> None:
+    assert judged([ALIVE], []) == Comparison(verdict=Verdict.PROVEN, unrecorded=(7,))
+
+
+def test_of_an_id_that_comes_twice_the_later_entry_counts() -> None:
+    assert judged([ALIVE._replace(last_sequence=1), ALIVE], [ALIVE]).verdict is Verdict.PROVEN
+    assert judged([ALIVE, ALIVE._replace(last_sequence=1)], [ALIVE]).verdict is Verdict.DIFFERENT
+
+
+def test_absent_ids_beyond_the_last_one_are_missing_too() -> None:
+    entries = [ALIVE._replace(producer_id=pid) for pid in (1, 5, 9)]
+    assert judged(entries[1:2], entries) == Comparison(verdict=Verdict.FALSE_PARTIAL, missing=(1, 9))
