@@ -86,14 +86,21 @@ def look(scope: Scope) -> Sight:
         for found in inventory.partitions:
             _add(partitions, Sighted(inventory=found, log_dir=log_dir))
     if not partitions and not problems:
-        hint = "check --topic" if scope.topics else "the log dir holds no partition"
-        raise UsageError(f"no partition in {', '.join(scope.sources)}", hint=hint)
+        raise _nothing_in(scope)
     if scope.high_watermark is not None and len(partitions) > 1:
         raise UsageError(
             f"--high-watermark is of one partition, {len(partitions)} are in scope",
             hint="name one partition's directory",
         )
     return Sight(partitions=tuple(partitions[key] for key in sorted(partitions)), problems=tuple(problems))
+
+
+def _nothing_in(scope: Scope) -> UsageError:
+    where = ", ".join(scope.sources)
+    if scope.topics:
+        what = f"no topic in {where} matches --topic {' or '.join(scope.topics)}"
+        return UsageError(what, hint="`resnap scan SOURCE` without --topic lists what is there")
+    return UsageError(f"no partition in {where}", hint="compare with log.dirs in the broker's server.properties")
 
 
 def _open(source: str, scope: Scope) -> LogDir:

@@ -1,16 +1,24 @@
-"""The real command, as a process with nothing in its environment that a test did not put there."""
+"""The real command, as a process or in this one, with nothing in its environment that a test did not put there."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+
+from scheduler.cli import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fixture_sets import FixtureSet
 
 PROJECT = Path(__file__).parents[2]
 
@@ -71,3 +79,62 @@ def resnap(tmp_path: Path) -> Resnap:
     directory = tmp_path / "cwd"
     directory.mkdir()
     return _Process(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class _InProcess:
+    directory: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: object, **variables: str) -> Ran:
+        self.capsys.readouterr()
+        with self.monkeypatch.context() as patched:
+            patched.chdir(self.directory)
+            for name in os.environ:
+                if name.startswith("RESNAP_"):
+                    patched.delenv(name)
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            code = run([str(argument) for argument in arguments])
+        out, err = self.capsys.readouterr()
+        return Ran(code=code, out=out, err=err)
+
+    def environment(self, variables: dict[str, str] | None = None) -> dict[str, str]:
+        return variables or {}
+
+
+@pytest.fixture
+def command(resnap: Resnap, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Resnap:
+    """The command in this process: quicker, and what it does to files, sockets and user ids can be watched."""
+    return _InProcess(resnap.directory, monkeypatch, capsys)
+
+
+@pytest.fixture
+def broker_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    """A log dir that 2.7.2 and then 3.9.1 have written, to be damaged at will."""
+    return shutil.copytree(fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "data")
+
+
+_watchers: list[list[str]] = []
+"""Lists that take the paths of files being opened; an audit hook can be added, and never taken away again."""
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open":
+        for heard in _watchers:
+            heard.append(str(arguments[0]))
+
+
+@pytest.fixture(scope="session")
+def _ear() -> None:
+    sys.addaudithook(_hear)
+
+
+@pytest.fixture
+def opened(_ear: None) -> Iterator[Callable[[], list[str]]]:
+    """Give the paths of all files that this process has opened since the test began."""
+    heard: list[str] = []
+    _watchers.append(heard)
+    yield lambda: list(heard)
+    _watchers.remove(heard)

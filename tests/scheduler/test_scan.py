@@ -1,0 +1,252 @@
+"""What ``resnap scan`` tells of logs that real brokers wrote, and of log dirs that are not as they should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, lost_boundaries, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+SETS = ("kafka-2.7.2", "kafka-2.7.2-killed", "kafka-2.7.2-nine-days", "kafka-2.7.2-then-3.9.1", "kafka-3.9.1-kraft")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_boundary_without_a_snapshot_is_found_and_no_other(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], name: str
+) -> None:
+    data = fixture_set(name).data
+    partitions = {path.name: path for path in data.iterdir() if path.is_dir() and path.name != "__cluster_metadata-0"}
+    answer = command("scan", data, "--output", "json").document
+    rows = {f"{row['topic']}-{row['partition']}": row for row in answer["partitions"]}
+    assert rows.keys() == partitions.keys()
+    for place, row in rows.items():
+        expected = lost_boundaries(partitions[place])
+        assert [boundary["offset"] for boundary in row["lostBoundaries"]] == expected
+        assert {boundary["state"] for boundary in row["lostBoundaries"]} <= {"missing"}
+        assert (row["lost"], row["states"]["missing"]) == (len(expected), len(expected))
+        assert row["segments"] == len(bases(partitions[place]))
+        assert row["bytes"] == sum(path.stat().st_size for path in partitions[place].glob("*.log"))
+    counted = [row for row in rows.values() if row["compaction"] != "compacted"]
+    assert answer["summary"]["lost"] == sum(row["lost"] for row in counted)
+    assert answer["summary"]["compacted"] == len(rows) - len(counted)
+
+
+def test_the_first_stop_of_a_broker_is_the_first_boundary_without_a_snapshot(command: Resnap, broker_log: Path) -> None:
+    ran = command("scan", broker_log, "--topic", "payments", "--output", "json")
+    for row in ran.document["partitions"]:
+        first = lost_boundaries(broker_log / f"payments-{row['partition']}")[0]
+        assert row["brokerStops"]["reason"] == "missing-snapshot"
+        assert row["brokerStops"]["nextBaseOffset"] == first
+        assert row["brokerStops"]["hint"]
+
+
+def test_costs_are_those_of_the_segments_that_a_plan_would_read(command: Resnap, broker_log: Path) -> None:
+    [row] = command("scan", broker_log / "payments-0", "--output", "json").document["partitions"]
+    [planned] = command("plan", broker_log / "payments-0", "--output", "json").document["partitions"]
+    [by_roll] = command("plan", broker_log / "payments-0", "--as-of", "roll", "--output", "json").document["partitions"]
+    assert row["replayNow"] == planned["read"]
+    assert row["replayRoll"] == by_roll["read"]
+    assert 0 < row["replayNow"]["bytes"] <= row["bytes"]
+
+
+def test_nothing_is_opened_that_holds_records(
+    command: Resnap, broker_log: Path, opened: Callable[[], list[str]]
+) -> None:
+    assert command("scan", broker_log).code == 0
+    assert opened()
+    assert [path for path in opened() if path.endswith(".log")] == []
+
+
+def test_nothing_is_changed_by_looking(command: Resnap, broker_log: Path) -> None:
+    before = tree(broker_log)
+    command("scan", broker_log)
+    assert tree(broker_log) == before
+
+
+def test_missing_snapshots_end_with_4_only_on_request(command: Resnap, broker_log: Path) -> None:
+    assert command("scan", broker_log).code == 0
+    assert command("scan", broker_log, "--exit-code").code == 4
+    assert command("scan", broker_log, "--exit-code", "--topic", "orders").code == 0
+    file_at(broker_log / "orders-0", bases(broker_log / "orders-0")[1], "snapshot").unlink()
+    assert command("scan", broker_log, "--exit-code", "--topic", "orders").code == 4
+    assert command("scan", broker_log, "--exit-code", "--topic", "compacted").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "state"),
+    [
+        (b"", "zero-byte"),
+        (EMPTY_SNAPSHOT[:9], "corrupt"),
+        (EMPTY_SNAPSHOT + b"\0", "corrupt"),
+        (b"\0\2" + EMPTY_SNAPSHOT[2:], "corrupt"),
+        (EMPTY_SNAPSHOT[:-1] + b"\1", "corrupt"),
+        (EMPTY_SNAPSHOT[:6] + b"\xff\xff\xff\xff", "corrupt"),
+    ],
+)
+def test_useless_snapshots_are_lost_ones_with_what_is_wrong(
+    command: Resnap, broker_log: Path, content: bytes, state: str
+) -> None:
+    partition = broker_log / "orders-0"
+    offset = bases(partition)[1]
+    file_at(partition, offset, "snapshot").write_bytes(content)
+    ran = command("scan", partition, "--output", "json", "--exit-code")
+    assert ran.code == 4
+    [row] = ran.document["partitions"]
+    [found] = row["lostBoundaries"]
+    assert (found["offset"], found["state"]) == (offset, state)
+    assert bool(found["detail"]) == (state == "corrupt")
+    assert row["brokerStops"] is None
+    assert [told["reason"] for told in row["brokerShipsUnread"]] == ["unusable-snapshot"]
+
+
+def test_an_empty_snapshot_is_no_lost_one(command: Resnap, broker_log: Path) -> None:
+    partition = broker_log / "orders-0"
+    file_at(partition, bases(partition)[1], "snapshot").write_bytes(EMPTY_SNAPSHOT)
+    [row] = command("scan", partition, "--output", "json").document["partitions"]
+    assert (row["lost"], row["states"]["empty"]) == (0, 1)
+
+
+def test_snapshots_at_no_segment_base_are_strays(command: Resnap, broker_log: Path) -> None:
+    partition = broker_log / "payments-0"
+    file_at(partition, 7, "snapshot").write_bytes(EMPTY_SNAPSHOT)
+    [row] = command("scan", partition, "--output", "json").document["partitions"]
+    log_end = {bases(partition, "snapshot")[-1]}
+    assert set(row["strays"]) == set(bases(partition, "snapshot")) - set(bases(partition)) - log_end
+    assert 7 in row["strays"]
+
+
+def test_padded_indexes_of_a_killed_broker_change_nothing(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    data = fixture_set("kafka-2.7.2-killed").data
+    assert max(path.stat().st_size for path in data.rglob("*.timeindex")) >= 10_000_000
+    ran = command("scan", data, "--topic", "payments", "--output", "json")
+    assert ran.code == 0
+    assert [row["blocking"] for row in ran.document["partitions"]] == [None, None]
+
+
+def test_the_metadata_log_is_no_partition_to_work_on(command: Resnap, fixture_set: Callable[[str], FixtureSet]) -> None:
+    data = fixture_set("kafka-3.9.1-kraft").data
+    assert (data / "__cluster_metadata-0").is_dir()
+    assert "__cluster_metadata" not in command("scan", data).out
+    ran = command("scan", data / "__cluster_metadata-0")
+    assert (ran.code, ran.out) == (2, "")
+
+
+def test_a_glob_that_no_topic_matches_is_a_matter_of_usage(command: Resnap, broker_log: Path) -> None:
+    ran = command("scan", broker_log, "--topic", "paymentz*")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--topic" in ran.err
+    assert "paymentz*" in ran.err
+
+
+def test_several_globs_are_joined(command: Resnap, broker_log: Path) -> None:
+    ran = command("scan", broker_log, "--topic", "pay*", "--topic", "o?ders", "--output", "json")
+    assert {row["topic"] for row in ran.document["partitions"]} == {"payments", "orders"}
+
+
+def test_what_is_no_log_dir_is_a_matter_of_usage(command: Resnap, tmp_path: Path, broker_log: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    shutil.copy(broker_log / "meta.properties", fresh)
+    file = broker_log / "meta.properties"
+    for source in (tmp_path / "empty", fresh, tmp_path / "nowhere", file, "s3://bucket/prefix"):
+        ran = command("scan", source)
+        assert (ran.code, ran.out) == (2, ""), source
+        assert str(source) in ran.err
+        assert "hint: " in ran.err
+
+
+def test_a_partition_in_two_sources_is_a_matter_of_usage(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(broker_log / "orders-0", other / "orders-0")
+    ran = command("scan", broker_log, other)
+    assert (ran.code, ran.out) == (2, "")
+    assert str(broker_log / "orders-0") in ran.err
+    assert str(other / "orders-0") in ran.err
+    assert command("scan", broker_log, other, "--topic", "payments").code == 0
+
+
+def test_one_directory_given_twice_is_a_partition_in_two_sources(command: Resnap, broker_log: Path) -> None:
+    assert command("scan", broker_log, broker_log / "orders-0").code == 2
+
+
+def test_two_log_dirs_of_one_broker_are_seen_together(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (broker_log / "orders-0").rename(other / "orders-0")
+    ran = command("scan", broker_log, other, "--output", "json")
+    assert ran.code == 0
+    assert "orders" in {row["topic"] for row in ran.document["partitions"]}
+
+
+def test_json_and_lines_say_the_same_on_standard_output_alone(command: Resnap, broker_log: Path) -> None:
+    document = command("scan", broker_log, "--output", "json")
+    lines = command("scan", broker_log, "--output", "ndjson")
+    rows = [json.loads(line) for line in lines.out.splitlines()]
+    assert rows[:-1] == [{"type": "partition", **row} for row in document.document["partitions"]]
+    assert rows[-1] == {"type": "summary", **document.document["summary"]}
+    for err in (document.err, lines.err):
+        assert [next(iter(json.loads(line))) for line in err.splitlines()] == ["note"]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "ndjson"])
+def test_quiet_leaves_standard_error_empty(command: Resnap, broker_log: Path, form: str) -> None:
+    ran = command("scan", broker_log, "--quiet", "--output", form)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out
+
+
+def test_no_color_is_heeded_on_a_terminal(resnap: Resnap, broker_log: Path) -> None:
+    shown = _on_a_terminal(resnap, ["scan", str(broker_log)], {"NO_COLOR": "1", "TERM": "xterm-256color"})
+    assert "payments-0" in shown
+    assert "\x1b[3" not in shown
+    assert "\x1b[9" not in shown
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(resnap: Resnap, tmp_path: Path) -> None:
+    for number in range(3000):
+        folder = tmp_path / "data" / f"orders-{number}"
+        folder.mkdir(parents=True)
+        (folder / "00000000000000000000.log").touch()
+    script = f"{sys.executable} -m scheduler scan -q {tmp_path / 'data'} --output ndjson | head -n 1; exit $PIPESTATUS"
+    ran = subprocess.run(
+        ["bash", "-c", script], env=resnap.environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert json.loads(ran.stdout)["topic"] == "orders"
+    assert ran.stderr == ""
+    assert ran.returncode == 1
+
+
+def _on_a_terminal(resnap: Resnap, arguments: list[str], variables: dict[str, str]) -> str:
+    """Run the command with a terminal of 200 columns as its standard output; return what was shown there."""
+    ours, theirs = pty.openpty()
+    environment = resnap.environment(variables | {"COLUMNS": "200"})
+    with subprocess.Popen(
+        [sys.executable, "-m", "scheduler", *arguments], stdout=theirs, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        except OSError:
+            pass  # Linux's way of saying that the other end has closed
+        assert process.wait(60) == 0
+    os.close(ours)
+    return shown.decode()
