@@ -16,7 +16,8 @@ from uuid import uuid4
 from replay.explain import Explanation, explain
 from replay.staging import DISCARD
 from scheduler.sources import Scope, Sight, Sighted, destination_url, look
-from storage.errors import ResnapError, UsageError
+from scheduler.staged import staged_snapshots
+from storage.errors import FormatError, StalePlanError, VerificationError
 from storage.remote.urls import open_store
 from tiering.eligibility import BrokerBlockers, Candidates, before_replay, broker_blockers
 from tiering.planning import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from scheduler.clock import Clock
     from scheduler.engines import Engine
     from scheduler.progress import Progress
+    from storage.errors import ResnapError
     from storage.log.log_dir import PartitionProblem
     from storage.log.names import TopicPartition
     from storage.remote.object_store import ObjectStore
@@ -164,7 +166,7 @@ class Service:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        sight = look(scope)
+        sight = _look(scope, saved)
         planned = []
         for sighted in sight.partitions:
             wanted = _wanted(sighted, boundaries, saved)
@@ -202,15 +204,29 @@ class Service:
         """Replay what is planned, write nothing, and compare with the snapshots that are there."""
         return self.replay(planned, DISCARD, progress)
 
-    def regenerate(self, planned: list[Planned], sight: Sight, into: str, progress: Progress) -> Iterator[Replayed]:
-        """Write the snapshots below ``into``, a directory or the URL of a store.
+    def sink_url(self, into: str, sight: Sight) -> str:
+        """Return the URL of ``into``, a directory or a store, once all is known of it that can be without writing.
 
         Raises:
-            UsageError: the directory is inside a log dir.
+            UsageError: no such form of URL, or a directory inside a log dir.
+            StoreError: no such bucket, or no access to it.
+
+        """
+        url = destination_url(into, sight)
+        store = open_store(url, self.engine.s3)
+        if not url.startswith("file:"):
+            # Asked now, since replays may take hours before the first snapshot is written.
+            next(store.list(), None)
+        return url
+
+    def regenerate(self, planned: list[Planned], into: str, progress: Progress) -> Iterator[Replayed]:
+        """Write the snapshots to ``into``, a URL that ``sink_url`` gave.
+
+        Raises:
             ResnapError: the destination or the engine failed.
 
         """
-        return self.replay(planned, destination_url(into, sight), progress)
+        return self.replay(planned, into, progress)
 
     def tier_orders(
         self, scope: Scope, store: ObjectStore, saved: SavedPlan | None = None
@@ -223,15 +239,13 @@ class Service:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        sight = look(scope)
+        sight = _look(scope, saved)
         destination_url(store.url, sight)
         topics: dict[tuple[str | None, str], ShippedTopic] = {}
         orders = []
         for sighted in sight.partitions:
-            if saved is not None:
-                if sighted.topic_partition not in saved.boundaries:
-                    continue
-                saved.check_fresh(sighted.inventory)
+            if saved is not None and sighted.topic_partition not in saved.boundaries:
+                continue
             key = sighted.log_dir.cluster_id, sighted.topic_partition.topic
             if key not in topics:
                 topics[key] = ShippedTopic(store, *key)
@@ -240,12 +254,13 @@ class Service:
 
     def _order(self, sighted: Sighted, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
         candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
+        number, topic_id = sighted.topic_partition.partition, sighted.inventory.partition.topic_id
         left, failures = [], []
         for segment in candidates.segments:
             try:
-                if shipped.find(sighted.topic_partition.partition, segment.base_offset) is None:
+                if shipped.find(number, segment.base_offset, topic_id=topic_id) is None:
                     left.append(segment)
-            except ResnapError as error:
+            except (FormatError, VerificationError) as error:
                 failures.append(error)
         return TierOrder(
             sighted=sighted,
@@ -370,29 +385,30 @@ class Service:
         return explain(load_facts(sighted.inventory.partition).segments, offset, producer_id)
 
 
+def _look(scope: Scope, saved: SavedPlan | None) -> Sight:
+    """Look at what is in scope, and whether it is still what ``saved`` was made for.
+
+    A partition of the plan that cannot be read is among the problems; one that is not there makes the plan stale.
+    """
+    sight = look(scope)
+    if saved is None:
+        return sight
+    there = {sighted.topic_partition: sighted for sighted in sight.partitions}
+    unread = {problem.path.name for problem in sight.problems}
+    for topic_partition in saved.boundaries:
+        if topic_partition in there:
+            saved.check_fresh(there[topic_partition].inventory)
+        elif scope.wants(topic_partition.topic) and str(topic_partition) not in unread:
+            raise StalePlanError(f"{topic_partition} is no longer there", hint="make a new plan")
+    return sight
+
+
 def _wanted(sighted: Sighted, boundaries: Literal["missing", "all"], saved: SavedPlan | None) -> tuple[int, ...] | None:
     if saved is not None:
-        if sighted.topic_partition not in saved.boundaries:
-            return None
-        saved.check_fresh(sighted.inventory)
-        return saved.boundaries[sighted.topic_partition]
+        return saved.boundaries.get(sighted.topic_partition)
     if not can_be_tiered(sighted.inventory):
         return None
     return sighted.inventory.partition.boundaries if boundaries == "all" else lost_boundaries(sighted.inventory)
-
-
-def staged_snapshots(sighted: Sighted, root: Path) -> dict[int, str]:
-    """Return the snapshots below ``root`` that are of boundaries of a partition, path by offset.
-
-    Raises:
-        UsageError: ``root`` is no directory.
-
-    """
-    if not root.is_dir():
-        raise UsageError(f"{root} is no directory", hint="give what `resnap regenerate --into` was given")
-    folder = root / str(sighted.topic_partition)
-    found = {offset: folder / f"{offset:020d}.snapshot" for offset in sighted.inventory.partition.boundaries}
-    return {offset: str(path) for offset, path in found.items() if path.is_file()}
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from storage.errors import UsageError
-from storage.log.log_dir import open_log_dir_or_partition
+from storage.log.log_dir import META_PROPERTIES, open_log_dir_or_partition
 from storage.remote.urls import is_store_url
 from tiering.inventory import take_inventory
 
@@ -134,9 +134,15 @@ def destination_url(destination: str, sight: Sight) -> str:
 
 
 def _refuse_inside_log_dir(sight: Sight, directory: Path) -> None:
-    for log_dir in {sighted.log_dir.path for sighted in sight.partitions}:
-        if directory.resolve().is_relative_to(log_dir.resolve()):
+    for root in {_protected(sighted) for sighted in sight.partitions}:
+        if directory.resolve().is_relative_to(root.resolve()):
             raise UsageError(
-                f"{directory} is inside the log dir {log_dir}",
+                f"{directory} is inside the log dir {root}",
                 hint="a broker does not start with a strange directory in its log dir: choose a place outside",
             )
+
+
+def _protected(sighted: Sighted) -> Path:
+    """Return the log dir; of a partition that lies apart, where no broker works, its own directory alone."""
+    is_a_brokers = (sighted.log_dir.path / META_PROPERTIES).exists()
+    return sighted.log_dir.path if is_a_brokers else sighted.inventory.partition.path

@@ -5,6 +5,7 @@ that the error carries. Importing this package must stay quick: no module of com
 or pyarrow, nor pydantic or numpy, before a command that needs them runs.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -30,7 +31,8 @@ for family in FAMILIES:
 
 
 def main() -> NoReturn:
-    """Run the command line of this process."""
+    """Run the command line of this process; being told to end is the same as being interrupted."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -1,6 +1,7 @@
 """How results of replays are shown, and which of them are errors."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scheduler.cli.invocation import Invocation
@@ -122,3 +123,14 @@ def report_unusable(run: Invocation, sight: "Sight") -> None:
             if not boundary.state.is_usable and boundary.path is not None:
                 what = boundary.detail or "no byte in it"
                 run.error(VerificationError(f"{boundary.path}: {boundary.state}: {what}", hint="`resnap regenerate`"))
+
+
+def report_staged(run: Invocation, sight: "Sight", root: Path) -> None:
+    """Report the regenerated snapshots that no broker could load, and say how many there should be besides."""
+    from scheduler.staged import check_staged  # noqa: PLC0415
+
+    checked = check_staged(sight, root)
+    for error in checked.broken:
+        run.error(error)
+    if checked.absent:
+        run.warn(f"{human_count(checked.absent)} boundaries that need a snapshot have none in {root}")

@@ -1,6 +1,7 @@
 """Commands that tell what is there and what would be done: scan, plan."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,7 +126,7 @@ def plan(
     if save is not None:
         from tiering.planning import write_saved_plan  # noqa: PLC0415
 
-        save.write_text(write_saved_plan(service.save(scope, planned)), encoding="utf-8")
+        _keep(save, write_saved_plan(service.save(scope, planned)))
         run.note(f"plan written to {save}")
     if prove:
         from scheduler.cli.replayed import answer_replay  # noqa: PLC0415
@@ -151,6 +152,21 @@ def plan(
             closing=lambda: [_sum(planned)],
         )
     )
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a plan, whole or not at all."""
+    from storage.errors import ResnapError  # noqa: PLC0415
+
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        what = f"{path}: the plan cannot be written: {error.strerror}"
+        raise ResnapError(what, hint="free some space, or name a file where you may write") from error
 
 
 def _runs(value: object) -> str:

@@ -7,7 +7,7 @@ import typer
 
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import ENGINE, REPLAY, SOURCE, STORE, WRITE, with_settings
-from scheduler.cli.replayed import answer_replay, report_unusable
+from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
 from scheduler.cli.shipped import answer_store, answer_tier
 from scheduler.cli.survey import report_problems, totals_of
 from scheduler.rendering import Answer, Column, human_bytes, human_count
@@ -42,12 +42,13 @@ def regenerate(
     Safe beside a live broker: nothing is written into a log dir, and nothing in it is changed.
     """
     service, planned, sight = _planned(run, sources, plan_file)
+    sink_url = service.sink_url(into, sight)
     report_problems(run, sight.problems)
     if run.settings.dry_run:
         _answer_dry_run(run, planned, f"snapshots into {into}")
         return
     with run.progress("replay") as progress:
-        answer_replay(run, service.regenerate(planned, sight, into, progress), judged=False)
+        answer_replay(run, service.regenerate(planned, sink_url, progress), judged=False)
 
 
 @app.command()
@@ -112,6 +113,8 @@ def verify(
         report_problems(run, sight.problems)
         if snapshots is None:
             report_unusable(run, sight)
+        else:
+            report_staged(run, sight, snapshots)
         answer_replay(run, found, judged=True, strict=True)
 
 
