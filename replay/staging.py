@@ -12,6 +12,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
+from uuid import uuid4
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class DirectorySink:
         chunks = [entries[start : start + _CHUNK] for start in range(0, len(entries), _CHUNK)]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return store_snapshot_arrays(path, chunks, len(entries))
+            return store_snapshot_arrays(path, chunks, len(entries), attempt=f".{uuid4().hex}")
         except OSError as error:
             hint = "free some space, or give the directory to the user who runs resnap; then run the same command again"
             raise LogDirError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

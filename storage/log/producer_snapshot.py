@@ -164,9 +164,14 @@ def store_snapshot(path: Path, entries: Iterable[ProducerEntry], count: int) -> 
     return store_snapshot_arrays(path, _arrays(entries), count)
 
 
-def store_snapshot_arrays(path: Path, arrays: Iterable[npt.NDArray[np.void]], count: int) -> SnapshotDigest:
-    """Do as ``store_snapshot`` with entries that come as arrays of ``ENTRY_DTYPE``, of any lengths."""
-    temporary = path.with_name(f"{path.name}.tmp")
+def store_snapshot_arrays(
+    path: Path, arrays: Iterable[npt.NDArray[np.void]], count: int, *, attempt: str = ""
+) -> SnapshotDigest:
+    """Do as ``store_snapshot`` with entries that come as arrays of ``ENTRY_DTYPE``, of any lengths.
+
+    Where several may write the same file at once, each names its ``attempt``, and with it a temporary file of its own.
+    """
+    temporary = path.with_name(f"{path.name}{attempt}.tmp")
     try:
         with temporary.open("w+b") as file:
             _write(file, arrays, count)
