@@ -182,6 +182,18 @@ def test_hostile_json_is_a_format_error(text: str) -> None:
         read_saved_plan(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("partition", True), ("partition", 0.0), ("partition", "0"), ("boundaries", [10.0])]
+)
+def test_numbers_are_whole_numbers_and_nothing_that_python_takes_for_one(
+    name: str, value: object, directory: Path
+) -> None:
+    content = content_of(directory)
+    content["partitions"][0][name] = value
+    with pytest.raises(FormatError, match="expected int"):
+        read_saved_plan(json.dumps(content))
+
+
 def test_a_plan_of_another_version_says_so(directory: Path) -> None:
     content = content_of(directory) | {"version": SAVED_PLAN_VERSION + 1}
     with pytest.raises(FormatError, match="version of the saved plan"):

@@ -228,8 +228,9 @@ def past_the_end(path: Path) -> None:
     flip(path, -4, 0x40)
 
 
-def off_by_one(path: Path) -> None:
-    flip(path, -1)
+def past_the_last_offset(path: Path) -> None:
+    """Change the offset of the last entry, which still rises."""
+    flip(path, -8 if path.suffix == ".index" else -4, 0x40)
 
 
 def shorter(path: Path) -> None:
@@ -237,7 +238,7 @@ def shorter(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-@pytest.mark.parametrize("damage", [missing, cut, emptied, zeroed, falling, past_the_end])
+@pytest.mark.parametrize("damage", [missing, cut, emptied, zeroed, falling, past_the_end, past_the_last_offset])
 def test_a_missing_or_damaged_index_is_rebuilt_and_the_other_kept(
     kind: str, damage: Callable[[Path], None], fixture_set: Sets, writable_copy: Copy
 ) -> None:
