@@ -17,7 +17,7 @@ from replay.explain import Explanation, explain
 from replay.staging import DISCARD
 from scheduler.sources import Scope, Sight, Sighted, destination_url, look
 from scheduler.staged import staged_snapshots
-from storage.errors import FormatError, StalePlanError, VerificationError
+from storage.errors import StalePlanError
 from storage.remote.urls import open_store
 from tiering.eligibility import BrokerBlockers, Candidates, before_replay, broker_blockers
 from tiering.planning import (
@@ -29,8 +29,10 @@ from tiering.planning import (
     lost_boundaries,
     plan_replay,
 )
+from tiering.remainder import remainder
 from tiering.shipment import PartitionShipment, Shipper
-from tiering.uploader import Provenance, ShippedTopic
+from tiering.shipped import ShippedTopic
+from tiering.uploader import Provenance
 from tiering.verification import VerifiedSegment, verify_store
 
 if TYPE_CHECKING:
@@ -254,20 +256,13 @@ class Service:
 
     def _order(self, sighted: Sighted, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
         candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
-        number, topic_id = sighted.topic_partition.partition, sighted.inventory.partition.topic_id
-        left, failures = [], []
-        for segment in candidates.segments:
-            try:
-                if shipped.find(number, segment.base_offset, topic_id=topic_id) is None:
-                    left.append(segment)
-            except (FormatError, VerificationError) as error:
-                failures.append(error)
+        left = remainder(candidates, shipped)
         return TierOrder(
             sighted=sighted,
             provenance=self._provenance(sighted),
-            candidates=replace(candidates, segments=tuple(left)),
-            already=len(candidates.segments) - len(left) - len(failures),
-            failures=tuple(failures),
+            candidates=left.candidates,
+            already=left.already,
+            failures=left.failures,
         )
 
     def _provenance(self, sighted: Sighted) -> Provenance:

@@ -29,6 +29,8 @@ class Reason(StrEnum):
     """Below its end is input that Kafka refuses to load (``InvalidTxnStateException``)."""
     LEADER_EPOCHS_UNKNOWN = "leader-epochs-unknown"
     INDEX_UNUSABLE = "index-unusable"
+    LINEAGE_CONFLICT = "lineage-conflict"
+    """The store holds a segment of another replica that overlaps it."""
     SEGMENT_CHANGED = "segment-changed"
     """It is not what it was when the log dir was listed."""
     MISSING_SNAPSHOT = "missing-snapshot"
@@ -43,7 +45,7 @@ _NOT_BLOCKING: Final = frozenset({Reason.ACTIVE_SEGMENT, Reason.BELOW_LOG_START}
 _ANOTHER_REPLICA: Final = "take the partition from the log dir of another replica"
 _REBUILD: Final = (
     "`resnap tier` ships the segment with a rebuilt snapshot; "
-    "`resnap regenerate` and `resnap install` put one beside it, so that the broker goes on by itself"
+    "`resnap regenerate` makes the file, to be put beside the segment while the broker is down"
 )
 _HINTS: Final = {
     Reason.ACTIVE_SEGMENT: "nothing to do: it can be shipped once the broker has rolled it",
@@ -61,6 +63,9 @@ _HINTS: Final = {
     Reason.LEADER_EPOCHS_UNKNOWN: "messages from before 0.11 carry no leader epoch: let retention take the segment",
     # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.
     Reason.INDEX_UNUSABLE: _ANOTHER_REPLICA,
+    Reason.LINEAGE_CONFLICT: (
+        "one replica ships a partition: go on from the log dir that shipped the other segment, or use another prefix"
+    ),
     Reason.SEGMENT_CHANGED: "run again: the next run sees the segment as it is then",
     Reason.MISSING_SNAPSHOT: _REBUILD,
     Reason.UNUSABLE_SNAPSHOT: _REBUILD,

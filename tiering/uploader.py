@@ -24,15 +24,12 @@ from storage.errors import (
 )
 from storage.remote.layouts.flat import (
     MANIFEST_EXTENSION,
-    UNKNOWN,
-    key_part,
-    manifest_prefix,
     object_key,
-    parse_key,
     segment_id,
 )
 from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
 from tiering.segment_bundle import check_unchanged
+from tiering.shipped import ShippedSegment
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -54,80 +51,6 @@ class Provenance:
     topic_id: str | None
     compaction_assumption: str | None
     resnap_version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedSegment:
-    """A segment [base offset, next base offset) that the store holds, by its manifest."""
-
-    base_offset: int
-    next_base_offset: int
-    manifest_key: str
-
-
-class ShippedTopic:
-    """What a store holds of one topic, whatever its id was known to be: one listing, manifests read when asked for."""
-
-    def __init__(self, store: ObjectStore, cluster_id: str | None, topic: str) -> None:
-        self._store = store
-        self._sizes = {info.key: info.size_bytes for info in store.list(manifest_prefix(cluster_id, topic))}
-        self._manifests: dict[tuple[int, int], list[str]] = {}
-        for key in self._sizes:
-            parsed = parse_key(key)
-            if parsed is not None and parsed.extension == MANIFEST_EXTENSION:
-                self._manifests.setdefault((parsed.partition, parsed.base_offset), []).append(key)
-
-    def find(self, partition: int, base_offset: int, *, topic_id: str | None = None) -> ShippedSegment | None:
-        """Return the segment at ``base_offset`` if it is shipped; each object of it must be there with its length.
-
-        What was shipped of a topic whose id was not known then counts; that of another id is of another topic, which
-        had the same name before it was deleted. Without ``topic_id`` all count.
-
-        Raises:
-            VerificationError: an object that the manifest names is missing or of another length.
-            FormatError: the manifest is damaged.
-            StoreError: the store failed.
-
-        """
-        problem: FormatError | VerificationError | None = None
-        for key in self._manifests.get((partition, base_offset), ()):
-            if not _may_be_of(key, topic_id):
-                continue
-            try:
-                return self._check(key)
-            except (FormatError, VerificationError) as error:
-                problem = problem or error
-        if problem is not None:
-            raise problem
-        return None
-
-    def _check(self, key: str) -> ShippedSegment:
-        with in_file(key):
-            manifest = read_manifest(self._store.get(key))
-        for entry in manifest.objects:
-            found = self._size(entry.key)
-            if found != entry.size_bytes:
-                raise VerificationError(
-                    f"{key}: names {entry.key} of {entry.size_bytes} bytes, found {found}",
-                    hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
-                )
-        return ShippedSegment(
-            base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=key
-        )
-
-    def _size(self, key: str) -> int | None:
-        """Return the length of an object; asked for, where another run wrote it while the topic was being listed."""
-        if key not in self._sizes:
-            try:
-                self._sizes[key] = self._store.head(key).size_bytes
-            except ObjectNotFoundError:
-                return None
-        return self._sizes[key]
-
-
-def _may_be_of(key: str, topic_id: str | None) -> bool:
-    parsed = parse_key(key)
-    return topic_id is None or parsed is None or parsed.topic_id in {key_part(topic_id), UNKNOWN}
 
 
 def ship(

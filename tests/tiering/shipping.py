@@ -20,7 +20,8 @@ from tiering.eligibility import before_replay
 from tiering.inventory import take_inventory
 from tiering.planning import load_facts, plan_replay
 from tiering.shipment import Shipper
-from tiering.uploader import Provenance, ShippedTopic
+from tiering.shipped import ShippedTopic
+from tiering.uploader import Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -115,10 +116,11 @@ def _order(
     partition = inventory.partition
     candidates = before_replay(inventory)
     shipped = ShippedTopic(store, log_dir.cluster_id, partition.topic_partition.topic)
+    number, topic_id = partition.topic_partition.partition, partition.topic_id
     left = [
         segment
         for segment in candidates.segments
-        if not shipped.find(partition.topic_partition.partition, segment.base_offset, topic_id=partition.topic_id)
+        if not shipped.find(number, segment.base_offset, segment.next_base_offset or 0, topic_id=topic_id)
     ]
     candidates = replace(candidates, segments=tuple(left))
     return Order(

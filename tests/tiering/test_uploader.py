@@ -30,7 +30,8 @@ from tests.tiering.shipping import (
 )
 from tests.tiering.stores import ActingStore, FullStore, PassingStore, RecordingStore, flip_byte, lose, truncate
 from tiering.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
-from tiering.uploader import Provenance, ShippedSegment, ShippedTopic, ship, verify_object
+from tiering.shipped import ShippedSegment, ShippedTopic
+from tiering.uploader import Provenance, ship, verify_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,7 +68,8 @@ class Cargo:
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:
         shipped = ShippedTopic(store, self.provenance.cluster_id, self.provenance.topic_partition.topic)
-        return shipped.find(self.provenance.topic_partition.partition, self.base_offset, topic_id=topic_id)
+        partition = self.provenance.topic_partition.partition
+        return shipped.find(partition, self.base_offset, self.bundle.next_base_offset, topic_id=topic_id)
 
     @property
     def base_offset(self) -> int:
@@ -351,12 +353,14 @@ def test_what_has_no_manifest_is_not_shipped(cargo: Cargo, store: ObjectStore) -
 
 def test_only_the_segment_asked_for_is_found(cargo: Cargo, memory_store: ObjectStore) -> None:
     cargo.ship(memory_store)
+    base, end = cargo.base_offset, cargo.bundle.next_base_offset
     shipped = ShippedTopic(memory_store, cargo.provenance.cluster_id, "payments")
-    assert shipped.find(0, cargo.base_offset) is not None
-    assert shipped.find(0, 0) is None
-    assert shipped.find(1, cargo.base_offset) is None
+    assert shipped.find(0, base, end) is not None
+    assert shipped.find(0, 0, base) is None
+    assert shipped.find(0, end, end + 1) is None
+    assert shipped.find(1, base, end) is None
     for cluster_id, topic in ((None, "payments"), ("another", "payments"), (cargo.provenance.cluster_id, "pay")):
-        assert ShippedTopic(memory_store, cluster_id, topic).find(0, cargo.base_offset) is None
+        assert ShippedTopic(memory_store, cluster_id, topic).find(0, base, end) is None
 
 
 def of_topic_id(cargo: Cargo, topic_id: str | None) -> Cargo:
