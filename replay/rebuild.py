@@ -10,7 +10,7 @@ anew with a longer window (``plan.reach_back``). So whatever is written is final
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -335,6 +335,17 @@ def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | 
     return None if since_ms is None else reach_back(plan, since_ms)
 
 
+def join_rounds(earlier: PartitionResult | None, later: PartitionResult) -> PartitionResult:
+    """Return ``later``, but what ``earlier`` had made where damage is in the way that only the longer window meets."""
+    made = {b.boundary.offset: b for b in earlier.boundaries if b.outcome is Outcome.REBUILT} if earlier else {}
+    return replace(
+        later,
+        boundaries=tuple(
+            made.get(b.boundary.offset, b) if b.outcome is Outcome.DAMAGED else b for b in later.boundaries
+        ),
+    )
+
+
 def rebuild_locally(
     plans: Iterable[PartitionPlan], sink: SnapshotSink, *, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[PartitionResult]:
@@ -346,7 +357,7 @@ def rebuild_locally(
         result = _rebuild_once(plan, sink, progress)
         while (further := next_round(plan, result)) is not None:
             plan = further  # noqa: PLW2901
-            result = _rebuild_once(plan, sink, progress)
+            result = join_rounds(result, _rebuild_once(plan, sink, progress))
         yield result
 
 

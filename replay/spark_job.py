@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from replay.partial_state import SUMMARY_DTYPE
-from replay.rebuild import RunCombine, RunResult, make_idle, next_round, partition_result
+from replay.rebuild import RunCombine, RunResult, join_rounds, make_idle, next_round, partition_result
 from replay.spark_progress import progress_of, report_progress
 from replay.spark_reach import check_reach
 from replay.spark_settings import is_local_master
@@ -80,17 +80,19 @@ class SparkRebuild:
 
         """
         waiting = list(plans)
+        before: list[PartitionResult | None] = [None] * len(waiting)
         if not is_local_master(self.session.sparkContext.master):
             check_reach(self.session.sparkContext, waiting, self.sink_url)
         while waiting:
-            further = []
-            for plan, result in zip(waiting, self._round(waiting), strict=True):
+            further: list[tuple[PartitionPlan, PartitionResult]] = []
+            for plan, earlier, later in zip(waiting, before, self._round(waiting), strict=True):
+                result = join_rounds(earlier, later)
                 longer = next_round(plan, result)
                 if longer is None:
                     yield result
                 else:
-                    further.append(longer)
-            waiting = further
+                    further.append((longer, result))
+            waiting, before = [plan for plan, _ in further], [result for _, result in further]
 
     def _round(self, plans: Sequence[PartitionPlan]) -> list[PartitionResult]:
         runs = [(plan, run) for plan in plans for run in plan.runs]

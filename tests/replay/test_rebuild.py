@@ -242,6 +242,25 @@ def test_a_window_is_made_longer_until_nothing_is_unexplained(tmp_path: Path, mo
     assert entry.coordinator_epoch == -1
 
 
+def test_what_was_made_stays_made_when_only_a_longer_window_meets_damage(tmp_path: Path) -> None:
+    directory = long_silent(tmp_path)
+    whole = replayed(planned(directory, now_ms=hour(123), full=True))
+    plan = planned(directory, now_ms=hour(123))
+    start = bases(directory)[plan.runs[-1].start - 1]
+    (directory / segment_name(start, "log")).write_bytes(b"\1" * 100)
+    found = replayed(plan)
+    rebuilt = {made.boundary.offset for made in found.result.boundaries if made.outcome is Outcome.REBUILT}
+    assert found.snapshots.keys() == rebuilt
+    assert found.at(bases(directory)[122]).outcome is Outcome.DAMAGED
+    assert found.at(bases(directory)[121]).outcome is Outcome.DAMAGED
+    assert isinstance(found.result.error, FormatError)
+    within = [made for made in found.result.boundaries if made.boundary.coverage is Coverage.WINDOW]
+    assert any(made.outcome is Outcome.REBUILT for made in within)
+    for made in within:
+        if made.outcome is Outcome.REBUILT:
+            assert found.snapshots[made.boundary.offset] == whole.snapshots[made.boundary.offset]
+
+
 def test_what_a_limit_leaves_unexplained_is_left_out_and_told(tmp_path: Path) -> None:
     directory = long_silent(tmp_path)
     boundary = bases(directory)[122]

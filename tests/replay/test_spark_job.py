@@ -137,17 +137,18 @@ def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
             producer_id=1, base_sequence=hour + 1, timestamp=START_MS + hour * HOUR_MS, transactional=True
         )
         segments[hour].append(batch)
-    partitions = [a_partition(tmp_path / "log", segments, name=name) for name in ("one-0", "two-0")]
-    plans = [planned(partitions[0], now_ms=NOW_MS, wanted=[62]), planned(partitions[1], now_ms=NOW_MS)]
+    partitions = [a_partition(tmp_path / "log", segments, name=name) for name in ("one-0", "two-0", "bad-0")]
+    plans = [planned(partitions[0], now_ms=NOW_MS, wanted=[62]), *(planned(p, now_ms=NOW_MS) for p in partitions[1:])]
+    below = sorted(partitions[2].glob("*.log"))[plans[2].runs[-1].start - 1]
+    below.write_bytes(b"\1" * 100)
     here, there = tmp_path / "local", tmp_path / "spark"
     local = list(rebuild_locally(plans, DirectorySink(here)))
     distributed = list(SparkRebuild(session=session, sink_url=there.as_uri()).run(plans))
     assert told(distributed) == told(local)
     assert files(there) == files(here)
-    assert all(
-        result.segments_read > plan.runs[-1].end - plan.runs[-1].start
-        for result, plan in zip(local, plans, strict=True)
-    )
+    for result, plan in zip(distributed[:2], plans, strict=False):
+        assert result.segments_read > plan.runs[-1].end - plan.runs[-1].start
+    assert {made.outcome for made in distributed[2].boundaries} == {Outcome.REBUILT, Outcome.DAMAGED}
 
 
 @pytest.mark.spark
