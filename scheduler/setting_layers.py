@@ -30,7 +30,7 @@ ALIASES: Final = {"topic": "topics", "log_dir": "log_dirs"}
 """The flag of a setting that may be given several times is singular, and so was Kafka's ``log.dir``."""
 MAPPINGS: Final = frozenset({"spark_conf"})
 """Settings that are tables themselves; the layers' tables are merged, key by key."""
-PATHS: Final = frozenset({"server_properties", "log_dirs", "state_dir", "cache_dir"})
+PATHS: Final = frozenset({"server_properties", "log_dirs"})
 """Settings that a file may give relative to the directory it stands in."""
 KAFKA_PROPERTIES: Final = {
     "log.dirs": "log_dirs",

@@ -14,12 +14,11 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from replay.spark_settings import SparkSettings, processors
+from replay.spark_settings import SparkSettings
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from scheduler.clock import milliseconds
 from scheduler.setting_layers import (
     KAFKA_PROPERTIES,
-    Given,
     Layer,
     environment_layer,
     file_layer,
@@ -92,9 +91,6 @@ class Settings(BaseSettings):
     spark_conf: Mapping[str, str] = Field(
         default_factory=dict, description="A further Spark property; may be given several times."
     )
-    parallelism: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Segments worked on at once outside of Spark; else one per processor."
-    )
     verify_crc: bool = Field(default=False, description="Read whole batches and compare their checksums.")
     dry_run: bool = Field(default=False, description="Say what would be done, with totals, and write nothing.")
 
@@ -112,8 +108,6 @@ class Settings(BaseSettings):
     )
 
     log_dirs: Annotated[tuple[Path, ...], _Listed] = Field(default=(), description="log.dirs of the broker.")
-    state_dir: Path = Field(default=Path(".resnap"), description="Where Resnap keeps what must survive a run.")
-    cache_dir: Path = Field(default=Path(".resnap/cache"), description="Where Resnap keeps what may be lost.")
 
     output: Literal["table", "json", "ndjson"] = Field(default="table", description="Form of the answer.")
     quiet: bool = Field(default=False, description="Nothing but the answer and errors.")
@@ -188,11 +182,6 @@ class Settings(BaseSettings):
         """The fixed time of ``as_of``, if it is one."""
         return milliseconds(self.as_of) if isinstance(self.as_of, datetime) else None
 
-    @property
-    def workers(self) -> int:
-        """How many segments to work on at once."""
-        return self.parallelism or processors()
-
     def s3(self) -> S3Settings:
         """Return what overrides boto3's own configuration."""
         return S3Settings(
@@ -264,7 +253,6 @@ def load_settings(
     properties = _path(layers, "server_properties")
     if properties is not None:
         layers.append(server_properties_layer(properties))
-    layers.append(_places(variables))
     return Settings.from_layers(tuple(layers), unknown)
 
 
@@ -287,21 +275,6 @@ def _path(layers: list[Layer], name: str) -> Path | None:
 def _default_file(directory: Path) -> Path | None:
     path = directory / DEFAULT_FILE
     return path if path.is_file() else None
-
-
-def _places(environment: Mapping[str, str]) -> Layer:
-    """Return where state and cache go by the XDG base directory specification, which ignores relative paths."""
-    layer = Layer()
-    for name, variable, below in (
-        ("state_dir", "XDG_STATE_HOME", ".local/state"),
-        ("cache_dir", "XDG_CACHE_HOME", ".cache"),
-    ):
-        base, home = Path(environment.get(variable, "")), Path(environment.get("HOME", ""))
-        if base.is_absolute():
-            layer[name] = Given(base / "resnap", f"env {variable}")
-        elif home.is_absolute():
-            layer[name] = Given(home / below / "resnap", DEFAULT_ORIGIN)
-    return layer
 
 
 def _origins(layers: tuple[Layer, ...]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from scheduler.service import Service
 from scheduler.settings import process_environment
 from scheduler.sources import Scope
 from scheduler.version import resnap_version
+from storage.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +48,15 @@ def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
     )
 
 
-def scope_of(settings: Settings, sources: Sequence[str]) -> Scope:
-    """Return what the settings and the SOURCE arguments point at."""
-    return Scope(sources=tuple(sources), topics=settings.topics, high_watermark=settings.high_watermark)
+def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
+    """Return what the SOURCE arguments, or else ``log.dirs``, and the settings point at.
+
+    Raises:
+        UsageError: neither names anything.
+
+    """
+    places = tuple(sources or map(str, settings.log_dirs))
+    if not places:
+        hint = "give a log dir or a partition's directory, or --server-properties FILE with log.dirs in it"
+        raise UsageError("no SOURCE to work on", hint=hint)
+    return Scope(sources=places, topics=settings.topics, high_watermark=settings.high_watermark)

@@ -6,7 +6,6 @@
       DataError                the bytes are not what Kafka writes (exit 1)
         FormatError            ... at a position of a file
       LogDirError              a log directory cannot be read or written (exit 1)
-      LockedError              another run holds what this one needs (exit 11)
       StoreError               an object store said no (exit 12)
         ObjectNotFoundError
         ObjectExistsError      a conditional write found the key taken
@@ -117,12 +116,6 @@ def in_file(file: str | Path) -> Iterator[None]:
 
 class LogDirError(ResnapError):
     """A log directory, or something in it, cannot be used."""
-
-
-class LockedError(ResnapError):
-    """Somebody else is at work on the same thing."""
-
-    exit_code = 11
 
 
 class StoreError(ResnapError):

@@ -110,9 +110,6 @@ REPLAY: Final[Group] = {
     "spark_conf": _flag(
         list[str], "--spark-conf", metavar="KEY=VALUE", help="A further Spark property; may be given several times."
     ),
-    "parallelism": _flag(
-        int, "--parallelism", metavar="N", help="Segments worked on at once outside of Spark; else one per processor."
-    ),
 }
 WRITE: Final[Group] = {
     "dry_run": _flag(
@@ -138,8 +135,8 @@ STORE: Final[Group] = {
 ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **WRITE, **STORE}
 
 Sources: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(metavar="SOURCE...", help="A log dir, one partition's directory, or the URL of a store."),
+    list[str] | None,
+    typer.Argument(metavar="[SOURCE]...", help="Log dirs, or a partition's directory; log.dirs unless given."),
 ]
 
 

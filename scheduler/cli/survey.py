@@ -41,7 +41,7 @@ def _why(value: object) -> str:
 @with_settings(SOURCE, REPLAY)
 def scan(
     run: Invocation,
-    sources: Sources,
+    sources: Sources = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if snapshots are missing.")] = False,
 ) -> int:
     """Tell which boundaries have no usable producer snapshot, what blocks each partition, and what a replay would cost.
@@ -107,7 +107,7 @@ def scan(
 @with_settings(SOURCE, REPLAY, ENGINE)
 def plan(
     run: Invocation,
-    sources: Sources,
+    sources: Sources = None,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Keep the plan, for regenerate --plan FILE.")
     ] = None,
@@ -158,7 +158,7 @@ def _keep(path: Path, text: str) -> None:
     """Write a plan, whole or not at all."""
     from storage.errors import ResnapError  # noqa: PLC0415
 
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = Path(f"{path.absolute()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)

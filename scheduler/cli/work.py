@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ENGINE, REPLAY, SOURCE, STORE, WRITE, with_settings
+from scheduler.cli.options import ENGINE, REPLAY, SOURCE, STORE, WRITE, Sources, with_settings
 from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
 from scheduler.cli.shipped import answer_store, answer_tier
 from scheduler.cli.survey import report_problems, totals_of
@@ -23,10 +23,6 @@ PlanFile = Annotated[
     Path | None,
     typer.Option("--plan", metavar="FILE", help="Carry out a plan that `resnap plan --save` kept, or refuse it."),
 ]
-OptionalSources = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="SOURCE...", help="A log dir, or one partition's directory; none with --plan."),
-]
 
 
 @app.command()
@@ -34,7 +30,7 @@ OptionalSources = Annotated[
 def regenerate(
     run: Invocation,
     into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where the snapshots go.")],
-    sources: OptionalSources = None,
+    sources: Sources = None,
     plan_file: PlanFile = None,
 ) -> None:
     """Rebuild producer snapshots, and write them as DIR/<topic>-<partition>/<offset, 20 digits>.snapshot.
@@ -56,7 +52,7 @@ def regenerate(
 def tier(
     run: Invocation,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],
-    sources: OptionalSources = None,
+    sources: Sources = None,
     plan_file: PlanFile = None,
 ) -> None:
     """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.
@@ -68,7 +64,7 @@ def tier(
 
     saved = _saved(plan_file, sources)
     service = service_of(run.settings, run.clock, saved.rules if saved else None)
-    scope = scope_of(run.settings, saved.sources if saved else sources or [])
+    scope = scope_of(run.settings, saved.sources if saved else sources)
     store = open_store(to, run.settings.s3())
     orders, sight = service.tier_orders(scope, store, saved)
     report_problems(run, sight.problems)
@@ -90,7 +86,7 @@ def tier(
 @with_settings(SOURCE, REPLAY, ENGINE, STORE)
 def verify(
     run: Invocation,
-    sources: OptionalSources = None,
+    sources: Sources = None,
     snapshots: Annotated[
         Path | None, typer.Option("--snapshots", metavar="DIR", help="Compare those of `resnap regenerate --into DIR`.")
     ] = None,
@@ -100,16 +96,14 @@ def verify(
     from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
     from storage.errors import UsageError  # noqa: PLC0415
 
-    if bool(sources) == bool(store):
+    if sources and store:
         raise UsageError("either SOURCE or --store is to be verified", hint="`resnap verify --help` shows both forms")
     service = service_of(run.settings, run.clock)
     if store:
         answer_store(run, service, store)
         return
     with run.progress("replay") as progress:
-        found, sight = service.verify_source(
-            scope_of(run.settings, sources or []), snapshots=snapshots, progress=progress
-        )
+        found, sight = service.verify_source(scope_of(run.settings, sources), snapshots=snapshots, progress=progress)
         report_problems(run, sight.problems)
         if snapshots is None:
             report_unusable(run, sight)
@@ -160,7 +154,7 @@ def _planned(
 
     saved = _saved(plan_file, sources)
     service = service_of(run.settings, run.clock, saved.rules if saved else None)
-    scope = scope_of(run.settings, saved.sources if saved else sources or [])
+    scope = scope_of(run.settings, saved.sources if saved else sources)
     planned, sight = service.plan(scope, boundaries=run.settings.boundaries, saved=saved)
     return service, planned, sight
 
@@ -169,12 +163,12 @@ def _saved(plan_file: Path | None, sources: list[str] | None) -> "SavedPlan | No
     from storage.errors import UsageError, in_file  # noqa: PLC0415
     from tiering.planning import read_saved_plan  # noqa: PLC0415
 
-    if bool(plan_file) == bool(sources):
-        raise UsageError("either SOURCE or --plan FILE says what to work on", hint="a plan names its own sources")
     if plan_file is None:
         return None
+    if sources:
+        raise UsageError("either SOURCE or --plan FILE says what to work on", hint="a plan names its own sources")
     try:
-        text = plan_file.read_text(encoding="utf-8")
+        text = plan_file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"{plan_file}: cannot be read: {error.strerror}") from error
     with in_file(plan_file):

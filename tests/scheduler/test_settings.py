@@ -125,8 +125,7 @@ def test_an_empty_variable_is_not_set_and_an_unknown_one_is_told(tmp_path: Path)
     ("variable", "value", "expected"),
     [
         ("RESNAP_ENGINE", "flink", "engine (env RESNAP_ENGINE): expected 'spark' or 'local', found 'flink'"),
-        ("RESNAP_PARALLELISM", "many", "parallelism (env RESNAP_PARALLELISM): expected a valid integer"),
-        ("RESNAP_PARALLELISM", "0", "expected greater than or equal to 1, found '0'"),
+        ("RESNAP_HIGH_WATERMARK", "many", "high-watermark (env RESNAP_HIGH_WATERMARK): expected a valid integer"),
         ("RESNAP_HIGH_WATERMARK", "-1", "expected greater than or equal to 0"),
         ("RESNAP_PRODUCER_ID_EXPIRATION_MS", "7d", "producer.id.expiration.ms (env RESNAP_PRODUCER_ID_EXPIRATION_MS)"),
         ("RESNAP_MAX_REACH_BACK", "7", "expected a duration such as 7d"),
@@ -214,13 +213,6 @@ def test_an_unknown_expiration_is_taken_too_long_rather_than_too_short(values: d
     assert (settings.expiration_note is None) == is_known
 
 
-def test_state_and_cache_follow_the_base_directories(tmp_path: Path) -> None:
-    assert loaded(tmp_path, HOME="/home/me").state_dir == Path("/home/me/.local/state/resnap")
-    assert loaded(tmp_path, HOME="/home/me", XDG_CACHE_HOME="/var/c").cache_dir == Path("/var/c/resnap")
-    assert loaded(tmp_path, HOME="/home/me", XDG_CACHE_HOME="not/absolute").cache_dir == Path("/home/me/.cache/resnap")
-    assert loaded(tmp_path, {}, 'state-dir = "here"', HOME="/home/me").state_dir == tmp_path / "here"
-
-
 def test_settings_are_frozen_and_refuse_what_they_do_not_know() -> None:
     with pytest.raises(ValidationError):
         Settings().engine = "local"  # type: ignore[misc]
@@ -231,8 +223,6 @@ def test_settings_are_frozen_and_refuse_what_they_do_not_know() -> None:
 def test_values_below_the_settings_are_plain() -> None:
     settings = Settings(max_reach_back=timedelta(days=1))
     assert settings.max_reach_back_ms == 86_400_000
-    assert settings.workers >= 1
-    assert Settings(parallelism=3).workers == 3
 
 
 def test_defaults_are_those_of_the_replay() -> None:

@@ -103,7 +103,7 @@ def test_reason_codes_are_an_interface() -> None:
     assert {str(reason) for reason in Reason} == {
         "active-segment", "below-log-start", "compacted", "directory-busy", "hw-unknown", "above-high-watermark",
         "above-last-stable-offset", "damaged", "invalid-txn-state", "leader-epochs-unknown", "index-unusable",
-        "segment-changed", "missing-snapshot", "unusable-snapshot",
+        "lineage-conflict", "segment-changed", "missing-snapshot", "unusable-snapshot",
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from scheduler import cli
 from scheduler.cli.failures import Failures
 from scheduler.cli.invocation import Invocation  # noqa: TC001 - Typer looks at the annotations of a command
 from scheduler.cli.options import REPLAY, with_settings
-from storage.errors import LockedError, StoreError, VerificationError
+from storage.errors import StalePlanError, StoreError, VerificationError
 from tests.builders import a_batch
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def test_an_error_that_ends_a_command_gives_its_exit_code(
     @with_settings()
     def go(run: Invocation) -> None:
         run.error(StoreError("one"))
-        raise LockedError("two", hint="wait")
+        raise StalePlanError("two", hint="wait")
 
     assert commands.run(go) == 1
     assert capsys.readouterr().err == "error: one\nerror: two\nhint: wait\n"
