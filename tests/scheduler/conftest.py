@@ -18,6 +18,8 @@ from scheduler.cli import run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mypy_boto3_s3 import S3Client
+
     from tests.fixture_sets import FixtureSet
 
 PROJECT = Path(__file__).parents[2]
@@ -39,7 +41,7 @@ class Ran:
     @property
     def error(self) -> dict[str, Any]:
         """The last error, told in JSON."""
-        told: dict[str, Any] = json.loads(self.err.splitlines()[-1])["error"]
+        told: dict[str, Any] = [line["error"] for line in map(json.loads, self.err.splitlines()) if "error" in line][-1]
         return told
 
 
@@ -114,6 +116,38 @@ def command(resnap: Resnap, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def broker_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
     """A log dir that 2.7.2 and then 3.9.1 have written, to be damaged at will."""
     return shutil.copytree(fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "data")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket of the test's own, and what the command needs to reach it."""
+
+    name: str
+    url: str
+    flags: tuple[str, ...]
+    variables: dict[str, str]
+    client: S3Client
+
+    def objects(self) -> dict[str, bytes]:
+        """Return every object, by key, as boto3 itself sees it."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+        return {key: self.client.get_object(Bucket=self.name, Key=key)["Body"].read() for key in keys}
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, s3_client: S3Client, s3_bucket: str, no_aws_of_this_machine: None) -> Bucket:  # noqa: ARG001
+    return Bucket(
+        name=s3_bucket,
+        url=f"s3://{s3_bucket}",
+        flags=("--s3-endpoint-url", s3_endpoint, "--s3-region", "us-east-1", "--s3-addressing-style", "path"),
+        variables={
+            "AWS_ACCESS_KEY_ID": "testaccess",
+            "AWS_SECRET_ACCESS_KEY": "testsecret123",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        },
+        client=s3_client,
+    )
 
 
 _watchers: list[list[str]] = []

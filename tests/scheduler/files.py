@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import struct
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 EMPTY_SNAPSHOT: Final = bytes.fromhex("000148674bc700000000")
 """A valid one without entries: version 1, CRC-32C of four zero bytes, no entry."""
+
+BALLAST: Final = "ballast"
 
 
 def tree(root: Path) -> dict[str, tuple[int, int, str]]:
@@ -53,3 +56,9 @@ def flip(path: Path, position: int, mask: int = 0xFF) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= mask
     path.write_bytes(data)
+
+
+def fill(disk: Path, *, leaving: int = 0) -> None:
+    """Write until the file system of ``disk`` has no more than ``leaving`` bytes of room, in steps of a page."""
+    room = shutil.disk_usage(disk).free - leaving
+    (disk / BALLAST).write_bytes(bytes(max(0, room)))

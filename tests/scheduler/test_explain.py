@@ -1,0 +1,85 @@
+"""``resnap explain``: the batches it names make the entry that the broker wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from storage.log.producer_snapshot import load_snapshot
+from tests.scheduler.files import bases, file_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+
+@pytest.mark.parametrize("partition", ["payments-0", "payments-1", "orders-0", "dash-ed.topic_1-0"])
+def test_the_batches_in_their_roles_make_the_brokers_entries(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], partition: str
+) -> None:
+    fixture = fixture_set("kafka-2.7.2-then-3.9.1")
+    offset = bases(fixture.data / partition)[-2]
+    ran = command("explain", fixture.data, partition, offset, "--output", "json")
+    assert ran.code == 0
+    roles: dict[int, dict[str, Any]] = {}
+    for row in ran.document["batches"]:
+        roles.setdefault(row["producerId"], {})[row["role"]] = row
+    entries = load_snapshot(file_at(fixture.expected / partition, offset, "snapshot"))
+    assert roles.keys() == entries.keys()
+    assert ran.document["summary"] == {"producers": len(entries)}
+    for pid, entry in entries.items():
+        batch, marker = roles[pid].get("last-batch"), roles[pid].get("last-marker")
+        opened = roles[pid].get("transaction-start")
+        assert ((batch["lastSequence"], batch["lastOffset"]) if batch else (-1, -1)) == entry[2:4]
+        assert (opened["baseOffset"] if opened else -1) == entry.current_txn_first_offset
+        assert (marker["coordinatorEpoch"] if marker else -1) == entry.coordinator_epoch
+        last = max((one for one in (batch, marker) if one), key=lambda one: one["lastOffset"])
+        assert (last["producerEpoch"], last["timestamp"]) == (entry.producer_epoch, entry.timestamp)
+
+
+def test_one_producer_may_be_asked_for(command: Resnap, broker_log: Path) -> None:
+    every = command("explain", broker_log, "payments-0", 985, "--output", "json").document["batches"]
+    pid = every[0]["producerId"]
+    one = command("explain", broker_log, "payments-0", 985, "--producer-id", pid, "--output", "json").document
+    assert one["batches"] == [row for row in every if row["producerId"] == pid]
+    nobody = command("explain", broker_log, "payments-0", 985, "--producer-id", 10**9, "--output", "json")
+    assert (nobody.code, nobody.document) == (0, {"batches": [], "summary": {"producers": 0}})
+
+
+def test_only_what_lies_below_the_offset_counts(command: Resnap, broker_log: Path) -> None:
+    for offset in (0, 1, 500, 10**9):
+        rows = command("explain", broker_log / "payments-0", "payments-0", offset, "--output", "json").document
+        assert all(row["baseOffset"] < offset for row in rows["batches"])
+        assert bool(rows["batches"]) == (offset > 1) or offset == 1
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "said"),
+    [
+        ("payments-7", "1", "partitions there: "),
+        ("payments", "1", "is no partition"),
+        ("payments-0", "-1", "offset"),
+        ("payments-0", "many", "offset"),
+        ("paymentz-0", "1", "paymentz-0 is not in"),
+    ],
+)
+def test_what_is_not_there_is_a_matter_of_usage(
+    command: Resnap, broker_log: Path, partition: str, offset: str, said: str
+) -> None:
+    ran = command("explain", broker_log, partition, "--", offset)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err.lower() or said in ran.err
+    assert "hint: " in ran.err
+
+
+def test_damage_is_told_with_file_and_position(command: Resnap, broker_log: Path) -> None:
+    path = file_at(broker_log / "payments-0", 0, "log")
+    path.write_bytes(path.read_bytes()[:100] + bytes(20))
+    ran = command("explain", broker_log, "payments-0", 985)
+    assert ran.code == 1
+    assert str(path) in ran.err
+    assert "at byte" in ran.err

@@ -1,0 +1,221 @@
+"""What ``resnap plan`` shows, what it keeps, and when a kept plan is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.clock import instant
+from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from tests.scheduler.files import BALLAST, EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+LOCAL = ("--engine", "local")
+
+
+@pytest.fixture
+def saved(command: Resnap, broker_log: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "plan.json"
+    assert command("plan", broker_log, "--as-of", "roll", "--save", file).code == 0
+    return file
+
+
+def test_each_missing_boundary_is_planned_once(command: Resnap, broker_log: Path) -> None:
+    answer = command("plan", broker_log, "--output", "json").document
+    rows = {f"{row['topic']}-{row['partition']}": row for row in answer["partitions"]}
+    assert "compacted-0" not in rows
+    for place, row in rows.items():
+        assert [one["offset"] for one in row["boundaries"]] == lost_boundaries(broker_log / place)
+        assert row["snapshots"] == len(row["boundaries"])
+    assert answer["summary"]["snapshots"] == sum(row["snapshots"] for row in rows.values())
+    assert answer["summary"]["segmentsToRead"] == sum(row["read"]["segments"] for row in rows.values())
+    assert answer["summary"]["bytesToRead"] == sum(row["read"]["bytes"] for row in rows.values())
+
+
+def test_all_boundaries_are_those_of_all_closed_segments(command: Resnap, broker_log: Path) -> None:
+    answer = command("plan", broker_log, "--boundaries", "all", "--output", "json").document
+    for row in answer["partitions"]:
+        expected = bases(broker_log / f"{row['topic']}-{row['partition']}")[1:]
+        assert [one["offset"] for one in row["boundaries"]] == expected
+
+
+def test_a_short_window_reads_less_than_the_whole(command: Resnap, fixture_set: Callable[[str], FixtureSet]) -> None:
+    data = fixture_set("kafka-2.7.2-nine-days").data
+    newest_ms = max(path.stat().st_mtime_ns for path in data.rglob("*.log")) // 1_000_000
+    as_of = ["--as-of", instant(newest_ms), "--producer-id-expiration-ms", "172800000", "--output", "json"]
+    window = command("plan", data, *as_of).document["summary"]
+    whole = command("plan", data, "--full", *as_of).document["summary"]
+    assert window["snapshots"] == whole["snapshots"]
+    assert 0 < window["bytesToRead"] < whole["bytesToRead"] / 2
+
+
+def test_planning_writes_nothing_and_says_so(command: Resnap, broker_log: Path) -> None:
+    before = tree(broker_log.parent)
+    ran = command("plan", broker_log)
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1].endswith("Nothing was written.")
+    assert tree(broker_log.parent) == before
+
+
+def test_a_kept_plan_gives_what_the_sources_would_give(
+    command: Resnap, broker_log: Path, saved: Path, tmp_path: Path
+) -> None:
+    direct, planned = tmp_path / "direct", tmp_path / "planned"
+    assert command("regenerate", broker_log, "--as-of", "roll", "--into", direct, *LOCAL).code == 0
+    assert command("regenerate", "--plan", saved, "--into", planned, *LOCAL).code == 0
+    made = {path: digest for path, (_, _, digest) in tree(planned).items()}
+    assert made == {path: digest for path, (_, _, digest) in tree(direct).items()}
+    assert sum(path.endswith(".snapshot") for path in made) == 31
+
+
+def test_a_kept_plan_holds_although_the_broker_appends(
+    command: Resnap, broker_log: Path, saved: Path, tmp_path: Path
+) -> None:
+    active = file_at(broker_log / "orders-0", bases(broker_log / "orders-0")[-1], "log")
+    with active.open("ab") as file:
+        file.write(bytes(61))
+    assert command("regenerate", "--plan", saved, "--into", tmp_path / "out", *LOCAL).code == 0
+
+
+def test_a_kept_plan_holds_wherever_it_is_carried_out_from(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    relative = f"../{broker_log.name}"
+    assert command("plan", relative, "--save", "plan.json").code == 0
+    (command.directory / "plan.json").rename(tmp_path / "plan.json")
+    command.directory.rename(tmp_path / "elsewhere")
+    command.directory.mkdir()
+    assert command("regenerate", "--plan", tmp_path / "plan.json", "--into", "out", *LOCAL).code == 0
+
+
+def _roll(partition: Path) -> None:
+    file_at(partition, bases(partition)[-1] + 1000, "log").touch()
+
+
+def _delete_oldest(partition: Path) -> None:
+    file_at(partition, bases(partition)[0], "log").unlink()
+
+
+def _grow_closed(partition: Path) -> None:
+    with file_at(partition, bases(partition)[0], "log").open("ab") as file:
+        file.write(b"\0")
+
+
+def _replace_closed(partition: Path) -> None:
+    path = file_at(partition, bases(partition)[0], "log")
+    other = path.with_suffix(".copy")
+    shutil.copy2(path, other)
+    other.replace(path)
+
+
+@pytest.mark.parametrize("change", [_roll, _delete_oldest, _grow_closed, _replace_closed, shutil.rmtree])
+def test_a_plan_whose_segments_changed_is_refused(
+    command: Resnap, broker_log: Path, saved: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    change(broker_log / "payments-1")
+    for arguments in (
+        ["regenerate", "--plan", saved, "--into", tmp_path / "out", *LOCAL],
+        ["tier", "--plan", saved, "--to", f"file://{tmp_path}/store", *LOCAL],
+    ):
+        ran = command(*arguments)
+        assert (ran.code, ran.out) == (15, "")
+        assert "payments-1" in ran.err
+        assert "make a new plan" in ran.err
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "store").exists()
+
+
+def test_of_a_stale_plan_another_topic_may_still_be_carried_out(
+    command: Resnap, broker_log: Path, saved: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(broker_log / "payments-1")
+    ran = command("regenerate", "--plan", saved, "--topic", "legacy", "--into", tmp_path / "out", *LOCAL)
+    assert ran.code == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"legacy-0"}
+
+
+@pytest.mark.parametrize("arguments", [["regenerate", "--into", "out"], ["tier", "--to", "memory://x"]])
+def test_either_sources_or_a_plan(command: Resnap, broker_log: Path, saved: Path, arguments: list[str]) -> None:
+    for ran in (command(*arguments, broker_log, "--plan", saved), command(*arguments)):
+        assert (ran.code, ran.out) == (2, "")
+        assert "hint: " in ran.err
+
+
+def test_a_file_that_is_no_plan_is_said_to_be_none(command: Resnap, saved: Path, tmp_path: Path) -> None:
+    good = json.loads(saved.read_text())
+    broken = [
+        "", "{", "[]", "null", "{}", saved.read_text()[:-30], json.dumps({**good, "version": 99}),
+        json.dumps({**good, "partitions": [{"topic": "payments"}]}),
+        json.dumps({**good, "sources": 7}), json.dumps({**good, "rules": {}}),
+    ]  # fmt: skip
+    for number, text in enumerate(broken):
+        path = tmp_path / f"plan-{number}"
+        path.write_text(text)
+        ran = command("regenerate", "--plan", path, "--into", tmp_path / "out", *LOCAL)
+        assert (ran.code, ran.out) == (1, ""), text
+        assert str(path) in ran.err
+        assert "this is a bug" not in ran.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\0"])
+def test_a_plan_that_cannot_be_read_is_no_bug(command: Resnap, tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "plan"
+    if content is not None:
+        path.write_bytes(content)
+    ran = command("regenerate", "--plan", path, "--into", tmp_path / "out")
+    assert ran.code in {1, 2}
+    assert str(path) in ran.err
+    assert "this is a bug" not in ran.err
+
+
+@pytest.mark.parametrize("place", ["nowhere/plan.json", "."])
+def test_a_plan_that_cannot_be_kept_is_an_error_and_leaves_nothing(
+    command: Resnap, broker_log: Path, place: str
+) -> None:
+    ran = command("plan", broker_log, "--save", place)
+    assert ran.code == 1
+    assert "the plan cannot be written" in ran.err
+    assert "hint: free some space" in ran.err
+    assert list(command.directory.parent.glob("*.tmp")) == list(command.directory.iterdir()) == []
+
+
+def test_a_full_disk_keeps_the_plan_that_was_there(command: Resnap, broker_log: Path, tiny_disk: Path) -> None:
+    (tiny_disk / "plan.json").write_text("old")
+    fill(tiny_disk)
+    ran = command("plan", broker_log, "--save", tiny_disk / "plan.json")
+    assert ran.code == 1
+    assert "No space left" in ran.err
+    assert (tiny_disk / "plan.json").read_text() == "old"
+    assert {path.name for path in tiny_disk.iterdir()} == {"plan.json", BALLAST}
+
+
+def test_proving_judges_what_is_there_and_writes_nothing(command: Resnap, broker_log: Path) -> None:
+    partition = broker_log / "payments-0"
+    inside = [offset for offset in bases(partition, "snapshot") if offset in bases(partition)]
+    first, second = file_at(partition, inside[0], "snapshot"), file_at(partition, inside[1], "snapshot")
+    first.write_bytes(EMPTY_SNAPSHOT)
+    second.write_bytes(_without_first_entry(second.read_bytes()))
+    before = tree(broker_log)
+    arguments = ["plan", partition, "--prove", "--as-of", "roll", "--full", *LOCAL, "--output", "json"]
+    answer = command(*arguments)
+    assert answer.code == 0
+    verdicts = {row["offset"]: row.get("verdict") for row in answer.document["boundaries"]}
+    assert verdicts.pop(inside[0]) == "false-empty"
+    assert verdicts.pop(inside[1]) == "false-partial"
+    assert {verdicts.pop(offset) for offset in inside[2:]} == {"proven"}
+    assert set(verdicts) == set(lost_boundaries(partition))
+    assert set(verdicts.values()) == {None}
+    assert tree(broker_log) == before
+
+
+def _without_first_entry(snapshot: bytes) -> bytes:
+    entries = list(read_snapshot(snapshot).values())
+    return snapshot_bytes(entries[1:])

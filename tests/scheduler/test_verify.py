@@ -1,0 +1,237 @@
+"""``resnap verify``: every difference is found, named, and ends with 13."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, flip, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.scheduler.conftest import Resnap
+
+LOCAL = ("--engine", "local")
+ROLL = ("--as-of", "roll", *LOCAL)
+
+
+@pytest.fixture
+def snapshot(broker_log: Path) -> Path:
+    """A snapshot of the broker's, with entries, at the base of a segment."""
+    partition = broker_log / "payments-0"
+    offset = next(offset for offset in bases(partition, "snapshot") if offset in bases(partition))
+    return file_at(partition, offset, "snapshot")
+
+
+@pytest.fixture
+def store(command: Resnap, broker_log: Path, tmp_path: Path) -> Path:
+    """A store with all that is eligible of a partition."""
+    root = tmp_path / "store"
+    ran = command("tier", broker_log / "payments-0", "--to", root.as_uri(), *ROLL)
+    assert ran.code == 0
+    return root
+
+
+def test_a_brokers_own_snapshots_are_proven(command: Resnap, broker_log: Path) -> None:
+    before = tree(broker_log)
+    ran = command("verify", broker_log, *ROLL, "--output", "json")
+    assert ran.code == 0
+    offsets = {(row["topic"], row["partition"], row["offset"]) for row in ran.document["boundaries"]}
+    partitions = [path for path in broker_log.iterdir() if path.is_dir() and path.name != "compacted-0"]
+    assert offsets == {
+        (path.name[:-2], int(path.name[-1]), offset)
+        for path in partitions
+        for offset in set(bases(path, "snapshot")) & set(bases(path)[1:])
+    }
+    assert {row["verdict"] for row in ran.document["boundaries"]} == {"proven"}
+    assert tree(broker_log) == before
+
+
+def _drop_one(data: bytes) -> bytes:
+    return snapshot_bytes(list(read_snapshot(data).values())[1:])
+
+
+def _other_sequence(data: bytes) -> bytes:
+    first, *others = read_snapshot(data).values()
+    return snapshot_bytes([first._replace(last_sequence=first.last_sequence + 1), *others])
+
+
+def _other_transaction(data: bytes) -> bytes:
+    first, *others = read_snapshot(data).values()
+    return snapshot_bytes([first._replace(current_txn_first_offset=first.last_offset), *others])
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "field"),
+    [
+        (lambda _: EMPTY_SNAPSHOT, "false-empty", "missing"),
+        (_drop_one, "false-partial", "missing"),
+        (_other_sequence, "different", "different"),
+        (_other_transaction, "different", "different"),
+    ],
+)
+def test_a_wrong_snapshot_ends_with_13_and_is_named(
+    command: Resnap, snapshot: Path, change: Callable[[bytes], bytes], verdict: str, field: str
+) -> None:
+    snapshot.write_bytes(change(snapshot.read_bytes()))
+    ran = command("verify", snapshot.parent, *ROLL, "--output", "json")
+    assert ran.code == 13
+    [wrong] = [row for row in ran.document["boundaries"] if row["verdict"] != "proven"]
+    assert (wrong["offset"], wrong["verdict"]) == (int(snapshot.stem), verdict)
+    assert wrong[field]
+    assert ran.error["type"] == "VerificationError"
+    assert "1 snapshots" in ran.error["message"]
+    assert ran.error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda _: b"", "zero-byte"),
+        (lambda data: data + b"\0", "corrupt"),
+        (lambda data: data[:-1], "corrupt"),
+        (lambda data: data[:20] + b"\xff" + data[21:], "corrupt"),
+    ],
+)
+def test_a_snapshot_that_no_broker_could_load_ends_with_13(
+    command: Resnap, snapshot: Path, change: Callable[[bytes], bytes], said: str
+) -> None:
+    snapshot.write_bytes(change(snapshot.read_bytes()))
+    ran = command("verify", snapshot.parent, *ROLL)
+    assert ran.code == 13
+    assert f"error: {snapshot}: {said}" in ran.err
+
+
+def test_regenerated_snapshots_are_proven_beside_the_log(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert command("regenerate", broker_log, "--into", out, *ROLL).code == 0
+    ran = command("verify", broker_log, "--snapshots", out, *LOCAL, "--output", "json")
+    assert ran.code == 0
+    assert len(ran.document["boundaries"]) == len(list(out.rglob("*.snapshot")))
+    assert {row["verdict"] for row in ran.document["boundaries"]} == {"proven"}
+    assert "warning" not in ran.err
+
+
+@pytest.mark.parametrize("change", [lambda _: EMPTY_SNAPSHOT, _drop_one, _other_sequence])
+def test_a_wrong_regenerated_snapshot_ends_with_13(
+    command: Resnap, broker_log: Path, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    out = tmp_path / "out"
+    assert command("regenerate", broker_log, "--topic", "payments", "--into", out, *ROLL).code == 0
+    path = max((out / "payments-1").iterdir())
+    path.write_bytes(change(path.read_bytes()))
+    ran = command("verify", broker_log, "--snapshots", out, *ROLL, "--output", "json")
+    assert ran.code == 13
+    wrong = [(row["partition"], row["offset"]) for row in ran.document["boundaries"] if row["verdict"] != "proven"]
+    assert wrong == [(1, int(path.stem))]
+
+
+def test_a_regenerated_snapshot_that_no_broker_could_load_ends_with_13(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert command("regenerate", broker_log, "--topic", "payments", "--into", out, *ROLL).code == 0
+    path = max((out / "payments-1").iterdir())
+    flip(path, 3)
+    ran = command("verify", broker_log, "--snapshots", out, *ROLL)
+    assert ran.code == 13
+    assert f"{path}: producer snapshot checksum" in ran.err
+
+
+def test_regenerated_snapshots_that_are_not_there_are_missed(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert command("regenerate", broker_log, "--topic", "payments", "--into", out, *ROLL).code == 0
+    min((out / "payments-1").iterdir()).unlink()
+    ran = command("verify", broker_log, "--topic", "payments", "--snapshots", out, *ROLL)
+    assert ran.code == 0
+    assert "warning: 1 boundaries that need a snapshot have none" in ran.err
+    shutil.rmtree(out)
+    assert command("verify", broker_log, "--snapshots", out, *ROLL).code == 2
+    out.mkdir()
+    nothing = command("verify", broker_log, "--snapshots", out, *ROLL)
+    assert (nothing.code, nothing.out) == (2, "")
+    assert f"{out} has no snapshot" in nothing.err
+
+
+def test_a_store_is_read_back_whole(command: Resnap, store: Path) -> None:
+    ran = command("verify", "--store", store.as_uri(), "--output", "json")
+    assert ran.code == 0
+    summary = ran.document["summary"]
+    objects = [path for path in store.rglob("*") if path.is_file() and path.suffix != ".manifest"]
+    assert summary["segments"] == len(list(store.rglob("*.manifest"))) == len(ran.document["segments"])
+    assert summary["bytes"] == sum(path.stat().st_size for path in objects)
+    assert summary["different"] == 0
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        (suffix, damage)
+        for suffix in ("log", "index", "timeindex", "txnindex", "snapshot", "leader-epoch-checkpoint", "manifest")
+        for damage in ("flip", "cut", "append", "delete")
+        if (suffix, damage) != ("manifest", "delete")
+    ],
+)
+def test_each_change_to_each_object_is_found(command: Resnap, store: Path, suffix: str, damage: str) -> None:
+    path = next(path for path in sorted(store.rglob(f"*.{suffix}")) if path.stat().st_size)
+    data = path.read_bytes()
+    match damage:
+        case "flip":
+            flip(path, len(data) // 2)
+        case "cut":
+            path.write_bytes(data[:-1])
+        case "append":
+            path.write_bytes(data + b"\0")
+        case "delete":
+            path.unlink()
+    ran = command("verify", "--store", store.as_uri(), "--output", "json")
+    assert ran.code == 13
+    [different] = [row for row in ran.document["segments"] if row["result"] == "different"]
+    assert path.stem in different["manifest"]
+    assert path.name in ran.err
+    assert ran.error["hint"]
+
+
+def test_a_segment_under_two_manifests_is_found(command: Resnap, store: Path) -> None:
+    path = min(store.rglob("*.manifest"))
+    name = path.name[:21] + "00000000-0000-5000-8000-000000000000.manifest"
+    shutil.copy(path, path.with_name(name))
+    ran = command("verify", "--store", store.as_uri())
+    assert ran.code == 13
+    assert "the same segment has another manifest" in ran.err
+
+
+def test_objects_without_a_manifest_are_not_judged(command: Resnap, store: Path) -> None:
+    count = len(list(store.rglob("*.manifest")))
+    path = min(store.rglob("*.manifest"))
+    path.unlink()
+    ran = command("verify", "--store", store.as_uri(), "--output", "json")
+    assert ran.code == 0
+    assert ran.document["summary"]["segments"] == count - 1
+
+
+def test_a_place_where_nothing_was_shipped_is_no_success(command: Resnap, tmp_path: Path) -> None:
+    ran = command("verify", "--store", f"file://{tmp_path}/nothing")
+    assert ran.code == 2
+    assert "holds no shipped segment" in ran.err
+
+
+def test_either_a_source_or_a_store(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    for arguments in ((), (broker_log, "--store", tmp_path.as_uri()), ("--snapshots", tmp_path)):
+        ran = command("verify", *arguments)
+        assert (ran.code, ran.out) == (2, "")
+
+
+def test_both_forms_of_json_say_the_same(command: Resnap, store: Path) -> None:
+    document = command("verify", "--store", store.as_uri(), "--output", "json").document
+    lines = command("verify", "--store", store.as_uri(), "--output", "ndjson").out.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows[:-1] == [{"type": "segment", **row} for row in document["segments"]]
+    assert rows[-1] == {"type": "summary", **document["summary"]}
+    assert command("verify", "--store", store.as_uri(), "--quiet").err == ""
