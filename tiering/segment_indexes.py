@@ -5,7 +5,8 @@ offset at or above all of that batch. A flipped bit in a position that still ris
 broker would hand consumers the middle of a batch. The time index must end with the segment's largest timestamp.
 
 Offset and time index follow from the log. The transaction index does not follow from one segment alone, so a damaged
-one keeps its segment back.
+one keeps its segment back, and so does one that lacks a transaction which began and was aborted inside the segment:
+without its entry consumers would be served aborted records as committed.
 
 Source: ``OffsetIndex.sanityCheck``, ``TransactionIndex.sanityCheck``, ``LogSegment.recover``.
 """
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from replay.header_scan import ScanFacts, SegmentRange, read_headers
+from replay.header_scan import Block, ScanFacts, SegmentRange, read_blocks, read_headers, whole_batch
 from storage.errors import FormatError, LogDirError, in_file
+from storage.log.control_record import ABORT, read_control_record
 from storage.log.indexes import (
+    AbortedTxn,
     OffsetIndexEntry,
     TimeIndexEntry,
     check_offset_index,
@@ -29,16 +32,18 @@ from storage.log.indexes import (
     write_offset_index,
     write_time_index,
 )
-from storage.log.record_batch import LOG_OVERHEAD
+from storage.log.record_batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL, read_header
 from storage.source import open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import numpy.typing as npt
 
     from replay.header_scan import Array
     from storage.log.partition_dir import Segment
+    from storage.source import RangeReader
 
 INDEX_INTERVAL_BYTES: Final = 4096
 """``index.interval.bytes`` by default: how densely a rebuilt index is filled."""
@@ -88,7 +93,7 @@ def load_indexes(segment: Segment) -> SegmentIndexes:
     return SegmentIndexes(
         offset=write_offset_index(offsets),
         time=write_time_index(times),
-        transaction=_transaction_index(segment),
+        transaction=_transaction_index(segment, seen.aborted),
         max_timestamp_ms=largest_ms if largest_ms >= 0 else segment.mtime_ns // 1_000_000,
         facts=seen.facts,
     )
@@ -96,11 +101,14 @@ def load_indexes(segment: Segment) -> SegmentIndexes:
 
 def read_batches(segment: Segment, facts: ScanFacts) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
     """Yield the batch headers of ``segment`` and their positions, block by block; see ``header_scan.read_headers``."""
-    whole = SegmentRange(
+    with open_reader(segment.path) as reader:
+        yield from read_headers(reader, _whole(segment), facts)
+
+
+def _whole(segment: Segment) -> SegmentRange:
+    return SegmentRange(
         locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
     )
-    with open_reader(segment.path) as reader:
-        yield from read_headers(reader, whole, facts)
 
 
 def rebuild_indexes(
@@ -162,6 +170,8 @@ class _Pass(NamedTuple):
     """Entries of the offset index that point at a batch and do not lie below it."""
     has_legacy: bool
     """Messages are there that have no batch header."""
+    aborted: set[tuple[int, int]]
+    """(producer id, offset of the marker) of the transactions that began and were aborted in the segment."""
 
 
 def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry]) -> _Pass:
@@ -174,12 +184,36 @@ def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry]) -> _Pass:
     positions = np.array([entry.position for entry in claimed], dtype=np.int64)
     offsets = np.array([entry.relative_offset for entry in claimed], dtype=np.int64) + segment.base_offset
     confirmed = batches = 0
-    for headers, starts in read_batches(segment, facts):
-        batches += len(starts)
-        _, at, entry = np.intersect1d(starts, positions, assume_unique=True, return_indices=True)
-        lasts = headers["base_offset"][at] + headers["last_offset_delta"][at].astype(np.int64)
-        confirmed += int((lasts <= offsets[entry]).sum())
-    return _Pass(facts, confirmed, batches != facts.batches)
+    begun: set[int] = set()
+    aborted: set[tuple[int, int]] = set()
+    with open_reader(segment.path) as reader:
+        for block in read_blocks(reader, _whole(segment), facts):
+            headers, starts = block.headers, block.positions + block.at
+            batches += len(starts)
+            _, at, entry = np.intersect1d(starts, positions, assume_unique=True, return_indices=True)
+            lasts = headers["base_offset"][at] + headers["last_offset_delta"][at].astype(np.int64)
+            confirmed += int((lasts <= offsets[entry]).sum())
+            aborted |= _aborted(reader, block, begun)
+    return _Pass(facts, confirmed, batches != facts.batches, aborted)
+
+
+def _aborted(reader: RangeReader, block: Block, begun: set[int]) -> set[tuple[int, int]]:
+    """Return the transactions that ``block`` aborts of those in ``begun``, which is kept up with what it begins."""
+    found = set()
+    headers = block.headers
+    transactional = (headers["attributes"] & TRANSACTIONAL != 0) & (headers["producer_id"] >= 0)
+    for i in np.flatnonzero(transactional).tolist():
+        producer_id = int(headers["producer_id"][i])
+        if not headers["attributes"][i] & CONTROL:
+            begun.add(producer_id)
+            continue
+        at = block.at + int(block.positions[i])
+        batch = whole_batch(reader, block, i)
+        marker = read_control_record(batch, read_header(batch, at=at), at=at)
+        if marker is not None and marker.type == ABORT and producer_id in begun:
+            found.add((producer_id, int(headers["base_offset"][i])))
+        begun.discard(producer_id)
+    return found
 
 
 def _is_true(segment: Segment, claimed: list[OffsetIndexEntry], seen: _Pass) -> bool:
@@ -192,25 +226,42 @@ def _is_true(segment: Segment, claimed: list[OffsetIndexEntry], seen: _Pass) -> 
     return seen.has_legacy or seen.confirmed == len(claimed)
 
 
-def _transaction_index(segment: Segment) -> bytes | None:
+def _transaction_index(segment: Segment, aborted: set[tuple[int, int]]) -> bytes | None:
+    """Return the file, None where nothing was aborted; every transaction in ``aborted`` must be in it."""
     path = segment.sibling("txnindex")
+    body = _read_transactions(path)
+    entries = _entries(path, body)
+    for txn in entries:
+        if txn.last_offset < segment.base_offset or not _is_inside(segment, txn.last_offset - segment.base_offset):
+            raise IndexUnusableError(
+                f"{path}: names a marker at offset {txn.last_offset}, outside its segment", hint=_UNUSABLE
+            )
+    unlisted = aborted - {(txn.producer_id, txn.last_offset) for txn in entries}
+    if unlisted:
+        marker, producer_id = min((offset, pid) for pid, offset in unlisted)
+        raise IndexUnusableError(
+            f"{path}: lacks the transaction of producer {producer_id} that the marker at offset {marker} aborted",
+            hint=_UNUSABLE,
+        )
+    return body if entries else None
+
+
+def _read_transactions(path: Path) -> bytes:
     try:
-        body = path.read_bytes()
-        with in_file(path):
-            aborted = read_transaction_index(body)
+        return path.read_bytes()
     except FileNotFoundError:
-        return None
+        return b""
     except OSError as error:
         raise LogDirError(
             f"{path}: cannot be read: {error.strerror}",
             hint="give the user who runs resnap read access (the broker's group, usually)",
         ) from error
+
+
+def _entries(path: Path, body: bytes) -> list[AbortedTxn]:
+    try:
+        with in_file(path):
+            return read_transaction_index(body)
     except FormatError as error:
         # Never advise to delete it: a broker that then recovers the segment deletes the snapshots above it.
         raise IndexUnusableError(str(error), hint=_UNUSABLE) from error
-    for txn in aborted:
-        if txn.last_offset < segment.base_offset or not _is_inside(segment, txn.last_offset - segment.base_offset):
-            raise IndexUnusableError(
-                f"{path}: names a marker at offset {txn.last_offset}, outside its segment", hint=_UNUSABLE
-            )
-    return body if aborted else None

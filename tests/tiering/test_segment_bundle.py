@@ -296,6 +296,9 @@ def test_an_index_of_a_follower_names_the_end_of_all_it_appended_at_once(
     "damage",
     [
         pytest.param(cut, id="cut short"),
+        pytest.param(missing, id="lost"),
+        pytest.param(emptied, id="emptied"),
+        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:-34]), id="cut by an entry"),
         pytest.param(lambda path: flip(path, 0), id="another version"),
         pytest.param(lambda path: path.write_bytes(path.read_bytes() * 2), id="twice the same"),
         pytest.param(
