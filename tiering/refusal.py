@@ -42,6 +42,9 @@ class Reason(StrEnum):
 _NOT_BLOCKING: Final = frozenset({Reason.ACTIVE_SEGMENT, Reason.BELOW_LOG_START})
 """In the nature of a log: nobody waits for these segments."""
 
+FAULTS: Final = frozenset({Reason.DAMAGED, Reason.INVALID_TXN_STATE, Reason.INDEX_UNUSABLE})
+"""The files are at fault, and no later run will ship the segment: an error, where other refusals are an answer."""
+
 _ANOTHER_REPLICA: Final = "take the partition from the log dir of another replica"
 _REBUILD: Final = (
     "`resnap tier` ships the segment with a rebuilt snapshot; "

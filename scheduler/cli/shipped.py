@@ -1,6 +1,6 @@
 """How shipments, and what is read back of them, are shown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.cli.invocation import Invocation
@@ -9,6 +9,9 @@ from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
     from scheduler.service import Service, TierOrder
+    from storage.log.names import TopicPartition
+    from tiering.eligibility import Candidates, Eligibility
+    from tiering.refusal import Refusal
     from tiering.shipment import PartitionShipment
 
 
@@ -19,6 +22,8 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
     totals = {"shipped": 0, "bytes": 0, "already": sum(order.already for order in orders), "refused": 0}
     waiting = {order.sighted.topic_partition: order for order in orders}
     failures: list[Exception] = []
+    faults: list[Exception] = []
+    stops: dict[str, str] = {}
 
     def rows() -> Iterator[Row]:
         for shipment in shipments:
@@ -26,12 +31,17 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
             failures.extend(shipment.failures)
             totals["shipped"] += len(shipment.shipped)
             totals["bytes"] += sum(segment.size_bytes for segment in shipment.shipped)
-            totals["refused"] += len(shipment.eligibility.refusals)
             run.partly_done = run.partly_done or bool(shipment.shipped)
-            yield _tier_line(run, shipment_row(shipment))
+            yield from row(shipment.topic_partition, shipment_row(shipment), shipment.eligibility)
         for order in list(waiting.values()) if not failures else []:
-            totals["refused"] += len(order.candidates.refusals)
-            yield _tier_line(run, _nothing_left(order))
+            yield from row(order.sighted.topic_partition, _nothing_left(order), order.candidates)
+
+    def row(topic_partition: "TopicPartition", told: Row, judged: "Candidates | Eligibility") -> Iterator[Row]:
+        totals["refused"] += len(judged.refusals)
+        faults.extend(_faults(topic_partition, judged.refusals))
+        if judged.blocking is not None:
+            stops.setdefault(judged.blocking.reason.value, judged.blocking.hint)
+        yield _tier_line(run, told)
 
     run.answer(
         Answer(
@@ -46,11 +56,25 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
                 Column(key="blocking", title="STOPS", show=_stop),
             ],
             tail=lambda: totals,
-            closing=lambda: _tier_sum(totals),
+            closing=lambda: [*_tier_sum(totals), *(f"{reason}: {hint}." for reason, hint in stops.items())],
         )
     )
-    for error in failures:
+    for error in (*failures, *faults):
         run.error(error)
+    run.partly_done = run.partly_done or (bool(totals["already"]) and not failures)
+
+
+def _faults(topic_partition: "TopicPartition", refusals: "Iterable[Refusal]") -> "list[Exception]":
+    """Return the first refusal for which the files are at fault, as the error that it is."""
+    from storage.errors import DataError  # noqa: PLC0415
+    from tiering.refusal import FAULTS  # noqa: PLC0415
+
+    wrong = [refusal for refusal in refusals if refusal.reason in FAULTS]
+    if not wrong:
+        return []
+    what = f"{topic_partition}: {wrong[0].reason.value}: {wrong[0].detail}"
+    more = f"; {len(wrong)} segments are not shipped for such reasons" if len(wrong) > 1 else ""
+    return [DataError(f"{what}{more}", hint=wrong[0].hint)]
 
 
 def _nothing_left(order: "TierOrder") -> Row:
