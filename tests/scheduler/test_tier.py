@@ -1,0 +1,251 @@
+"""``resnap tier``: all that is eligible is shipped, nothing else, once, and each byte of it is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.scheduler.files import bases, tree
+from tests.scheduler.shipped import Range, check_content, check_store, eligible, files_of, manifests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Bucket, Ran, Resnap
+
+LOCAL = ("--engine", "local")
+ROLL = ("--as-of", "roll", *LOCAL)
+UPGRADED = "kafka-2.7.2-then-3.9.1"
+OLD_T = ("--as-of", "2020-02-02T02:02:02Z", *LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("name", "expiration_ms"),
+    [
+        (UPGRADED, None),
+        ("kafka-2.7.2", None),
+        ("kafka-2.7.2-killed", None),
+        ("kafka-2.7.2-nine-days", 172_800_000),
+        ("kafka-2.7.2-no-producers", None),
+        ("kafka-3.9.1-kraft", None),
+        ("kafka-4.1.1-kraft", None),
+    ],
+)
+def test_each_eligible_segment_is_in_the_store_with_the_brokers_own_state(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, name: str, expiration_ms: int | None
+) -> None:
+    fixture = fixture_set(name)
+    before = tree(fixture.data)
+    flags = () if expiration_ms is None else ("--producer-id-expiration-ms", expiration_ms)
+    store = tmp_path / "store"
+    ran = command("tier", fixture.data, "--to", store.as_uri(), *ROLL, *flags, "--output", "json")
+    assert ran.code == 0
+    objects = files_of(store)
+    shipped = eligible(fixture.data)
+    assert shipped
+    assert check_store(objects) == shipped
+    check_content(objects, fixture.data, fixture.expected)
+    assert ran.document["summary"]["shipped"] == len(shipped)
+    assert tree(fixture.data) == before
+    assert command("verify", "--store", store.as_uri()).code == 0
+
+
+@pytest.mark.s3
+def test_a_bucket_gets_the_same_objects_as_a_directory(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, bucket: Bucket
+) -> None:
+    fixture = fixture_set(UPGRADED)
+    to = ("--to", f"{bucket.url}/some/prefix", *bucket.flags)
+    ran = command("tier", fixture.data, *to, *ROLL, **bucket.variables)
+    assert ran.code == 0
+    objects = {key.removeprefix("some/prefix/"): body for key, body in bucket.objects().items()}
+    assert check_store(objects) == eligible(fixture.data)
+    check_content(objects, fixture.data, fixture.expected)
+    assert command("tier", fixture.data, "--to", (tmp_path / "store").as_uri(), *ROLL).code == 0
+    assert files_of(tmp_path / "store").keys() == objects.keys()
+    verified = command("verify", "--store", f"{bucket.url}/some/prefix", *bucket.flags, **bucket.variables)
+    assert verified.code == 0
+    before = bucket.versions()
+    again = command("tier", fixture.data, *to, *OLD_T, **bucket.variables)
+    assert again.code == 0
+    assert "Nothing to ship: 27 segments are there already." in again.out
+    assert bucket.versions() == before
+
+
+def test_a_second_run_with_another_time_writes_nothing_and_says_so(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    to = ("--to", (tmp_path / "store").as_uri())
+    assert command("tier", broker_log, *to, *ROLL).code == 0
+    before = tree(tmp_path / "store")
+    for as_of in (ROLL, OLD_T, ("--as-of", "now", *LOCAL), ("--as-of", "2090-01-01T00:00:00Z", "--full", *LOCAL)):
+        ran = command("tier", broker_log, *to, *as_of)
+        assert ran.code == 0
+        assert "Nothing to ship: 27 segments are there already." in ran.out
+        assert tree(tmp_path / "store") == before
+
+
+def test_what_was_rolled_since_is_shipped_by_the_next_run_and_nothing_twice(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    partition, store = broker_log / "orders-0", tmp_path / "store"
+    first_end = bases(partition)[1]
+    arguments = ("tier", partition, "--to", store.as_uri(), *ROLL, "--output", "json")
+    assert command(*arguments, "--high-watermark", first_end).document["summary"]["shipped"] == 1
+    before = tree(store)
+    assert check_store(files_of(store)) == {Range("orders", 0, 0, first_end)}
+    ran = command(*arguments)
+    assert (ran.document["summary"]["shipped"], ran.document["summary"]["already"]) == (1, 1)
+    now = tree(store)
+    assert {path: now[path] for path in before if before[path][2] != "folder"} == {
+        path: look for path, look in before.items() if look[2] != "folder"
+    }
+
+
+def test_a_topic_made_anew_under_an_old_name_is_shipped_as_another(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    arguments = ("tier", broker_log, "--topic", "orders", "--to", (tmp_path / "store").as_uri(), *ROLL)
+    assert command(*arguments).code == 0
+    metadata = broker_log / "orders-0" / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw\n")
+    ran = command(*arguments, "--output", "json")
+    assert (ran.document["summary"]["shipped"], ran.document["summary"]["already"]) == (2, 0)
+
+
+def test_each_stop_is_told_with_its_reason_and_what_to_do(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    arguments = ("tier", broker_log, "--to", (tmp_path / "store").as_uri(), *ROLL)
+    rows = {f"{row['topic']}-{row['partition']}": row for row in _partitions(command(*arguments, "--output", "json"))}
+    assert rows["payments-0"]["blocking"]["reason"] == "above-last-stable-offset"
+    assert rows["payments-0"]["lastStableOffset"] == 947
+    assert rows["compacted-0"]["blocking"]["reason"] == "compacted"
+    assert rows["legacy-0"]["blocking"]["reason"] == "leader-epochs-unknown"
+    assert rows["orders-0"]["blocking"] is None
+    for row in rows.values():
+        assert all(refused["hint"] and refused["detail"] for refused in row["refused"])
+        segments = bases(broker_log / f"{row['topic']}-{row['partition']}")
+        told = [one["baseOffset"] for one in (*row["shipped"], *row["refused"])]
+        assert sorted(told) == segments
+    again = command(*arguments)
+    assert "above-last-stable-offset: run again when the transaction has ended" in again.out
+
+
+def test_without_a_high_watermark_nothing_is_shipped_until_it_is_given(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    (broker_log / "replication-offset-checkpoint").unlink()
+    arguments = ("tier", broker_log / "orders-0", "--to", (tmp_path / "store").as_uri(), *ROLL)
+    ran = command(*arguments)
+    assert "hw-unknown" in ran.out
+    assert "--high-watermark" in ran.out
+    assert files_of(tmp_path / "store") == {}
+    assert command(*arguments, "--high-watermark", 10**6).code == 0
+    assert len(manifests(files_of(tmp_path / "store"))) == 2
+    many = command("tier", broker_log, "--to", (tmp_path / "store").as_uri(), *ROLL, "--high-watermark", "7")
+    assert (many.code, many.out) == (2, "")
+
+
+def test_a_dry_run_writes_nothing_and_ends_in_totals(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    arguments = ("tier", broker_log, "--to", (tmp_path / "store").as_uri(), *ROLL, "--dry-run")
+    before = tree(tmp_path)
+    ran = command(*arguments)
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1].endswith("Nothing was written.")
+    partitions = [path for path in broker_log.iterdir() if path.is_dir() and path.name != "compacted-0"]
+    assert f"up to {sum(len(bases(path)) - 1 for path in partitions)} segments" in ran.out
+    assert command(*arguments, "--output", "json").document["dryRun"] is True
+    assert tree(tmp_path) == before
+
+
+def test_a_store_inside_the_log_dir_is_refused(command: Resnap, broker_log: Path) -> None:
+    before = tree(broker_log)
+    for flags in ((), ("--dry-run",)):
+        ran = command("tier", broker_log, "--to", f"file://{broker_log}/store", *ROLL, *flags)
+        assert (ran.code, ran.out) == (2, "")
+        assert "inside the log dir" in ran.err
+    assert tree(broker_log) == before
+
+
+def test_nothing_is_left_where_snapshots_waited(
+    command: Resnap, broker_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = tmp_path / "waiting"
+    waiting.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(waiting))
+    assert command("tier", broker_log, "--to", (tmp_path / "store").as_uri(), *ROLL).code == 0
+    assert list(waiting.iterdir()) == []
+
+
+def test_a_damaged_object_is_named_and_what_else_is_missing_is_shipped(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    arguments = ("tier", broker_log, "--topic", "orders", "--topic", "dash*", "--to", store.as_uri(), *ROLL)
+    assert command(*arguments).code == 0
+    orders = min(store.rglob("*/orders/*/0/*.log"))
+    orders.write_bytes(orders.read_bytes()[:-1])
+    for path in min(store.rglob("*/dash-ed.topic_1/*/0/*.manifest")).parent.iterdir():
+        path.unlink()
+    ran = command(*arguments)
+    assert ran.code == 3
+    assert orders.name in ran.err
+    assert "delete the manifest to have the segment shipped anew" in ran.err
+    assert len(list(store.rglob("*/dash-ed.topic_1/*/0/*.manifest"))) == 8
+    orders.with_suffix(".manifest").unlink()
+    assert command(*arguments).code == 0
+    assert command("verify", "--store", store.as_uri()).code == 0
+
+
+def test_answers_are_data_on_standard_output_alone(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    def arguments(name: str) -> tuple[object, ...]:
+        return ("tier", broker_log, "--to", (tmp_path / name).as_uri(), *ROLL, "--quiet")
+
+    document, lines, table = (
+        command(*arguments("json"), "--output", "json"),
+        command(*arguments("ndjson"), "--output", "ndjson"),
+        command(*arguments("table")),
+    )
+    assert document.err == lines.err == table.err == ""
+    rows = [json.loads(line) for line in lines.out.splitlines()]
+    assert rows[:-1] == [{"type": "partition", **row} for row in document.document["partitions"]]
+    assert rows[-1] == {"type": "summary", **document.document["summary"]}
+    assert "27 segments shipped" in table.out
+
+
+@pytest.mark.spark
+def test_spark_ships_what_the_local_engine_ships(
+    resnap: Resnap, command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    fixture = fixture_set(UPGRADED)
+    store, waiting = tmp_path / "store", tmp_path / "waiting"
+    waiting.mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-m", "scheduler", "tier", str(fixture.data), "--to", store.as_uri(), "--as-of", "roll"],
+        env=resnap.environment({"PYTHONWARNINGS": "default", "TMPDIR": str(waiting)}) | _java_home(),
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "27 segments shipped" in ran.stdout
+    objects = files_of(store)
+    assert check_store(objects) == eligible(fixture.data)
+    check_content(objects, fixture.data, fixture.expected)
+    assert command("tier", fixture.data, "--to", (tmp_path / "local").as_uri(), *ROLL).code == 0
+    local = files_of(tmp_path / "local")
+    assert objects.keys() == local.keys()
+    assert list(waiting.glob("resnap*")) == []
+
+
+def _java_home() -> dict[str, str]:
+    return {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
+
+
+def _partitions(ran: Ran) -> list[dict[str, Any]]:
+    document: dict[str, list[dict[str, Any]]] = ran.document
+    return document["partitions"]
