@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from replay.partial_state import NONE, BoolArray
+from replay.partial_state import NONE, BoolArray, IntArray
 from replay.plan import Coverage
 from storage.log.producer_snapshot import ENTRY_DTYPE
 
@@ -60,13 +60,24 @@ class BoundaryState:
     """Oldest first appearance of a producer whose past is in doubt, for reaching back; None if all is explained."""
 
 
-def boundary_state(state: Array, plan: PartitionPlan, run: Run, boundary: Boundary, as_of_ms: int) -> BoundaryState:
-    """Return the entries at ``boundary`` of a run whose summary so far is ``state``."""
+def boundary_state(
+    state: Array,
+    plan: PartitionPlan,
+    run: Run,
+    boundary: Boundary,
+    as_of_ms: int,
+    *,
+    oldest_clock_ms: int | None = None,
+) -> BoundaryState:
+    """Return the entries at ``boundary`` of a run whose summary so far is ``state``.
+
+    ``oldest_clock_ms`` is the oldest server clock that the run has read so far.
+    """
     if boundary.coverage is Coverage.BEYOND_WINDOW:
         return _beyond_window(state, boundary)
     rows = state[_survives(state, plan.rules.kept_after_ms(as_of_ms))]
     entries = entries_of(rows)
-    doubt_batch, doubt_transaction, doubt_coordinator = _doubts(rows, plan, run)
+    doubt_batch, doubt_transaction, doubt_coordinator = _doubts(rows, plan, run, oldest_clock_ms)
     settled = _settle_by_evidence(entries, rows, doubt_transaction | doubt_coordinator, boundary)
     doubt_transaction &= ~settled
     doubt_coordinator &= ~settled
@@ -126,7 +137,9 @@ def _beyond_window(state: Array, boundary: Boundary) -> BoundaryState:
     return BoundaryState(entries=_with_entries(entries, stands.values()), left_out=(), unexplained_since_ms=None)
 
 
-def _doubts(rows: Array, plan: PartitionPlan, run: Run) -> tuple[BoolArray, BoolArray, BoolArray]:
+def _doubts(
+    rows: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None
+) -> tuple[BoolArray, BoolArray, BoolArray]:
     """Return which rows lack their batch, their transaction's beginning, and their coordinator epoch."""
     marker_first = rows["first_is_marker"] & rows["one_epoch"] & ~rows["has_data"]
     data_first = rows["first_is_transactional"] & ~rows["first_is_marker"] & (rows["first_marker_offset"] == NONE)
@@ -134,7 +147,7 @@ def _doubts(rows: Array, plan: PartitionPlan, run: Run) -> tuple[BoolArray, Bool
         nothing = np.zeros(len(rows), dtype=bool)
         cut_by_retention = plan.segments[0].base_offset > 0
         return (marker_first if cut_by_retention else nothing), nothing, nothing
-    with_past = rows["first_timestamp"] < run.seen_since_ms + plan.rules.silence_ms
+    with_past = ~_silent_before(rows["first_timestamp"], run, plan.rules.silence_ms, oldest_clock_ms)
     with_past |= np.isin(rows["producer_id"], list(run.cut_through))
     starts_at_zero = rows["first_sequence"] == 0
     return (
@@ -142,6 +155,18 @@ def _doubts(rows: Array, plan: PartitionPlan, run: Run) -> tuple[BoolArray, Bool
         data_first & with_past & ~starts_at_zero,
         data_first & with_past & ~rows["coordinator_known"] & ~(starts_at_zero & (rows["first_epoch"] == 0)),
     )
+
+
+def _silent_before(first_ms: IntArray, run: Run, silence_ms: int, oldest_clock_ms: int | None) -> BoolArray:
+    """Tell which producers were certainly silent for ``silence_ms`` before they first appear in the run.
+
+    Timestamps of what was not read are clients' words, and a client may stamp its records years back. So a server's
+    clock must bear them out: a reading in the run that old, or the modification times of what was not read.
+    """
+    begun_ms = [clock for clock in (oldest_clock_ms, run.touched_until_ms) if clock is not None]
+    silent = first_ms >= (run.seen_since_ms or 0) + silence_ms
+    borne_out: BoolArray = first_ms >= min(begun_ms, default=0) + silence_ms
+    return silent & borne_out
 
 
 def _believed(plan: PartitionPlan, run: Run, boundary: Boundary) -> dict[int, ProducerEntry]:

@@ -44,6 +44,8 @@ class Comparison:
     """Equal but for a coordinator epoch that the broker had forgotten by expiry."""
     unrecorded: tuple[int, ...] = ()
     """There without any record left in what was read."""
+    sha256: str = ""
+    """Of the file that was compared: it may be replaced meanwhile."""
 
 
 _VALUE_FIELDS = (

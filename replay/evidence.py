@@ -59,7 +59,7 @@ class Evidence:
     aborted: tuple[AbortedTxn, ...] = ()
     open: tuple[OpenTransaction, ...] = ()
     newest_snapshot: int | None = None
-    """Offset of the newest valid snapshot."""
+    """Offset of the newest valid snapshot that has entries."""
 
     def at(self, offsets: Sequence[int]) -> dict[int, BoundaryEvidence]:
         """Return what is known at each of ``offsets``, which ascend; those of which nothing is known are left out."""
@@ -144,10 +144,15 @@ def _aborted(segment: Segment) -> list[AbortedTxn]:
 
 
 def _open_entries(path: str) -> list[ProducerEntry] | None:
-    """Return the entries with an open transaction; None where the snapshot cannot be read."""
+    """Return the entries with an open transaction; None where the snapshot says nothing.
+
+    One without any entry says nothing: a broker also writes it unlooked, when it finds no snapshot at all.
+    """
     try:
         entries = read_snapshot_array(_read(path))
     except (FormatError, OSError):
+        return None
+    if not len(entries):
         return None
     ids, is_open = entries["producer_id"], entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION
     # Few are open, so only these become Python's values; should an id come twice, the later entry wins.

@@ -10,6 +10,7 @@ anew with a longer window (``plan.reach_back``). So whatever is written is final
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -124,6 +125,7 @@ class RunCombine:
     _at_high_watermark: bool = False
     _waiting: Boundary | None = None
     _clock_above_ms: int | None = None
+    _oldest_clock_ms: int | None = None
     _by_segment: dict[int, Boundary] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,6 +172,8 @@ class RunCombine:
         self._segments_read += split.ends_segment
         self._compacted = self._compacted or split.facts.compacted
         self._error = self._error or split.error
+        clocks = (self._oldest_clock_ms, split.facts.oldest_server_clock_ms)
+        self._oldest_clock_ms = min((clock for clock in clocks if clock is not None), default=None)
 
     @property
     def _state(self) -> Array:
@@ -211,7 +215,9 @@ class RunCombine:
             # Planned with a later T than the clocks then showed: the window begins too late.
             since_ms = kept_after_ms + self.plan.rules.silence_ms
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=since_ms)
-        found = boundary_state(self._state, self.plan, self.run, boundary, as_of_ms)
+        found = boundary_state(
+            self._state, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms
+        )
         if found.unexplained_since_ms is not None and not self.run.last_chance:
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=found.unexplained_since_ms)
         return make_snapshot(
@@ -284,7 +290,7 @@ def _compare_existing(
         return None  # the inventory has called it corrupt already, or it went away meanwhile
     # What was left out is no contradiction to a snapshot that has it.
     known = np.setdiff1d(seen, [producer.producer_id for producer in found.left_out])
-    return compare(
+    comparison = compare(
         existing,
         found.entries,
         kept_after_ms=plan.rules.kept_after_ms(as_of_ms),
@@ -292,6 +298,7 @@ def _compare_existing(
         expiration_ms=plan.rules.written_under.expiration_ms,
         seen=known,
     )
+    return replace(comparison, sha256=hashlib.sha256(data).hexdigest())
 
 
 def make_idle(plan: PartitionPlan, sink: SnapshotSink) -> list[BoundaryResult]:

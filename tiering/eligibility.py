@@ -227,7 +227,12 @@ def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int |
 
 def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Found | None:
     if result.compacted and inventory.compaction is Compaction.ASSUMED_NOT:
-        return _Found(Reason.COMPACTED, "batches are there that only a cleaner leaves behind")
+        return _Found(
+            Reason.COMPACTED,
+            "offsets or records are missing as only a cleaner, or a loss, leaves them",
+            "if the topic was never compacted, this replica has lost data: take the partition from another one;"
+            " else leave the topic out (--topic)",
+        )
     return None
 
 

@@ -91,6 +91,7 @@ class Shipper:
             try:
                 shipment.shipped.append(self._ship_segment(provenance, epochs, segment, at_end))
             except (FormatError, LogDirError) as error:
+                self.progress(1, segment.size_bytes)
                 refusals.append(_refusal(segment, error))
             except (StoreError, VerificationError) as error:
                 shipment.failures.append(error)

@@ -6,6 +6,7 @@ canonical order, by producer id, so that equal states are equal objects.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 from replay.comparison import Verdict
 from replay.plan import Coverage
 from replay.staging import digest_of, snapshot_key
-from storage.errors import FormatError, VerificationError
-from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
+from storage.errors import VerificationError
+from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from storage.remote.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
 
 if TYPE_CHECKING:
@@ -57,14 +58,15 @@ def choose_snapshot(
 
 
 def _proven(result: BoundaryResult) -> dict[int, ProducerEntry] | None:
-    """Return the broker's own entries if the replay has proven them and they can still be read."""
+    """Return the broker's own entries if the replay has proven them and the file is still the same."""
     path = result.boundary.existing
     if path is None or result.comparison is None or result.comparison.verdict is not Verdict.PROVEN:
         return None
     try:
-        return load_snapshot(Path(path))
-    except (FormatError, OSError):
+        data = Path(path).read_bytes()
+    except OSError:
         return None
+    return read_snapshot(data) if hashlib.sha256(data).hexdigest() == result.comparison.sha256 else None
 
 
 def _staged(topic_partition: TopicPartition, result: BoundaryResult, staged: ObjectStore) -> bytes:

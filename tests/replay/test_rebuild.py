@@ -215,14 +215,48 @@ def test_a_hanging_transaction_that_ends_within_the_window_is_stable_then(tmp_pa
 
 
 def long_silent(tmp_path: Path, **options: object) -> Path:
-    """Write a producer that is active on day 0 and then, with its transaction still open, at a boundary of day 6."""
-    return a_partition(
+    """Write a producer that is active on day 0 and then, with its transaction still open, at a boundary of day 6.
+
+    Segments have the modification times that a broker leaves.
+    """
+    directory = a_partition(
         tmp_path,
         hourly(
             data(0), data(0.1, sequence=1), marker(0.2), data(120.5, sequence=2), data(121.1, sequence=3), hours=123
         ),
         **options,
     )
+    for index, base in enumerate(bases(directory)):
+        os.utime(directory / segment_name(base, "log"), ns=(hour(index) * 1_000_000,) * 2)
+    return directory
+
+
+def test_silence_that_only_clients_vouch_for_is_read_up_to_the_log_start(tmp_path: Path) -> None:
+    directory = long_silent(tmp_path)
+    for base in bases(directory):
+        os.utime(directory / segment_name(base, "log"))  # as after a copy
+    boundary = bases(directory)[122]
+    made = replayed(planned(directory, now_ms=hour(123), wanted=[boundary])).at(boundary)
+    assert (made.window_start_offset, made.left_out) == (0, ())
+
+
+def test_a_transaction_with_stamps_of_long_ago_is_not_taken_for_silence(tmp_path: Path) -> None:
+    long_ago = hour(-24 * 3650)
+    directory = a_partition(
+        tmp_path,
+        [
+            [PlainEvent(timestamp=hour(-60))],
+            [DataEvent(producer_id=1, base_sequence=0, records=5, timestamp=long_ago, transactional=True)],
+            [PlainEvent(timestamp=long_ago)],
+            [MarkerEvent(producer_id=1, timestamp=hour(2))],
+            [PlainEvent(timestamp=hour(20))],
+            [PlainEvent(timestamp=hour(25))],
+        ],
+    )
+    boundary = bases(directory)[4]
+    windowed = replayed(planned(directory, now_ms=hour(25.9), wanted=[boundary]))
+    assert windowed.snapshots == replayed(planned(directory, now_ms=hour(25.9), wanted=[boundary], full=True)).snapshots
+    assert windowed.snapshots[boundary][1].last_sequence == 4
 
 
 def test_a_window_is_made_longer_until_nothing_is_unexplained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
