@@ -9,7 +9,7 @@ import json
 import traceback
 from typing import TYPE_CHECKING, Final, TextIO
 
-from storage.errors import FormatError, ResnapError, StoreError
+from storage.errors import DataError, FormatError, ResnapError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +23,7 @@ INTERRUPTED: Final = 130
 
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
 _JSON_FORMS: Final = ("json", "ndjson")
+_DAMAGE_HINT: Final = "take the file from another replica; one that resnap wrote may be deleted, and is made anew"
 _BUG_HINT: Final = "this is a bug in resnap: run the command again with -v, and report what it prints"
 
 
@@ -51,7 +52,8 @@ class Failures:
     def report(self, error: BaseException) -> None:
         """Print ``error``, and remember that there was one."""
         if isinstance(error, ResnapError):
-            self.tell(str(error), exit_code=error.exit_code, kind=type(error).__name__, hint=error.hint,
+            hint = error.hint or (_DAMAGE_HINT if isinstance(error, DataError) else None)
+            self.tell(str(error), exit_code=error.exit_code, kind=type(error).__name__, hint=hint,
                       fields=_fields(error))  # fmt: skip
         else:
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

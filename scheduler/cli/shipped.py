@@ -117,11 +117,12 @@ def answer_store(run: Invocation, service: "Service", url: str) -> None:
     from storage.errors import UsageError, VerificationError  # noqa: PLC0415
     from storage.remote.urls import open_store  # noqa: PLC0415
 
+    store = open_store(url, run.settings.s3())
     totals = {"segments": 0, "bytes": 0, "different": 0}
     with run.progress("verify") as progress:
 
         def rows() -> Iterator[Row]:
-            for verified in service.verify_store(open_store(url, run.settings.s3()), progress):
+            for verified in service.verify_store(store, progress):
                 totals["segments"] += 1
                 totals["bytes"] += verified.size_bytes
                 totals["different"] += bool(verified.problems)

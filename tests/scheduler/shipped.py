@@ -33,15 +33,19 @@ class Range(NamedTuple):
     next_base_offset: int
 
 
-def eligible(log_dir: Path) -> set[Range]:
-    """Return the segments of ``log_dir`` that must be shipped, and no others may be."""
+def eligible(log_dir: Path, readable_up_to: Mapping[str, int] | None = None) -> set[Range]:
+    """Return the segments of ``log_dir`` that must be shipped, and no others may be.
+
+    Of a partition that can be read up to an offset only, those for which nothing above need be known.
+    """
     found: set[Range] = set()
     compacted = {name for name, _ in _checkpoint(log_dir / "cleaner-offset-checkpoint")}
     for name, high_watermark in _checkpoint(log_dir / "replication-offset-checkpoint"):
         partition = log_dir / name
         if partition.is_dir() and name not in compacted:
             topic, _, number = name.rpartition("-")
-            first, stable = _first_and_stable(partition, high_watermark)
+            end = min(high_watermark, (readable_up_to or {}).get(name, high_watermark))
+            first, stable = _first_and_stable(partition, end)
             closed = zip(bases(partition), bases(partition)[1:], strict=False)
             found |= {Range(topic, int(number), *one) for one in closed if one[0] >= first and one[1] <= stable}
     return found
