@@ -45,6 +45,9 @@ TASKS_PER_SLOT: Final = 3
 FACTS: Final = -1
 """Producer id of the row that carries a split's facts: sorts before all producers."""
 
+FAILED: Final = -1
+"""Index of the run in the row that carries an error of ours: the sink failed."""
+
 _KEYS: Final = (("run", pa.int32()), ("split", pa.int32()), ("piece", pa.int32()))
 _COLUMNS: Final = tuple((name, pa.int64()) for name in SUMMARY_DTYPE.names or ())
 ROW_SCHEMA: Final = pa.schema([*_KEYS, *_COLUMNS, ("facts", pa.binary())])
@@ -112,6 +115,8 @@ class SparkRebuild:
         except PySparkException as error:
             raise ResnapError(f"the Spark job failed: {error}", hint="see what the executors logged") from error
         by_run = {row["run"]: pickle.loads(row["result"]) for row in found}  # noqa: S301 - written by our own tasks
+        if FAILED in by_run:
+            raise by_run[FAILED]
         return [by_run[index] for index in range(len(runs))]
 
 
@@ -156,12 +161,20 @@ def _combined(
 
     def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_worker()
-        sink = open_sink(sink_url, s3)
-        for index, result in _run_results(batches, pickled, sink):
-            yield pa.RecordBatch.from_pydict({"run": [index], "result": [pickle.dumps(result)]}, schema=RESULT_SCHEMA)
+        try:
+            sink = open_sink(sink_url, s3)
+            for index, result in _run_results(batches, pickled, sink):
+                yield _result_row(index, result)
+        except ResnapError as error:
+            # A full disk is told as what it is, and not as a failed job with a stack trace of the JVM's.
+            yield _result_row(FAILED, error)
 
     ordered = rows.repartition(partitions, "run").sortWithinPartitions("run", "split", "piece", "producer_id")
     return ordered.mapInArrow(combine, _spark_schema(RESULT_SCHEMA))
+
+
+def _result_row(index: int, result: RunResult | ResnapError) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"run": [index], "result": [pickle.dumps(result)]}, schema=RESULT_SCHEMA)
 
 
 def _run_results(
