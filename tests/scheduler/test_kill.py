@@ -1,0 +1,202 @@
+"""Runs that end before their time: killed at any instant, interrupted, or told to end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.remote.local import is_temporary
+from tests.scheduler.files import tree
+from tests.scheduler.shipped import check_content, check_store, eligible, entries, files_of, manifests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Bucket, Resnap
+
+ROLL = ("--as-of", "roll", "--engine", "local")
+OBJECTS = 27 * 7
+"""At most so many objects and manifests make up what is eligible."""
+PATIENCE_S = 60
+TICK_S = 0.0005
+
+
+@contextmanager
+def started(resnap: Resnap, *arguments: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the command in the background, as a process that the test may end.
+
+    Warnings are off: an interrupt between the opening of a file and its ``with`` leaves it to the garbage collector.
+    """
+    variables = {"PYTHONWARNINGS": ""} | variables
+    with subprocess.Popen(
+        [sys.executable, "-m", "scheduler", *map(str, arguments)],
+        env=resnap.environment(variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for(process: subprocess.Popen[str], count: Callable[[], int], at_least: int) -> None:
+    """Return when there are so many, or when the process has ended."""
+    deadline = time.monotonic() + PATIENCE_S
+    while process.poll() is None and count() < at_least:
+        assert time.monotonic() < deadline
+        time.sleep(TICK_S)
+
+
+def files_in(root: Path) -> Callable[[], int]:
+    return lambda: sum(len(files) for _, _, files in os.walk(root))
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.heavy)])
+def test_shipping_killed_at_any_instant_ends_whole_with_one_more_run(
+    resnap: Resnap, command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, kills: int
+) -> None:
+    fixture, store = fixture_set("kafka-2.7.2-then-3.9.1"), tmp_path / "store"
+    must, draw = eligible(fixture.data), random.Random(kills)
+    arguments = ("tier", fixture.data, "--to", store.as_uri(), *ROLL)
+    for instant in sorted(draw.randrange(OBJECTS) for _ in range(kills)):
+        with started(resnap, *arguments) as process:
+            wait_for(process, files_in(store), instant)
+            time.sleep(draw.random() * 0.01)
+            process.kill()
+            process.communicate()
+        assert check_store(_without_temporary(store), strict=False) <= must
+    shipped_before = len(manifests(_without_temporary(store)))
+    ran = command(*arguments, "--output", "json")
+    assert ran.code == 0
+    assert ran.document["summary"]["already"] == shipped_before
+    objects = _without_temporary(store)
+    assert check_store(objects, strict=False) == must
+    check_content(objects, fixture.data, fixture.expected)
+    assert command("verify", "--store", store.as_uri()).code == 0
+    again = tree(store)
+    assert command(*arguments).code == 0
+    assert tree(store) == again
+
+
+def _without_temporary(store: Path) -> dict[str, bytes]:
+    """Return the objects that a reader of the store sees."""
+    return {key: body for key, body in files_of(store).items() if not is_temporary(key.rpartition("/")[2])}
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("kills", [2, pytest.param(25, marks=pytest.mark.heavy)])
+def test_shipping_to_a_bucket_killed_at_any_instant_ends_whole_with_one_more_run(
+    resnap: Resnap, command: Resnap, fixture_set: Callable[[str], FixtureSet], bucket: Bucket, kills: int
+) -> None:
+    fixture, draw = fixture_set("kafka-2.7.2-then-3.9.1"), random.Random(kills)
+    must = {one for one in eligible(fixture.data) if one.topic == "payments"}
+    arguments = ("tier", fixture.data, "--topic", "payments", "--to", bucket.url, *ROLL, *bucket.flags)
+    for _ in range(kills):
+        with started(resnap, *arguments, **bucket.variables) as process:
+            wait_for(process, lambda: len(bucket.versions()), draw.randrange(len(must) * 7))
+            process.kill()
+            process.communicate()
+        assert check_store(bucket.objects(), strict=False) <= must
+    assert command(*arguments, **bucket.variables).code == 0
+    assert check_store(bucket.objects(), strict=False) == must
+    check_content(bucket.objects(), fixture.data, fixture.expected)
+
+
+def test_regenerating_killed_at_any_instant_leaves_whole_snapshots_only(
+    resnap: Resnap, command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    fixture, out, draw = fixture_set("kafka-2.7.2-then-3.9.1"), tmp_path / "out", random.Random(7)
+    arguments = ("regenerate", fixture.data, "--into", out, *ROLL)
+    for instant in sorted(draw.randrange(31) for _ in range(4)):
+        with started(resnap, *arguments) as process:
+            wait_for(process, files_in(out), instant)
+            process.kill()
+            process.communicate()
+        for path in out.rglob("*.snapshot"):
+            theirs = fixture.expected / path.relative_to(out)
+            assert entries(path.read_bytes()) == entries(theirs.read_bytes())
+    assert command(*arguments).code == 0
+    assert len(list(out.rglob("*.snapshot"))) == 31
+
+
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_shipping_that_is_interrupted_ends_with_130_and_leaves_nothing_half_made(
+    resnap: Resnap, command: Resnap, broker_log: Path, tmp_path: Path, told: signal.Signals
+) -> None:
+    store, waiting = tmp_path / "store", tmp_path / "waiting"
+    waiting.mkdir()
+    must, before = eligible(broker_log), tree(broker_log)
+    arguments = ("tier", broker_log, "--to", store.as_uri(), *ROLL)
+    with started(resnap, *arguments, TMPDIR=str(waiting)) as process:
+        wait_for(process, files_in(store), 20)
+        process.send_signal(told)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in err
+    assert list(waiting.iterdir()) == []
+    assert [key for key in files_of(store) if key.endswith("~")] == []
+    assert check_store(files_of(store), strict=False) < must
+    assert tree(broker_log) == before
+    assert command(*arguments).code == 0
+    assert check_store(files_of(store), strict=False) == must
+
+
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_regenerating_that_is_interrupted_ends_with_130(
+    resnap: Resnap, broker_log: Path, tmp_path: Path, told: signal.Signals
+) -> None:
+    out = tmp_path / "out"
+    with started(resnap, "regenerate", broker_log, "--into", out, *ROLL, "--output", "json") as process:
+        wait_for(process, files_in(out), 5)
+        process.send_signal(told)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert [key for key in files_of(out) if not key.endswith(".snapshot")] == []
+
+
+@pytest.mark.spark
+def test_spark_that_is_interrupted_ends_with_130_and_leaves_no_process(
+    resnap: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data, waiting = fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "waiting"
+    waiting.mkdir()
+    variables = {"TMPDIR": str(waiting)}
+    with started(resnap, "tier", data, "--to", (tmp_path / "store").as_uri(), **variables) as process:
+        wait_for(process, lambda: len(_children(process.pid)), 1)
+        time.sleep(3)
+        children = _children(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert children
+    assert process.returncode == 130
+    assert "Traceback (most recent call last)" not in err
+    deadline = time.monotonic() + PATIENCE_S
+    while any(_is_running(pid) for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert list(waiting.glob("resnap*")) == []
+    assert check_store(files_of(tmp_path / "store"), strict=False) <= eligible(data)
+
+
+def _children(pid: int) -> list[int]:
+    ran = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in ran.stdout.split()]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
