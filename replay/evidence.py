@@ -24,6 +24,8 @@ from storage.log.producer_snapshot import NO_OPEN_TRANSACTION, ProducerEntry, re
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from storage.log.log_dir import PartitionDir, Segment
 
 
@@ -60,6 +62,8 @@ class Evidence:
     open: tuple[OpenTransaction, ...] = ()
     newest_snapshot: int | None = None
     """Offset of the newest valid snapshot that has entries."""
+    newest_empty: int | None = None
+    """Offset of the newest valid snapshot without entries."""
 
     def at(self, offsets: Sequence[int]) -> dict[int, BoundaryEvidence]:
         """Return what is known at each of ``offsets``, which ascend; those of which nothing is known are left out."""
@@ -75,6 +79,16 @@ class Evidence:
                 if seen.entry.last_offset < offset:
                     known.standing[seen.entry.producer_id] = seen.entry
         return found
+
+    def vouches_for(self, offset: int) -> bool:
+        """Whether a snapshot would show the transactions that began below ``offset`` and hang to this day.
+
+        One without entries counts only where the log shows no sign of transactions: a broker that finds no snapshot
+        writes empty ones unlooked.
+        """
+        if self.newest_snapshot is not None and self.newest_snapshot >= offset:
+            return True
+        return self.newest_empty is not None and self.newest_empty >= offset and not self.aborted
 
     def aborted_across(self, offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that began below ``offset`` and ended at or above it."""
@@ -125,13 +139,18 @@ def load_evidence(partition: PartitionDir) -> Evidence:
     """Read the transaction indexes and the snapshots of ``partition``."""
     aborted = [txn for segment in partition.segments for txn in _aborted(segment)]
     seen_open: dict[ProducerEntry, int] = {}
-    newest = None
+    newest: dict[bool, int] = {}
     for snapshot in partition.snapshots:
-        entries = _open_entries(snapshot.path)
-        newest = newest if entries is None else snapshot.offset
-        seen_open |= dict.fromkeys(entries or (), snapshot.offset)
-    still_open = tuple(OpenTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items())
-    return Evidence(aborted=tuple(aborted), open=still_open, newest_snapshot=newest)
+        entries = _entries(snapshot.path)
+        if entries is not None:
+            newest[bool(len(entries))] = snapshot.offset
+            seen_open |= dict.fromkeys(_open_entries(entries), snapshot.offset)
+    return Evidence(
+        aborted=tuple(aborted),
+        open=tuple(OpenTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items()),
+        newest_snapshot=newest.get(True),
+        newest_empty=newest.get(False),
+    )
 
 
 def _aborted(segment: Segment) -> list[AbortedTxn]:
@@ -143,17 +162,14 @@ def _aborted(segment: Segment) -> list[AbortedTxn]:
         return []
 
 
-def _open_entries(path: str) -> list[ProducerEntry] | None:
-    """Return the entries with an open transaction; None where the snapshot says nothing.
-
-    One without any entry says nothing: a broker also writes it unlooked, when it finds no snapshot at all.
-    """
+def _entries(path: str) -> npt.NDArray[np.void] | None:
     try:
-        entries = read_snapshot_array(_read(path))
+        return read_snapshot_array(_read(path))
     except (FormatError, OSError):
         return None
-    if not len(entries):
-        return None
+
+
+def _open_entries(entries: npt.NDArray[np.void]) -> list[ProducerEntry]:
     ids, is_open = entries["producer_id"], entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION
     # Few are open, so only these become Python's values; should an id come twice, the later entry wins.
     concerned = entries[np.isin(ids, ids[is_open])] if is_open.any() else entries[:0]

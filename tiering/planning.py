@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from replay.evidence import Evidence, load_evidence, segment_spans
-from replay.plan import PartitionPlan, plan_partition
+from replay.plan import Coverage, PartitionPlan, plan_partition
 from replay.producer_state import Expiry
 from replay.window import AsOf, ReplayRules, SegmentSpan
 from storage.errors import FormatError, StalePlanError
@@ -59,6 +60,9 @@ def plan_replay(
 ) -> PartitionPlan:
     """Plan the replay of one partition.
 
+    What a window leaves unread may hold the beginning of a transaction that hangs to this day. Some snapshot above must
+    vouch that there is none, or show it; where none does, the whole log is read (unless ``rules`` limit how far back).
+
     Args:
         inventory: the partition.
         facts: as ``load_facts`` read them.
@@ -71,16 +75,28 @@ def plan_replay(
     """
     partition = inventory.partition
     existing = compare if compare is not None else usable_snapshots(inventory)
-    return plan_partition(
+    plan = partial(
+        plan_partition,
         partition.topic_partition,
         facts.segments,
-        wanted,
-        rules,
+        tuple(wanted),
         evidence=facts.evidence,
         high_watermark=partition.high_watermark if high_watermark is None else high_watermark,
         existing=existing,
         to_end=to_end,
     )
+    windowed = plan(rules)
+    unread = _unread_below(windowed)
+    if unread is None or rules.max_reach_back_ms is not None or facts.evidence.vouches_for(unread):
+        return windowed
+    return plan(replace(rules, full=True))
+
+
+def _unread_below(plan: PartitionPlan) -> int | None:
+    """Return the offset below which segments stay unread, None where all are read that matter."""
+    beyond = [boundary.offset for boundary in plan.boundaries if boundary.coverage is Coverage.BEYOND_WINDOW]
+    begun = [plan.segments[run.start].base_offset for run in plan.runs[-1:] if run.start]
+    return max([*beyond, *begun], default=None)
 
 
 def usable_snapshots(inventory: PartitionInventory) -> dict[int, str]:
