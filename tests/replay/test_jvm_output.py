@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -48,15 +49,16 @@ def test_nothing_is_passed_on_before_release(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == ("", "real trouble\n")
 
 
-def test_lines_are_passed_on_as_they_come_after_release(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_passed_on_as_they_come_after_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", seen)
     with JvmOutput() as output:
         output.release()
         os.write(output.descriptor, b"now\n")
         deadline = time.monotonic() + 10
-        seen = ""
-        while not seen and time.monotonic() < deadline:
-            seen = capsys.readouterr().err
-        assert seen == "now\n"
+        while not seen.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert seen.getvalue() == "now\n"
 
 
 @pytest.mark.parametrize(
