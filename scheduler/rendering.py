@@ -270,7 +270,8 @@ def _own_errors() -> Iterator[None]:
     except BrokenPipeError as error:
         raise OutputClosedError from error
     except OSError as error:
-        raise ResnapError(f"the answer cannot be printed: {error.strerror}") from error
+        what = f"the answer cannot be printed: {error.strerror}"
+        raise ResnapError(what, hint="look at where standard output goes: a disk that is full, perhaps") from error
 
 
 def _member(key: str, value: object) -> str:

@@ -5,9 +5,11 @@ that the error carries. Importing this package must stay quick: no module of com
 or pyarrow, nor pydantic or numpy, before a command that needs them runs.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -33,7 +35,26 @@ for family in FAMILIES:
 def main() -> NoReturn:
     """Run the command line of this process; being told to end is the same as being interrupted."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(run(sys.argv[1:]))
+    _open_closed_streams()
+    code = run(sys.argv[1:])
+    _drop_what_finds_no_room()
+    sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Give the standard streams that the caller has closed to nobody, before a file of ours gets their numbers."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nobody = Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115 - to the end
+            setattr(sys, name, nobody)
+
+
+def _drop_what_finds_no_room() -> None:
+    """Let go of an answer that could not be printed, which has been reported: Python would try again as it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
     from scheduler.service import Planned
+    from scheduler.sources import Sight
 
 app = typer.Typer()
 
@@ -27,6 +28,16 @@ def report_problems(run: Invocation, problems: Iterable[object]) -> None:
     for problem in problems:
         run.error(problem.error)  # type: ignore[attr-defined]
         run.partly_done = True
+
+
+def report_sight(run: Invocation, sight: "Sight") -> None:
+    """Report what could not be read, and say what is left aside."""
+    from tiering.planning import can_be_tiered  # noqa: PLC0415
+
+    report_problems(run, sight.problems)
+    compacted = sum(not can_be_tiered(sighted.inventory) for sighted in sight.partitions)
+    if compacted:
+        run.note(f"{human_count(compacted)} compacted partitions are left aside: nobody can tier them")
 
 
 def _read(value: object) -> str:
@@ -122,7 +133,7 @@ def plan(
     service = service_of(run.settings, run.clock)
     scope = scope_of(run.settings, sources)
     planned, sight = service.plan(scope, boundaries="all" if prove else run.settings.boundaries)
-    report_problems(run, sight.problems)
+    report_sight(run, sight)
     if save is not None:
         from tiering.planning import write_saved_plan  # noqa: PLC0415
 

@@ -9,7 +9,7 @@ from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import ENGINE, REPLAY, SOURCE, STORE, WRITE, Sources, with_settings
 from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
 from scheduler.cli.shipped import answer_store, answer_tier
-from scheduler.cli.survey import report_problems, totals_of
+from scheduler.cli.survey import report_problems, report_sight, totals_of
 from scheduler.rendering import Answer, Column, human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def regenerate(
     """
     service, planned, sight = _planned(run, sources, plan_file)
     sink_url = service.sink_url(into, sight)
-    report_problems(run, sight.problems)
+    report_sight(run, sight)
     if run.settings.dry_run:
         _answer_dry_run(run, planned, f"snapshots into {into}")
         return
@@ -104,7 +104,7 @@ def verify(
         return
     with run.progress("replay") as progress:
         found, sight = service.verify_source(scope_of(run.settings, sources), snapshots=snapshots, progress=progress)
-        report_problems(run, sight.problems)
+        report_sight(run, sight)
         if snapshots is None:
             report_unusable(run, sight)
         else:

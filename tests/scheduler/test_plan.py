@@ -41,6 +41,13 @@ def test_each_missing_boundary_is_planned_once(command: Resnap, broker_log: Path
     assert answer["summary"]["bytesToRead"] == sum(row["read"]["bytes"] for row in rows.values())
 
 
+def test_compacted_partitions_are_said_to_be_left_aside(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    for arguments in (["plan"], ["regenerate", "--into", tmp_path / "out", *LOCAL], ["verify", *LOCAL]):
+        ran = command(*arguments, broker_log / "compacted-0")
+        assert ran.code == 0
+        assert "note: 1 compacted partitions are left aside" in ran.err
+
+
 def test_all_boundaries_are_those_of_all_closed_segments(command: Resnap, broker_log: Path) -> None:
     answer = command("plan", broker_log, "--boundaries", "all", "--output", "json").document
     for row in answer["partitions"]:

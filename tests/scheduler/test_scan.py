@@ -233,6 +233,34 @@ def test_a_reader_that_has_seen_enough_is_no_error(resnap: Resnap, tmp_path: Pat
     assert ran.returncode == 1
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_has_closed_are_no_error(resnap: Resnap, broker_log: Path, closed: str) -> None:
+    command = f"{sys.executable} -m scheduler scan {broker_log} --exit-code {closed}"
+    assert subprocess.run(["bash", "-c", command], env=resnap.environment(), check=False, timeout=60).returncode == 4
+
+
+@pytest.mark.parametrize("form", ["table", "json", "ndjson"])
+def test_an_answer_that_finds_no_room_is_an_error(resnap: Resnap, broker_log: Path, form: str) -> None:
+    command = f"{sys.executable} -m scheduler scan -q {broker_log} --output {form} > /dev/full"
+    ran = subprocess.run(
+        ["bash", "-c", command], env=resnap.environment(), check=False, timeout=60, capture_output=True, text=True
+    )
+    assert ran.returncode == 1
+    assert "No space left on device" in ran.stderr
+    assert "this is a bug" not in ran.stderr
+
+
+def test_what_is_strange_in_a_log_dir_is_passed_over(command: Resnap, broker_log: Path) -> None:
+    before = command("scan", broker_log).out
+    (broker_log / os.fsdecode(b"\xff\xfe-0")).mkdir()
+    (broker_log / "gone-0").symlink_to("/nowhere")
+    (broker_log / "orders-0" / "00000000000000000999.log").mkdir()
+    os.mkfifo(broker_log / "orders-0" / "00000000000000000999.snapshot")
+    os.mkfifo(broker_log / "fifo-0")
+    ran = command("scan", broker_log)
+    assert (ran.code, ran.out) == (0, before)
+
+
 def _on_a_terminal(resnap: Resnap, arguments: list[str], variables: dict[str, str]) -> str:
     """Run the command with a terminal of 200 columns as its standard output; return what was shown there."""
     ours, theirs = pty.openpty()
