@@ -78,9 +78,12 @@ def boundary_state(
     rows = state[_survives(state, plan.rules.kept_after_ms(as_of_ms))]
     entries = entries_of(rows)
     doubt_batch, doubt_transaction, doubt_coordinator = _doubts(rows, plan, run, oldest_clock_ms)
-    settled = _settle_by_evidence(entries, rows, doubt_transaction | doubt_coordinator, boundary)
-    doubt_transaction &= ~settled
-    doubt_coordinator &= ~settled
+    # Also where the log itself begins later than the transaction: retention may have cut it there.
+    begun_below = rows["first_marker_offset"] == NONE if plan.segments[run.start].base_offset else doubt_transaction
+    doubted = doubt_transaction | doubt_coordinator | begun_below
+    begun, coordinated = _settle_by_evidence(entries, rows, doubted, boundary)
+    doubt_transaction &= ~begun
+    doubt_coordinator &= ~coordinated
     doubtful = doubt_batch | doubt_transaction | doubt_coordinator
     # An unknown coordinator epoch alone harms nobody: once nothing more can be read, the entry is kept without one.
     shown = _not_replayed(_believed(plan, run, boundary), state, rows["producer_id"][doubtful])
@@ -157,6 +160,18 @@ def _doubts(
     )
 
 
+def may_have_begun_below(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> BoolArray:
+    """Tell which producers have a transaction open that may have begun below the run."""
+    begun: BoolArray = (
+        (state["txn_first_offset"] != NONE) & (state["first_marker_offset"] == NONE) & (state["first_sequence"] != 0)
+    )
+    if not plan.segments[run.start].base_offset:
+        return np.zeros(len(state), dtype=bool)
+    if run.seen_since_ms is None:
+        return begun
+    return begun & ~_silent_before(state["first_timestamp"], run, plan.rules.silence_ms, oldest_clock_ms)
+
+
 def _silent_before(first_ms: IntArray, run: Run, silence_ms: int, oldest_clock_ms: int | None) -> BoolArray:
     """Tell which producers were certainly silent for ``silence_ms`` before they first appear in the run.
 
@@ -183,16 +198,26 @@ def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Arra
     return {pid: stands[pid] for pid in unseen.tolist()}
 
 
-def _settle_by_evidence(entries: Array, rows: Array, doubtful: BoolArray, boundary: Boundary) -> BoolArray:
-    """Give doubtful entries what a later snapshot shows of their transaction: beginning and coordinator epoch."""
-    settled = np.zeros(len(rows), dtype=bool)
+def _settle_by_evidence(
+    entries: Array, rows: Array, doubtful: BoolArray, boundary: Boundary
+) -> tuple[BoolArray, BoolArray]:
+    """Give doubtful entries what is known of their transaction: its beginning, and the coordinator epoch before it.
+
+    Return for which rows each of the two is settled.
+    """
+    begun, coordinated = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     for i in np.flatnonzero(doubtful & (rows["txn_first_offset"] != NONE)):
-        entry = boundary.evidence.shown.get(int(rows["producer_id"][i]))
-        if entry is not None and entry.current_txn_first_offset <= rows["txn_first_offset"][i]:
-            entries["current_txn_first_offset"][i] = entry.current_txn_first_offset
+        producer_id = int(rows["producer_id"][i])
+        first_offset = boundary.evidence.spanning.get(producer_id)
+        if first_offset is None or first_offset > rows["txn_first_offset"][i]:
+            continue
+        entries["current_txn_first_offset"][i] = first_offset
+        begun[i] = True
+        entry = boundary.evidence.shown.get(producer_id)
+        if entry is not None and entry.current_txn_first_offset == first_offset:
             entries["coordinator_epoch"][i] = entry.coordinator_epoch
-            settled[i] = True
-    return settled
+            coordinated[i] = True
+    return begun, coordinated
 
 
 def _with_entries(entries: Array, others: Iterable[ProducerEntry]) -> Array:

@@ -1,8 +1,10 @@
 """What a snapshot that is there is worth, once a replay has told what belongs in it.
 
 A broker's own snapshot may rightly hold producers whose records are gone, may have dropped producers that its periodic
-check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). Everything
-else is a difference. Only entries that survive at T count, on both sides: what a loading broker drops harms nobody.
+check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). Of a log that
+retention has cut it may also know the coordinator epoch of a marker, and the first offset of a transaction, that are
+gone. Everything else is a difference. Only entries that survive at T count, on both sides: what a loading broker drops
+harms nobody.
 """
 
 from __future__ import annotations
@@ -54,12 +56,18 @@ _VALUE_FIELDS = (
     "last_offset",
     "offset_delta",
     "timestamp",
-    "current_txn_first_offset",
 )
 
 
 def compare(
-    existing: Array, rebuilt: Array, *, kept_after_ms: int, written_ms: int, expiration_ms: int, seen: Array
+    existing: Array,
+    rebuilt: Array,
+    *,
+    kept_after_ms: int,
+    written_ms: int,
+    expiration_ms: int,
+    seen: Array,
+    read_from: int = 0,
 ) -> Comparison:
     """Judge ``existing`` by ``rebuilt``, both ``producer_snapshot.ENTRY_DTYPE``.
 
@@ -70,6 +78,7 @@ def compare(
         written_ms: when the file was written, by its modification time.
         expiration_ms: of the broker that wrote it.
         seen: producer ids that the replay met, whether they survive or not.
+        read_from: offset from which on the log was read.
 
     """
     ids, positions = np.unique(existing["producer_id"][::-1], return_index=True)
@@ -79,9 +88,10 @@ def compare(
     inside = at < len(ids)
     present[inside] = ids[at[inside]] == rebuilt["producer_id"][inside]
     ours, matched = rebuilt[present], theirs[at[present]]
-    equal = _equal_values(ours, matched)
+    equal = _equal_values(ours, matched) & _equal_transactions(ours, matched, read_from)
     lost = equal & (ours["coordinator_epoch"] != matched["coordinator_epoch"]) & (matched["coordinator_epoch"] == NONE)
-    equal &= lost | (ours["coordinator_epoch"] == matched["coordinator_epoch"])
+    forgotten = (ours["coordinator_epoch"] == NONE) & (read_from > 0)
+    equal &= lost | forgotten | (ours["coordinator_epoch"] == matched["coordinator_epoch"])
     absent = rebuilt[~present]
     swept = _is_idle(absent) & (written_ms - absent["timestamp"] >= expiration_ms)
     extra = theirs[~np.isin(ids, rebuilt["producer_id"])]
@@ -110,6 +120,13 @@ def _equal_values(ours: Array, theirs: Array) -> BoolArray:
     equal = np.ones(len(ours), dtype=bool)
     for name in _VALUE_FIELDS:
         equal &= ours[name] == theirs[name]
+    return equal
+
+
+def _equal_transactions(ours: Array, theirs: Array, read_from: int) -> BoolArray:
+    """A transaction that began below what was read is seen to begin at its first batch that was."""
+    mine, other = ours["current_txn_first_offset"], theirs["current_txn_first_offset"]
+    equal: BoolArray = (mine == other) | ((mine != NONE) & (other != NONE) & (other < read_from))
     return equal
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from replay.boundary_state import BoundaryState, LeftOut, boundary_state, idle_state
+from replay.boundary_state import BoundaryState, LeftOut, boundary_state, idle_state, may_have_begun_below
 from replay.comparison import Comparison, compare
 from replay.partial_state import NONE
 from replay.plan import PartitionPlan, reach_back
@@ -188,6 +188,8 @@ class RunCombine:
         self._at_high_watermark = True
         is_open = self._state["txn_first_offset"] != NONE
         found = [*self._state["txn_first_offset"][is_open].tolist(), *self._open_since_before()]
+        if may_have_begun_below(self._state, self.plan, self.run, self._oldest_clock_ms).any():
+            found.append(self._start_offset)
         self._first_unstable_offset = min(found, default=None)
 
     def _open_since_before(self) -> list[int]:
@@ -272,12 +274,20 @@ def make_snapshot(
         entries=len(found.entries),
         digest=sink.write(plan.topic_partition, boundary.offset, found.entries),
         left_out=found.left_out,
-        comparison=_compare_existing(plan, boundary, found, as_of_ms, seen),
+        comparison=_compare_existing(
+            plan, boundary, found, as_of_ms, seen=seen, window_start_offset=window_start_offset
+        ),
     )
 
 
 def _compare_existing(
-    plan: PartitionPlan, boundary: Boundary, found: BoundaryState, as_of_ms: int, seen: Array
+    plan: PartitionPlan,
+    boundary: Boundary,
+    found: BoundaryState,
+    as_of_ms: int,
+    *,
+    seen: Array,
+    window_start_offset: int | None,
 ) -> Comparison | None:
     if boundary.existing is None:
         return None
@@ -297,6 +307,7 @@ def _compare_existing(
         written_ms=written_ms,
         expiration_ms=plan.rules.written_under.expiration_ms,
         seen=known,
+        read_from=window_start_offset or 0,
     )
     return replace(comparison, sha256=hashlib.sha256(data).hexdigest())
 

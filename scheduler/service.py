@@ -324,7 +324,7 @@ class Service:
             for replayed in self.replay(planned, staging_url, replaying):
                 order = by_partition[replayed.result.topic_partition]
                 shipment = shipper.ship_partition(order.provenance, order.candidates, replayed.result)
-                shipment.already = order.already
+                shipment.already += order.already
                 yield shipment
                 if shipment.failures:
                     return

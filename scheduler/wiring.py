@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from replay.producer_state import Expiry
 from replay.window import AsOf, ReplayRules
+from scheduler.clock import instant
 from scheduler.engines import Engine
 from scheduler.service import Service
 from scheduler.settings import process_environment
@@ -33,9 +34,19 @@ def service_of(settings: Settings, clock: Clock, rules: ReplayRules | None = Non
 
 
 def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
-    """Return the times that the settings ask for; T is fixed here, once."""
+    """Return the times that the settings ask for; T is fixed here, once.
+
+    Raises:
+        UsageError: T is in the future.
+
+    """
     interval_ms = settings.producer_id_expiration_check_interval_ms
     fixed_ms = settings.as_of_ms
+    if fixed_ms is not None and fixed_ms > clock.now_ms():
+        raise UsageError(
+            f"--as-of {instant(fixed_ms)} is in the future: producers would be taken for expired that are alive",
+            hint="give a moment that has been, or leave it out for now",
+        )
     history_ms = settings.history_expiration_ms
     return ReplayRules(
         as_of=AsOf(now_ms=clock.now_ms() if fixed_ms is None else fixed_ms, roll=settings.as_of == "roll"),

@@ -21,7 +21,7 @@ from tiering.segment_bundle import (
 )
 from tiering.segment_indexes import IndexUnusableError
 from tiering.snapshot_choice import ChosenSnapshot, choose_snapshot
-from tiering.uploader import ship
+from tiering.uploader import ShippedMeanwhileError, ship
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +93,9 @@ class Shipper:
             except (FormatError, LogDirError) as error:
                 self.progress(1, segment.size_bytes)
                 refusals.append(_refusal(segment, error))
+            except ShippedMeanwhileError:
+                self.progress(1, segment.size_bytes)
+                shipment.already += 1
             except (StoreError, VerificationError) as error:
                 shipment.failures.append(error)
                 break

@@ -19,6 +19,7 @@ from storage.errors import (
     LogDirError,
     ObjectExistsError,
     ObjectNotFoundError,
+    StoreError,
     VerificationError,
     in_file,
 )
@@ -26,6 +27,7 @@ from storage.remote.layouts.flat import (
     MANIFEST_EXTENSION,
     object_key,
     segment_id,
+    segment_prefix,
 )
 from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
 from tiering.segment_bundle import check_unchanged
@@ -53,6 +55,10 @@ class Provenance:
     resnap_version: str
 
 
+class ShippedMeanwhileError(StoreError):
+    """Another run has shipped the segment since this one looked; what this one wrote is named by nothing."""
+
+
 def ship(
     store: ObjectStore,
     provenance: Provenance,
@@ -63,13 +69,19 @@ def ship(
 ) -> ShippedSegment:
     """Ship one segment and return what names it.
 
+    Another run may be at work on the same segment: it is asked for at the start, and again before the manifest. Should
+    both pass at the same instant there are two manifests, each of them true.
+
     Raises:
+        ShippedMeanwhileError: the segment has got a manifest from another run.
         SegmentChangedError: the segment changed meanwhile; what was written is left for a later run.
         VerificationError: an object came back different from what was written.
         StoreError: the store refused or failed.
 
     """
     identity = _segment_id(provenance, bundle)
+    manifest_key = _key(provenance, bundle, identity, MANIFEST_EXTENSION)
+    _check_still_missing(store, provenance, bundle, manifest_key)
     objects = []
     for part in bundle.parts:
         key = _key(provenance, bundle, identity, part.kind)
@@ -78,11 +90,25 @@ def ship(
         objects.append(_named(part, key))
     check_unchanged(bundle.segment)
     manifest = _manifest(provenance, bundle, origin, identity, objects, created_at_ms=created_at_ms)
-    key = _key(provenance, bundle, identity, MANIFEST_EXTENSION)
-    _put_manifest(store, key, manifest)
+    _check_still_missing(store, provenance, bundle, manifest_key)
+    _put_manifest(store, manifest_key, manifest)
     return ShippedSegment(
-        base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=key
+        base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=manifest_key
     )
+
+
+def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: SegmentBundle, own_key: str) -> None:
+    for topic_id in {provenance.topic_id, None}:
+        prefix = segment_prefix(
+            cluster_id=provenance.cluster_id,
+            topic=provenance.topic_partition.topic,
+            topic_id=topic_id,
+            partition=provenance.topic_partition.partition,
+            base_offset=bundle.segment.base_offset,
+        )
+        for info in store.list(prefix):
+            if info.key.endswith(f".{MANIFEST_EXTENSION}") and info.key != own_key:
+                raise ShippedMeanwhileError(f"{info.key}: another run has shipped the segment", key=info.key)
 
 
 def _put(store: ObjectStore, key: str, part: BundlePart, bundle: SegmentBundle) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +19,7 @@ from storage.log.log_dir import load_log_dir
 from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from storage.remote.layouts.flat import parse_key
 from storage.remote.manifest import Manifest, SnapshotHow, SnapshotOrigin, read_manifest, write_manifest
+from storage.remote.memory import MemoryObjectStore
 from tests.tiering.shipping import (
     LATER_MS,
     UPGRADED,
@@ -31,7 +32,7 @@ from tests.tiering.shipping import (
 from tests.tiering.stores import ActingStore, FullStore, PassingStore, RecordingStore, flip_byte, lose, truncate
 from tiering.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
 from tiering.shipped import ShippedSegment, ShippedTopic
-from tiering.uploader import Provenance, ship, verify_object
+from tiering.uploader import Provenance, ShippedMeanwhileError, ship, verify_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,6 +86,15 @@ def a_cargo(data: Path, snapshot: bytes = SNAPSHOT, *, index: int = 1) -> Cargo:
     (partition,) = (found for found in log_dir.partitions if str(found.topic_partition) == "payments-0")
     bundle = make_bundle(EpochHistory(partition), partition.segments[index], snapshot)
     return Cargo(provenance=a_provenance(log_dir, partition), bundle=bundle)
+
+
+def ship_at_the_same_instant(store: ObjectStore, cargo: Cargo) -> None:
+    """Ship as a run does that has not seen the manifest of another."""
+    blind = MemoryObjectStore(f"blind-{id(store)}")
+    cargo.ship(blind)
+    for info in list(blind.list()):
+        store.put(info.key, blind.get(info.key))
+        blind.delete(info.key)
 
 
 @pytest.fixture
@@ -216,7 +226,7 @@ def test_other_content_has_other_keys_and_overwrites_nothing(fixture_set: Sets, 
     data = fixture_set(UPGRADED).data
     a_cargo(data).ship(memory_store)
     before = {info.key: memory_store.get(info.key) for info in memory_store.list()}
-    a_cargo(data, ANOTHER_SNAPSHOT).ship(memory_store)
+    ship_at_the_same_instant(memory_store, a_cargo(data, ANOTHER_SNAPSHOT))
     after = {info.key: memory_store.get(info.key) for info in memory_store.list()}
     assert before.items() < after.items()
     assert len(after) == 2 * len(before)
@@ -407,8 +417,8 @@ def test_a_damaged_manifest_is_named(cargo: Cargo, memory_store: ObjectStore) ->
 @pytest.mark.parametrize("broken", [0, 1], ids=["the first", "the second"])
 def test_one_valid_manifest_makes_a_segment_done(broken: int, fixture_set: Sets, memory_store: ObjectStore) -> None:
     data = fixture_set(UPGRADED).data
-    for snapshot in (SNAPSHOT, ANOTHER_SNAPSHOT):
-        a_cargo(data, snapshot).ship(memory_store)
+    a_cargo(data).ship(memory_store)
+    ship_at_the_same_instant(memory_store, a_cargo(data, ANOTHER_SNAPSHOT))
     keys = manifest_keys(memory_store)
     flip_byte(memory_store, keys[broken])
     found = a_cargo(data).find(memory_store)
@@ -450,3 +460,33 @@ def test_a_store_that_fails_while_it_is_read_back_is_a_failing_store(cargo: Carg
 def test_the_manifest_is_what_the_store_then_holds(cargo: Cargo, store: ObjectStore) -> None:
     key = cargo.ship(store).manifest_key
     assert write_manifest(read_manifest(store.get(key))) == store.get(key)
+
+
+class _Elsewhere:
+    """A store in which another run ships the same segment, with another snapshot, after the first objects of ours."""
+
+    def __init__(self, store: ObjectStore, other: Cargo) -> None:
+        self._store = store
+        self._other: Cargo | None = other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put_stream(self, key: str, open_body: Any, *, size_bytes: int, crc32c: int | None = None) -> None:
+        self._store.put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c)
+        if self._other is not None:
+            other, self._other = self._other, None
+            other.ship(self._store)
+
+
+def test_a_segment_that_another_run_ships_meanwhile_gets_one_manifest(
+    fixture_set: Sets, memory_store: ObjectStore
+) -> None:
+    data = fixture_set(UPGRADED).data
+    other = a_cargo(data, snapshot=ANOTHER_SNAPSHOT)
+    with pytest.raises(ShippedMeanwhileError, match="another run"):
+        a_cargo(data).ship(_Elsewhere(memory_store, other))
+    manifests = [info.key for info in memory_store.list() if info.key.endswith(".manifest")]
+    assert len(manifests) == 1
+    with pytest.raises(ShippedMeanwhileError):
+        a_cargo(data).ship(memory_store)

@@ -125,6 +125,14 @@ def manifest_prefix(cluster_id: str | None, topic: str) -> str:
     return f"{key_part(cluster_id)}/{key_part(topic)}/"
 
 
+def segment_prefix(
+    *, cluster_id: str | None, topic: str, topic_id: str | None, partition: int, base_offset: int
+) -> str:
+    """Return what every key of a segment starts with, whatever was shipped of it."""
+    place = f"{key_part(cluster_id)}/{key_part(topic)}/{key_part(topic_id)}/{partition}"
+    return f"{place}/{base_offset:0{OFFSET_DIGITS}d}-"
+
+
 def parse_key(key: str) -> FlatKey | None:
     """Return the parts of a key that this layout could have made, None for every other key."""
     match = _KEY.fullmatch(key)
