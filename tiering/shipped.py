@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, key_part, manifest_prefix, parse_key
-from storage.remote.manifest import read_manifest
+from storage.remote.manifest import ObjectKind, read_manifest
 
 if TYPE_CHECKING:
     from storage.remote.manifest import Manifest
@@ -27,6 +27,18 @@ class ShippedSegment:
     base_offset: int
     next_base_offset: int
     manifest_key: str
+    log_bytes: int
+    """Size of its log."""
+
+
+def shipped_segment(manifest_key: str, manifest: Manifest) -> ShippedSegment:
+    """Return what ``manifest`` names."""
+    return ShippedSegment(
+        base_offset=manifest.base_offset,
+        next_base_offset=manifest.next_base_offset,
+        manifest_key=manifest_key,
+        log_bytes=next(entry.size_bytes for entry in manifest.objects if entry.kind is ObjectKind.LOG),
+    )
 
 
 class ShippedTopic:
@@ -97,10 +109,7 @@ class ShippedTopic:
         if key not in self._known:
             with in_file(key):
                 manifest = read_manifest(self._store.get(key))
-            found = ShippedSegment(
-                base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=key
-            )
-            self._known = {key: (found, manifest)}
+            self._known = {key: (shipped_segment(key, manifest), manifest)}
         return self._known[key]
 
     def _check(self, key: str) -> None:

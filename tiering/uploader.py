@@ -31,7 +31,7 @@ from storage.remote.layouts.flat import (
 )
 from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
 from tiering.segment_bundle import check_unchanged
-from tiering.shipped import ShippedSegment
+from tiering.shipped import ShippedSegment, shipped_segment
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -92,9 +92,7 @@ def ship(
     manifest = _manifest(provenance, bundle, origin, identity, objects, created_at_ms=created_at_ms)
     _check_still_missing(store, provenance, bundle, manifest_key)
     _put_manifest(store, manifest_key, manifest)
-    return ShippedSegment(
-        base_offset=manifest.base_offset, next_base_offset=manifest.next_base_offset, manifest_key=manifest_key
-    )
+    return shipped_segment(manifest_key, manifest)
 
 
 def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: SegmentBundle, own_key: str) -> None:

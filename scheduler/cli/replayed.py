@@ -17,7 +17,7 @@ def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool,
     """Print what replays gave; ``judged`` shows the verdicts, ``strict`` makes a difference an error."""
     from replay.rebuild import Outcome  # noqa: PLC0415
     from scheduler.reports import boundary_row, replay_tail  # noqa: PLC0415
-    from storage.errors import VerificationError  # noqa: PLC0415
+    from storage.errors import ResnapError, VerificationError  # noqa: PLC0415
 
     results: list[PartitionResult] = []
 
@@ -42,19 +42,18 @@ def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool,
         Column(key="missing", title="MISSING", right=True, show=count_of),
         Column(key="different", title="DIFFERENT", right=True, show=count_of),
     ]
-    run.answer(
-        Answer(
-            name="boundaries",
-            kind="boundary",
-            rows=rows(),
-            columns=[
-                *shared,
-                *(verdicts if judged else [left_out]),
-            ],
-            tail=lambda: replay_tail(results),
-            closing=lambda: [_replay_sum(results)],
-        )
+    answer = Answer(
+        name="boundaries",
+        kind="boundary",
+        rows=rows(),
+        columns=[*shared, *(verdicts if judged else [left_out])],
+        tail=lambda: replay_tail(results),
+        closing=lambda: [_replay_sum(results)],
     )
+    try:
+        run.answer(answer)
+    except ResnapError as error:
+        run.error(error)  # what was made before it stays made
     for result in results:
         _report_result(run, result)
     if strict:
