@@ -85,12 +85,12 @@ def spark_session(settings: SparkSettings, environment: Mapping[str, str]) -> It
         java = find_java(environment, scratch=scratch)
         properties = spark_properties(settings, scratch)
         running.callback(_restore_interrupt, signal.getsignal(signal.SIGINT))
-        # py4j logs a traceback for every call that an interrupt or a dying JVM breaks; the error itself says enough.
-        logging.getLogger("py4j").addHandler(logging.NullHandler())
+        running.enter_context(_without_tracebacks_of_py4j())
         with _failure_told(java, output), _in_environment(spark_variables(settings, environment, java)):
             conf = SparkConf().setAll(list(properties.items()))
-            gateway = _launch(conf, output)
-            running.callback(_end_jvm, gateway)
+            with _interrupts_wait():
+                gateway = _launch(conf, output)
+                running.callback(_end_jvm, gateway)
             session = SparkSession(SparkContext(conf=conf, gateway=gateway))
             running.callback(_end_session, session, SparkFiles.getRootDirectory())
             ship_packages(session)
@@ -139,6 +139,51 @@ def _set_environment(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+@contextmanager
+def _without_tracebacks_of_py4j() -> Iterator[None]:
+    """Keep quiet about each call that an interrupt or a dying JVM breaks; the error itself says enough.
+
+    py4j logs them to a logger of its own, and to the root logger besides.
+    """
+    root = logging.getLogger()
+    logging.getLogger("py4j").addHandler(logging.NullHandler())
+    root.addFilter(_is_not_of_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let an interrupt wait until the JVM is known: pyspark forgets one that is starting, and it would never end.
+
+    A second one goes through.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        if waiting:
+            raise KeyboardInterrupt
+        waiting.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if waiting:
+        signal.raise_signal(waiting[0])
 
 
 def _launch(conf: SparkConf, output: JvmOutput) -> ClientServer:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Bucket, Resnap
 
 ROLL = ("--as-of", "roll", "--engine", "local")
+TIMES = (ROLL, ("--as-of", "now", "--engine", "local"), ("--as-of", "2090-01-01T00:00:00Z", "--engine", "local"))
 OBJECTS = 27 * 7
 """At most so many objects and manifests make up what is eligible."""
 PATIENCE_S = 60
@@ -37,7 +38,7 @@ def started(resnap: Resnap, *arguments: object, **variables: str) -> Iterator[su
 
     Warnings are off: an interrupt between the opening of a file and its ``with`` leaves it to the garbage collector.
     """
-    variables = {"PYTHONWARNINGS": ""} | variables
+    variables = {"PYTHONWARNINGS": "", "TMPDIR": str(resnap.directory)} | variables
     with subprocess.Popen(
         [sys.executable, "-m", "scheduler", *map(str, arguments)],
         env=resnap.environment(variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -66,9 +67,10 @@ def test_shipping_killed_at_any_instant_ends_whole_with_one_more_run(
 ) -> None:
     fixture, store = fixture_set("kafka-2.7.2-then-3.9.1"), tmp_path / "store"
     must, draw = eligible(fixture.data), random.Random(kills)
-    arguments = ("tier", fixture.data, "--to", store.as_uri(), *ROLL)
+    to = ("tier", fixture.data, "--to", store.as_uri())
+    arguments = (*to, *ROLL)
     for instant in sorted(draw.randrange(OBJECTS) for _ in range(kills)):
-        with started(resnap, *arguments) as process:
+        with started(resnap, *to, *draw.choice(TIMES)) as process:
             wait_for(process, files_in(store), instant)
             time.sleep(draw.random() * 0.01)
             process.kill()
@@ -80,11 +82,24 @@ def test_shipping_killed_at_any_instant_ends_whole_with_one_more_run(
     assert ran.document["summary"]["already"] == shipped_before
     objects = _without_temporary(store)
     assert check_store(objects, strict=False) == must
-    check_content(objects, fixture.data, fixture.expected)
+    check_content(objects, fixture.data)
     assert command("verify", "--store", store.as_uri()).code == 0
     again = tree(store)
     assert command(*arguments).code == 0
     assert tree(store) == again
+
+
+def test_two_runs_at_once_ship_each_segment_once(
+    resnap: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    fixture, store = fixture_set("kafka-2.7.2-then-3.9.1"), tmp_path / "store"
+    arguments = ("tier", fixture.data, "--to", store.as_uri(), *ROLL)
+    with started(resnap, *arguments) as one, started(resnap, *arguments) as other:
+        for process in (one, other):
+            _, err = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, err
+    assert check_store(files_of(store)) == eligible(fixture.data)
+    check_content(files_of(store), fixture.data, fixture.expected)
 
 
 def _without_temporary(store: Path) -> dict[str, bytes]:
@@ -166,27 +181,31 @@ def test_regenerating_that_is_interrupted_ends_with_130(
 
 
 @pytest.mark.spark
-def test_spark_that_is_interrupted_ends_with_130_and_leaves_no_process(
-    resnap: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+@pytest.mark.parametrize(
+    ("told", "after_s"),
+    [(signal.SIGINT, 0), (signal.SIGINT, 0.5), (signal.SIGINT, 4), (signal.SIGTERM, 3), (signal.SIGKILL, 4)],
+)
+def test_spark_that_is_ended_leaves_no_process(
+    resnap: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, told: signal.Signals, after_s: float
 ) -> None:
     data, waiting = fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "waiting"
     waiting.mkdir()
-    variables = {"TMPDIR": str(waiting)}
-    with started(resnap, "tier", data, "--to", (tmp_path / "store").as_uri(), **variables) as process:
+    with started(resnap, "tier", data, "--to", (tmp_path / "store").as_uri(), TMPDIR=str(waiting)) as process:
         wait_for(process, lambda: len(_children(process.pid)), 1)
-        time.sleep(3)
+        time.sleep(after_s)
         children = _children(process.pid)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(told)
         _, err = process.communicate(timeout=PATIENCE_S)
     assert children
-    assert process.returncode == 130
-    assert "Traceback (most recent call last)" not in err
     deadline = time.monotonic() + PATIENCE_S
     while any(_is_running(pid) for pid in children):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert list(waiting.glob("resnap*")) == []
     assert check_store(files_of(tmp_path / "store"), strict=False) <= eligible(data)
+    if told is not signal.SIGKILL:
+        assert process.returncode == 130
+        assert "Traceback" not in err
+        assert list(waiting.iterdir()) == []
 
 
 def _children(pid: int) -> list[int]:
