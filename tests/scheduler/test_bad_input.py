@@ -307,7 +307,7 @@ def test_a_full_disk_ends_a_regeneration_with_whole_snapshots_only(
     assert command("regenerate", broker_log, *ROLL, "--into", tmp_path / "whole").code == 0
     fill(tiny_disk, leaving=40_000)
     ran = command("regenerate", broker_log, *ROLL, "--into", tiny_disk / "out", "--output", "json")
-    assert ran.code == 1
+    assert ran.code == 3
     assert "No space left" in ran.error["message"]
     assert "free some space" in ran.error["hint"]
     partial = files_of(tiny_disk / "out")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Bucket, Resnap
 
 ROLL = ("--as-of", "roll", "--engine", "local")
-TIMES = (ROLL, ("--as-of", "now", "--engine", "local"), ("--as-of", "2090-01-01T00:00:00Z", "--engine", "local"))
+TIMES = (ROLL, ("--as-of", "now", "--engine", "local"), ("--producer-id-expiration-ms", "1000", "--engine", "local"))
 OBJECTS = 27 * 7
 """At most so many objects and manifests make up what is eligible."""
 PATIENCE_S = 60

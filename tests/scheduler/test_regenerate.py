@@ -226,7 +226,7 @@ def test_an_assumed_expiry_and_one_from_the_broker_differ_as_they_must(
 
 def test_a_closed_segment_without_a_time_index_counts_as_recent(command: Resnap, broker_log: Path) -> None:
     partition = broker_log / "payments-0"
-    arguments = ("plan", partition, "--boundaries", "all", "--as-of", "2100-01-01T00:00:00Z", "--output", "json")
+    arguments = ("plan", partition, "--boundaries", "all", "--producer-id-expiration-ms", 1000, "--output", "json")
     old = command(*arguments).document["summary"]["segmentsToRead"]
     file_at(partition, bases(partition)[2], "timeindex").unlink()
     assert command(*arguments).document["summary"]["segmentsToRead"] >= len(bases(partition)) - 3 > old

@@ -85,7 +85,7 @@ def test_a_second_run_with_another_time_writes_nothing_and_says_so(
     to = ("--to", (tmp_path / "store").as_uri())
     assert command("tier", broker_log, *to, *ROLL).code == 0
     before = tree(tmp_path / "store")
-    for as_of in (ROLL, OLD_T, ("--as-of", "now", *LOCAL), ("--as-of", "2090-01-01T00:00:00Z", "--full", *LOCAL)):
+    for as_of in (ROLL, OLD_T, ("--as-of", "now", *LOCAL), ("--producer-id-expiration-ms", "1000", "--full", *LOCAL)):
         ran = command("tier", broker_log, *to, *as_of)
         assert ran.code == 0
         assert "Nothing to ship: 27 segments are there already." in ran.out
