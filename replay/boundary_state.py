@@ -39,7 +39,6 @@ class Unexplained(StrEnum):
 
     BATCH = "marker-without-earlier-batch"
     TRANSACTION = "transaction-begun-before-the-window"
-    COORDINATOR = "coordinator-epoch-before-the-window"
 
 
 class LeftOut(NamedTuple):

@@ -95,17 +95,22 @@ print(json.dumps({
 """
 
 CLUSTER = """
-import json, os
+import json, os, pathlib, sysconfig
 from replay.spark_session import ship_packages, spark_session
 from replay.spark_settings import SparkSettings
 
 def facts(batches):
     import pyarrow, storage.errors
     for batch in batches:
-        told = {"storage": storage.errors.__file__, "directory": os.getcwd(), "project": sys.argv}
+        told = {"storage": storage.errors.__file__, "directory": os.getcwd(), "path": sys.path}
         yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
 
-conf = {"spark.executor.memory": "512m", "spark.pyspark.python": sys.executable}
+# A Python with the dependencies and without the project, which an editable installation puts on the path by a .pth file:
+# without the site module these files are not read.
+python = pathlib.Path("python").absolute()
+python.write_text(f'#!/bin/sh\\nPYTHONPATH="{sysconfig.get_path("purelib")}:$PYTHONPATH" exec {sys.executable} -S "$@"\\n')
+python.chmod(0o755)
+conf = {"spark.executor.memory": "512m", "spark.pyspark.python": str(python)}
 with spark_session(SparkSettings(master=os.environ["MASTER"], conf=conf), os.environ) as session:
     ship_packages(session)
     task = session.range(0, 1, 1, 1).mapInArrow(facts, "fact string").collect()[0]
@@ -287,6 +292,7 @@ def test_executors_without_the_project_import_it_from_what_is_shipped(tmp_path: 
     told = json.loads(done.stdout)
     assert told["storage"].endswith("resnap.zip/storage/errors.py")
     assert Path(told["directory"]).is_relative_to(work)
+    assert str(PROJECT_ROOT) not in told["path"]
     assert told["shipped on the driver"] == []
 
 
