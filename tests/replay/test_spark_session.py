@@ -105,10 +105,11 @@ def facts(batches):
         told = {"storage": storage.errors.__file__, "directory": os.getcwd(), "path": sys.path}
         yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
 
-# A Python with the dependencies and without the project, which an editable installation puts on the path by a .pth file:
-# without the site module these files are not read.
+# A Python with the dependencies and without the project, which an editable installation puts on the path by a .pth
+# file: without the site module these files are not read.
 python = pathlib.Path("python").absolute()
-python.write_text(f'#!/bin/sh\\nPYTHONPATH="{sysconfig.get_path("purelib")}:$PYTHONPATH" exec {sys.executable} -S "$@"\\n')
+packages = sysconfig.get_path("purelib")
+python.write_text(f'#!/bin/sh\\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\\n')
 python.chmod(0o755)
 conf = {"spark.executor.memory": "512m", "spark.pyspark.python": str(python)}
 with spark_session(SparkSettings(master=os.environ["MASTER"], conf=conf), os.environ) as session:
