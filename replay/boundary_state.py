@@ -78,7 +78,7 @@ def boundary_state(
     entries = entries_of(rows)
     doubt_batch, doubt_transaction, doubt_coordinator = _doubts(rows, plan, run, oldest_clock_ms)
     # Also where the log itself begins later than the transaction: retention may have cut it there.
-    begun_below = rows["first_marker_offset"] == NONE if plan.segments[run.start].base_offset else doubt_transaction
+    begun_below = rows["first_marker_offset"] == NONE if run.read_from(plan) else doubt_transaction
     doubted = doubt_transaction | doubt_coordinator | begun_below
     begun, coordinated = _settle_by_evidence(entries, rows, doubted, boundary)
     doubt_transaction &= ~begun
@@ -147,7 +147,7 @@ def _doubts(
     data_first = rows["first_is_transactional"] & ~rows["first_is_marker"] & (rows["first_marker_offset"] == NONE)
     if run.seen_since_ms is None:
         nothing = np.zeros(len(rows), dtype=bool)
-        cut_by_retention = plan.segments[0].base_offset > 0
+        cut_by_retention = (plan.segments[0].base_offset if run.anchor is None else run.anchor.read_from) > 0
         return (marker_first if cut_by_retention else nothing), nothing, nothing
     with_past = ~_silent_before(rows["first_timestamp"], run, plan.rules.silence_ms, oldest_clock_ms)
     with_past |= np.isin(rows["producer_id"], list(run.cut_through))
@@ -159,12 +159,19 @@ def _doubts(
     )
 
 
+def in_doubt(rows: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> BoolArray:
+    """Tell of which producers in ``rows`` something may be missing, before any evidence is asked."""
+    batch, transaction, coordinator = _doubts(rows, plan, run, oldest_clock_ms)
+    doubtful: BoolArray = batch | transaction | coordinator
+    return doubtful
+
+
 def may_have_begun_below(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> BoolArray:
     """Tell which producers have a transaction open that may have begun below the run."""
     begun: BoolArray = (
         (state["txn_first_offset"] != NONE) & (state["first_marker_offset"] == NONE) & (state["first_sequence"] != 0)
     )
-    if not plan.segments[run.start].base_offset:
+    if not run.read_from(plan):
         return np.zeros(len(state), dtype=bool)
     if run.seen_since_ms is None:
         return begun
@@ -185,7 +192,7 @@ def _silent_before(first_ms: IntArray, run: Run, silence_ms: int, oldest_clock_m
 
 def _believed(plan: PartitionPlan, run: Run, boundary: Boundary) -> dict[int, ProducerEntry]:
     """Return what evidence shows to stand at ``boundary``; nothing, if the log has been read from its first offset."""
-    return boundary.evidence.standing if plan.segments[run.start].base_offset else {}
+    return boundary.evidence.standing if run.read_from(plan) else {}
 
 
 def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Array) -> dict[int, ProducerEntry]:

@@ -68,6 +68,7 @@ def compare(
     expiration_ms: int,
     seen: Array,
     read_from: int = 0,
+    is_empty: bool | None = None,
 ) -> Comparison:
     """Judge ``existing`` by ``rebuilt``, both ``producer_snapshot.ENTRY_DTYPE``.
 
@@ -79,6 +80,7 @@ def compare(
         expiration_ms: of the broker that wrote it.
         seen: producer ids that the replay met, whether they survive or not.
         read_from: offset from which on the log was read.
+        is_empty: whether the file has no entries at all, if ``existing`` are only some of them.
 
     """
     ids, positions = np.unique(existing["producer_id"][::-1], return_index=True)
@@ -99,7 +101,7 @@ def compare(
     contradicted = np.isin(extra["producer_id"], seen)
     missing, different = absent[~swept], np.concatenate((ours[~equal], extra[contradicted]))
     return Comparison(
-        verdict=_verdict(len(existing), len(missing), len(different)),
+        verdict=_verdict(len(missing), len(different), is_empty=not len(existing) if is_empty is None else is_empty),
         missing=_ids(missing),
         different=_ids(different),
         swept=_ids(absent[swept]),
@@ -108,11 +110,11 @@ def compare(
     )
 
 
-def _verdict(existing: int, missing: int, different: int) -> Verdict:
+def _verdict(missing: int, different: int, *, is_empty: bool) -> Verdict:
     if different:
         return Verdict.DIFFERENT
     if missing:
-        return Verdict.FALSE_PARTIAL if existing else Verdict.FALSE_EMPTY
+        return Verdict.FALSE_EMPTY if is_empty else Verdict.FALSE_PARTIAL
     return Verdict.PROVEN
 
 

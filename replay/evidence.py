@@ -5,28 +5,34 @@
 - snapshots that exist: transactions that were open when they were written. Such an entry is believed, because it comes
   from real batches; that a snapshot does *not* name a producer is not, since brokers also write empty ones unlooked.
 
-What cannot be read here is no fault of the log: the value is then unknown, and unknown means read more.
+What cannot be read here is no fault of the log: the value is then unknown, and unknown means read more. A store that
+fails is another matter: it fails for the segments, too.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from replay.window import SegmentSpan
-from storage.errors import FormatError
+from storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from storage.log.indexes import AbortedTxn, last_time_index_timestamp, read_transaction_index
 from storage.log.producer_snapshot import NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
+from storage.source import PLAIN, each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from storage.log.log_dir import PartitionDir, Segment
+    from storage.log.log_dir import PartitionDir, Segment, SnapshotFile
+    from storage.source import Sources
+
+_UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +113,14 @@ def _between(offsets: Sequence[int], above: int, up_to: int) -> Sequence[int]:
     return offsets[bisect_right(offsets, above) : bisect_right(offsets, up_to)]
 
 
-def segment_spans(partition: PartitionDir) -> tuple[SegmentSpan, ...]:
-    """Return the segments of ``partition`` with their largest timestamps."""
+def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> tuple[SegmentSpan, ...]:
+    """Return the segments of ``partition`` with their largest timestamps.
+
+    Raises:
+        StoreError: the store they lie in failed.
+
+    """
+    largest = each(partial(_largest_timestamp_ms, sources), partition.segments, remote=partition.is_remote)
     return tuple(
         SegmentSpan(
             locator=segment.path,
@@ -116,57 +128,73 @@ def segment_spans(partition: PartitionDir) -> tuple[SegmentSpan, ...]:
             next_base_offset=segment.next_base_offset,
             size_bytes=segment.size_bytes,
             mtime_ms=segment.mtime_ns // 1_000_000,
-            largest_timestamp_ms=_largest_timestamp_ms(segment),
+            largest_timestamp_ms=largest_ms,
         )
-        for segment in partition.segments
+        for segment, largest_ms in zip(partition.segments, largest, strict=True)
     )
 
 
-def _largest_timestamp_ms(segment: Segment) -> int | None:
+def _largest_timestamp_ms(sources: Sources, segment: Segment) -> int | None:
     """Return the last time index entry; the file's time where the index is empty, as ``LogSegment`` does."""
     if segment.is_active or segment.timeindex_bytes is None:
         return None
     if segment.timeindex_bytes == 0:
         return segment.mtime_ns // 1_000_000
     try:
-        timestamp = last_time_index_timestamp(segment.sibling_path("timeindex"))
-    except (FormatError, OSError):
+        read = partial(sources.read_range, segment.sibling("timeindex"))
+        timestamp = last_time_index_timestamp(read, segment.timeindex_bytes)
+    except _UNREADABLE:
         return None
     return timestamp if timestamp is not None and timestamp >= 0 else segment.mtime_ns // 1_000_000
 
 
-def load_evidence(partition: PartitionDir) -> Evidence:
-    """Read the transaction indexes and the snapshots of ``partition``."""
-    aborted = [txn for segment in partition.segments for txn in _aborted(segment)]
+def load_evidence(partition: PartitionDir, sources: Sources = PLAIN) -> Evidence:
+    """Read the transaction indexes and the snapshots of ``partition``.
+
+    Raises:
+        StoreError: the store they lie in failed.
+
+    """
+    is_remote = partition.is_remote
+    aborted = each(partial(_aborted, sources), partition.segments, remote=is_remote)
     seen_open: dict[ProducerEntry, int] = {}
     newest: dict[bool, int] = {}
-    for snapshot in partition.snapshots:
-        entries = _entries(snapshot.path)
-        if entries is not None:
-            newest[bool(len(entries))] = snapshot.offset
-            seen_open |= dict.fromkeys(_open_entries(entries), snapshot.offset)
+    shown = each(partial(_shown, sources), partition.snapshots, remote=is_remote)
+    for snapshot, found in zip(partition.snapshots, shown, strict=True):
+        if found is not None:
+            newest[found.has_entries] = snapshot.offset
+            seen_open |= dict.fromkeys(found.open, snapshot.offset)
     return Evidence(
-        aborted=tuple(aborted),
+        aborted=tuple(txn for of_segment in aborted for txn in of_segment),
         open=tuple(OpenTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items()),
         newest_snapshot=newest.get(True),
         newest_empty=newest.get(False),
     )
 
 
-def _aborted(segment: Segment) -> list[AbortedTxn]:
+def _aborted(sources: Sources, segment: Segment) -> list[AbortedTxn]:
     if not segment.txnindex_bytes:
         return []
     try:
-        return read_transaction_index(_read(segment.sibling_path("txnindex")))
-    except (FormatError, OSError):
+        return read_transaction_index(sources.read(segment.sibling("txnindex")))
+    except _UNREADABLE:
         return []
 
 
-def _entries(path: str) -> npt.NDArray[np.void] | None:
+class _Shown(NamedTuple):
+    """What one snapshot shows."""
+
+    has_entries: bool
+    open: list[ProducerEntry]
+    """Those with an open transaction."""
+
+
+def _shown(sources: Sources, snapshot: SnapshotFile) -> _Shown | None:
     try:
-        return read_snapshot_array(_read(path))
-    except (FormatError, OSError):
+        entries = read_snapshot_array(sources.read(snapshot.path))
+    except _UNREADABLE:
         return None
+    return _Shown(bool(len(entries)), _open_entries(entries))
 
 
 def _open_entries(entries: npt.NDArray[np.void]) -> list[ProducerEntry]:
@@ -175,8 +203,3 @@ def _open_entries(entries: npt.NDArray[np.void]) -> list[ProducerEntry]:
     concerned = entries[np.isin(ids, ids[is_open])] if is_open.any() else entries[:0]
     by_id = {entry.producer_id: entry for entry in map(ProducerEntry._make, concerned.tolist())}
     return [entry for entry in by_id.values() if entry.has_open_transaction]
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a great many files, and Path takes as long as reading
-        return file.readall()

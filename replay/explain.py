@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from replay.header_scan import ScanFacts, SegmentRange, scan
-from storage.source import open_reader
+from replay.header_scan import ScanFacts, SegmentRange
+from replay.producer_events import scan
+from storage.source import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from replay.window import SegmentSpan
+    from storage.source import Sources
 
 
 class Role(StrEnum):
@@ -75,21 +77,23 @@ class Explanation:
             self.roles.setdefault(Role.TRANSACTION_START, batch)
 
 
-def explain(segments: Iterable[SegmentSpan], offset: int, producer_id: int | None = None) -> list[Explanation]:
+def explain(
+    segments: Iterable[SegmentSpan], offset: int, producer_id: int | None = None, *, sources: Sources = PLAIN
+) -> list[Explanation]:
     """Return what made the entries that stand at ``offset``, by producer id; of one producer only, if it is named.
 
     Reads every segment below ``offset`` among ``segments``, in order.
 
     Raises:
         FormatError: damage below ``offset``.
-        LogDirError: a segment cannot be read.
+        LogDirError, StoreError: a segment cannot be read.
 
     """
     found: dict[int, Explanation] = {}
     for segment in segments:
         if segment.base_offset >= offset:
             break
-        for event in _events(segment):
+        for event in _events(segment, sources):
             pid = int(event["producer_id"])
             if event["offset"] >= offset:
                 break
@@ -98,11 +102,11 @@ def explain(segments: Iterable[SegmentSpan], offset: int, producer_id: int | Non
     return [found[pid] for pid in sorted(found)]
 
 
-def _events(segment: SegmentSpan) -> Iterator[np.void]:
+def _events(segment: SegmentSpan, sources: Sources) -> Iterator[np.void]:
     whole = SegmentRange(
         locator=segment.locator, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
     )
-    with open_reader(segment.locator) as reader:
+    with sources.open(segment.locator) as reader:
         for events in scan(reader, whole, ScanFacts()):
             yield from events
 

@@ -1,8 +1,7 @@
-"""Columnar scan of a segment: batch headers in, one array row per event of a producer out.
+"""Columnar scan of a segment: its batch headers as arrays, checked, and the facts that concern it as a whole.
 
 A segment is read in blocks into which batches rarely fit evenly; the hop from header to header is the only sequential
-step, everything after it is done on whole arrays. What comes out per chunk is what ``producer_state`` calls events
-(``EVENT_DTYPE``), with the facts that concern the segment as a whole beside them (``ScanFacts``).
+step, everything after it is done on whole arrays. What headers mean to producers is ``producer_events``.
 
 Damage is never skipped. A batch that runs past the end of the *active* segment ends it quietly, as Kafka's own reader
 does, and so do the zeros of a preallocated tail; in a closed segment both are damage, because nothing may follow the
@@ -22,7 +21,6 @@ import numpy.typing as npt
 
 from replay.crc_check import check_crcs
 from storage.errors import FormatError, in_file
-from storage.log.control_record import ABORT, COMMIT, read_control_record
 from storage.log.message_set import HEADER as LEGACY_HEADER
 from storage.log.message_set import LENGTH, MAGIC_V1, MIN_SIZES, LegacyMessage, read_legacy_message
 from storage.log.message_set import TIMESTAMP as LEGACY_TIMESTAMP
@@ -30,14 +28,11 @@ from storage.log.record_batch import (
     CONTROL,
     DELETE_HORIZON,
     HEADER,
-    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_POSITION,
     MAGIC_V2,
     MAX_SEQUENCE,
     MIN_BATCH_LENGTH,
-    TRANSACTIONAL,
-    read_header,
 )
 
 if TYPE_CHECKING:
@@ -67,25 +62,6 @@ HEADER_DTYPE: Final = np.dtype(
     ]
 )
 """``record_batch.HEADER`` as columns."""
-
-EVENT_DTYPE: Final = np.dtype(
-    [
-        ("producer_id", "i8"),
-        ("offset", "i8"),
-        ("last_offset", "i8"),
-        ("timestamp", "i8"),
-        ("producer_epoch", "i2"),
-        ("base_sequence", "i4"),
-        ("last_sequence", "i4"),
-        ("coordinator_epoch", "i4"),
-        ("clock_ms", "i8"),
-        ("is_marker", "?"),
-        ("is_transactional", "?"),
-    ]
-)
-"""One data batch or marker of a producer. ``coordinator_epoch`` is meaningful for markers alone. ``clock_ms`` is the
-newest server clock (marker timestamp, LogAppendTime) among the batches after the event before this one, up to and
-including this one; -1 if they have none."""
 
 BLOCK_BYTES: Final = 1 << 20
 _LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
@@ -139,18 +115,6 @@ class SegmentRange:
         return self.next_base_offset is None
 
 
-def scan(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Array]:
-    """Yield the events of ``segment`` in offset order, block by block; ``facts`` is complete when the scan ends.
-
-    Raises:
-        FormatError: damage, with file and position; what came before it has been yielded.
-
-    """
-    with in_file(segment.locator):
-        for block in _checked(reader, segment, facts):
-            yield _events(reader, block, facts)
-
-
 def read_headers(
     reader: RangeReader, segment: SegmentRange, facts: ScanFacts
 ) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
@@ -191,41 +155,56 @@ class Block(NamedTuple):
 
 
 def _checked(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Block]:
+    begin(segment, facts)
+    while (block := next_block(reader, segment, facts)) is not None:
+        yield block
+    finish(segment, facts)
+
+
+def begin(segment: SegmentRange, facts: ScanFacts) -> None:
+    """Set ``facts`` to the start of ``segment``."""
     facts.end_offset = segment.base_offset
     facts.end_position = segment.start
-    for block, at, starts in _blocks(reader, segment, facts):
-        if segment.verify_crc:
-            facts.bytes_read += check_crcs(reader, block, at, starts)
-        headers, positions, messages = _headers(block, at, starts, segment, facts)
-        _note_facts(headers, facts)
-        yield Block(block, at, headers, positions, messages)
+
+
+def finish(segment: SegmentRange, facts: ScanFacts) -> None:
+    """Note what the end of ``segment`` tells, now that all of it has been seen."""
     if segment.end is None and segment.next_base_offset is not None:
         facts.compacted = facts.compacted or facts.end_offset < segment.next_base_offset
 
 
-def _blocks(
-    reader: RangeReader, segment: SegmentRange, facts: ScanFacts
-) -> Iterator[tuple[memoryview, int, list[int]]]:
-    """Yield (block, its file position, where batches start in it), hopping over what need not be read."""
+def next_block(
+    reader: RangeReader, segment: SegmentRange, facts: ScanFacts, *, most: int | None = None
+) -> Block | None:
+    """Return the block from where ``facts`` end, of at most so many batches; None at the end.
+
+    Raises:
+        FormatError: damage, with position.
+
+    """
     end = reader.size_bytes if segment.end is None else segment.end
-    at = segment.start
-    while at < end:
-        block = memoryview(reader.read(at, min(BLOCK_BYTES, end - at)))
-        facts.bytes_read += len(block)
-        starts, following = hop(block, room=end - at, at=at)
-        if not starts:
-            break
-        yield block, at, starts
-        at += following
-        facts.end_position = at
-    if at < end:
+    at = facts.end_position
+    if at >= end:
+        return None
+    data = memoryview(reader.read(at, min(BLOCK_BYTES, end - at)))
+    facts.bytes_read += len(data)
+    starts, following = hop(data, room=end - at, at=at, most=most)
+    if not starts:
         _check_tail(reader, segment, at, end)
+        return None
+    if segment.verify_crc:
+        facts.bytes_read += check_crcs(reader, data, at, starts)
+    headers, positions, messages = _headers(data, at, starts, segment, facts)
+    _note_facts(headers, facts)
+    facts.end_position = at + following
+    return Block(data, at, headers, positions, messages)
 
 
-def hop(block: memoryview, *, room: int, at: int) -> tuple[list[int], int]:
+def hop(block: memoryview, *, room: int, at: int, most: int | None = None) -> tuple[list[int], int]:
     """Return where batches start in ``block``, and where the one after them does, perhaps beyond the block.
 
-    A batch counts if its header is in the block and its end within ``room`` bytes from the block's start.
+    At most ``most`` are returned, and none that stands above a damaged one. A batch counts if its header is in the
+    block and its end within ``room`` bytes from the block's start.
 
     Raises:
         FormatError: a length that no batch can have, or an unknown magic; ``at`` is the block's file position.
@@ -234,12 +213,16 @@ def hop(block: memoryview, *, room: int, at: int) -> tuple[list[int], int]:
     starts: list[int] = []
     position, end = 0, len(block)
     length_and_magic = _LENGTH_AND_MAGIC.unpack_from
-    while end - position > _SIZE_UP_TO_MAGIC:
+    while end - position > _SIZE_UP_TO_MAGIC and (most is None or len(starts) < most):
         length, magic = length_and_magic(block, position + _LENGTH_POSITION)
         if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH:
             if length == 0 and not any(block[position : position + _SIZE_UP_TO_MAGIC]):
                 break  # the zeros of a preallocated file
-            _check_start(magic, length, at + position)
+            damage = _damage(magic, length, at + position)
+            if damage is not None and starts:
+                break  # it is told once all before it has been taken
+            if damage is not None:
+                raise damage
         following = position + LOG_OVERHEAD + length
         if following > end and (following > room or end - position < HEADER.size):
             break
@@ -248,12 +231,13 @@ def hop(block: memoryview, *, room: int, at: int) -> tuple[list[int], int]:
     return starts, position
 
 
-def _check_start(magic: int, length: int, position: int) -> None:
+def _damage(magic: int, length: int, position: int) -> FormatError | None:
     if not 0 <= magic <= MAGIC_V2:
-        raise FormatError("record batch magic", position=position + MAGIC_POSITION, expected="0, 1 or 2", found=magic)
+        return FormatError("record batch magic", position=position + MAGIC_POSITION, expected="0, 1 or 2", found=magic)
     least = MIN_BATCH_LENGTH if magic == MAGIC_V2 else _MIN_LEGACY_SIZE
     if length < least:
-        raise FormatError("record batch length", position=position + 8, expected=f"at least {least}", found=length)
+        return FormatError("record batch length", position=position + 8, expected=f"at least {least}", found=length)
+    return None
 
 
 def _check_tail(reader: RangeReader, segment: SegmentRange, at: int, end: int) -> None:
@@ -269,50 +253,11 @@ def _check_tail(reader: RangeReader, segment: SegmentRange, at: int, end: int) -
         )
 
 
-def _events(reader: RangeReader, block: Block, facts: ScanFacts) -> Array:
-    headers = block.headers
-    is_control = (headers["attributes"] & CONTROL) != 0
-    events = _data_events(headers)
-    events["clock_ms"] = np.where((headers["attributes"] & LOG_APPEND_TIME) != 0, headers["max_timestamp"], -1)
-    keep = (headers["producer_id"] >= 0) & ~is_control
-    # Those without a producer say nothing here, but their checksum does: a flipped bit may have hidden the producer.
-    for i in np.flatnonzero(is_control):
-        marker = _marker(whole_batch(reader, block, int(i)), block.at + int(block.positions[i]))
-        if marker is not None:
-            events["coordinator_epoch"][i], events["timestamp"][i] = marker
-            events["clock_ms"][i] = marker[1]
-            keep[i] = True
-    events["is_marker"] = is_control
-    return _with_clocks(events, keep, facts)
-
-
 def whole_batch(reader: RangeReader, block: Block, index: int) -> Buffer:
     """Return the batch of the header at ``index``; the last one of a block may have to be read once more."""
     start, size = int(block.positions[index]), LOG_OVERHEAD + int(block.headers["batch_length"][index])
     batch = block.data[start : start + size]
     return batch if len(batch) == size else reader.read(block.at + start, size)
-
-
-def _with_clocks(events: Array, keep: npt.NDArray[np.bool_], facts: ScanFacts) -> Array:
-    """Return the events to ``keep``, each with the newest clock since the one before it, even of an earlier block."""
-    clocks = np.append(events["clock_ms"], -1)
-    clocks[0] = max(clocks[0], facts.clock_since_event_ms)
-    _note_clocks(events["clock_ms"], facts)
-    kept: Array = events[keep]
-    ends = np.flatnonzero(keep) + 1
-    newest = np.maximum.reduceat(clocks, np.concatenate(([0], ends)))
-    kept["clock_ms"] = newest[:-1]
-    facts.clock_since_event_ms = int(newest[-1])
-    return kept
-
-
-def _note_clocks(clock_ms: npt.NDArray[np.int64], facts: ScanFacts) -> None:
-    readings = clock_ms[clock_ms >= 0]
-    if len(readings):
-        facts.server_clock_ms = max(facts.server_clock_ms, int(readings.max()))
-        oldest = int(readings.min())
-        known = facts.oldest_server_clock_ms
-        facts.oldest_server_clock_ms = oldest if known is None else min(known, oldest)
 
 
 def _headers(
@@ -410,37 +355,9 @@ def _note_leader_epochs(headers: Array, facts: ScanFacts) -> None:
         facts.leader_epochs.append((int(epochs[i]), int(headers["base_offset"][i])))
 
 
-def _data_events(headers: Array) -> Array:
-    events = np.zeros(len(headers), dtype=EVENT_DTYPE)
-    events["producer_id"] = headers["producer_id"]
-    events["offset"] = headers["base_offset"]
-    events["last_offset"] = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
-    events["timestamp"] = headers["max_timestamp"]
-    events["producer_epoch"] = headers["producer_epoch"]
-    events["base_sequence"] = headers["base_sequence"]
-    events["last_sequence"] = last_sequences(headers)
-    events["coordinator_epoch"] = -1
-    events["is_transactional"] = (headers["attributes"] & TRANSACTIONAL) != 0
-    return events
-
-
 def last_sequences(headers: Array) -> npt.NDArray[np.int64]:
     """Return ``RecordBatchHeader.last_sequence`` of each header."""
     base_sequence = headers["base_sequence"].astype(np.int64)
     last_sequence = base_sequence + headers["last_offset_delta"]
     last_sequence = np.where(last_sequence > MAX_SEQUENCE, last_sequence - MAX_SEQUENCE - 1, last_sequence)
     return np.where(base_sequence == -1, -1, last_sequence)
-
-
-def _marker(batch: Buffer, at: int) -> tuple[int, int] | None:
-    """Return (coordinator epoch, timestamp) of the marker ``batch``; None for what the cleaner or a quorum leaves."""
-    header = read_header(batch, at=at)
-    record = read_control_record(batch, header, at=at)
-    if record is None or not header.has_producer:
-        return None
-    if record.type not in (ABORT, COMMIT):
-        raise FormatError(
-            "control record type of a producer", position=at, expected="0 (abort) or 1 (commit)",
-            found=record.type,
-        )  # fmt: skip
-    return record.coordinator_epoch, record.timestamp

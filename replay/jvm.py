@@ -80,7 +80,7 @@ def find_java(environment: Mapping[str, str], *, scratch: Path) -> JavaRuntime:
     java = home / "bin" / "java"
     version, modules = _probe(java, origin, environment)
     if VECTOR_MODULE not in modules:
-        home = _install_shim(java, [*_cache_directories(environment), scratch])
+        home = _install_shim(java, [*cache_directories(environment), scratch])
     return JavaRuntime(home=home, version=version, origin=origin)
 
 
@@ -124,7 +124,7 @@ def _run(java: Path, argument: str, origin: str, environment: Mapping[str, str])
         raise ConfigurationError(f"{origin} did not answer within {_PROBE_TIMEOUT_S} s", hint=_HINT) from error
 
 
-def _cache_directories(environment: Mapping[str, str]) -> Iterator[Path]:
+def cache_directories(environment: Mapping[str, str]) -> Iterator[Path]:
     """Give Resnap's cache directory, if the environment tells one.
 
     Source: the XDG base directory specification, which has relative paths ignored.

@@ -35,35 +35,36 @@ NONE: Final = -1
 """No offset, no epoch, no timestamp: as Kafka writes it."""
 SUMMARY_DTYPE: Final = np.dtype(
     [
+        # what every batch changes: one cache line
         ("producer_id", "i8"),
-        # the first event of the run
-        ("first_offset", "i8"),
-        ("first_timestamp", "i8"),
-        ("first_sequence", "i4"),
-        ("first_epoch", "i2"),
-        ("first_is_marker", "?"),
-        ("first_is_transactional", "?"),
-        ("first_clock_ms", "i8"),
-        ("first_marker_offset", "i8"),
-        ("first_data_offset", "i8"),
-        # what an entry is made of
+        ("last_offset", "i8"),
+        ("timestamp", "i8"),
+        ("clock_since_ms", "i8"),
+        ("txn_first_offset", "i8"),
+        ("last_sequence", "i4"),
+        ("offset_delta", "i4"),
+        ("coordinator_epoch", "i4"),
         ("epoch", "i2"),
         ("one_epoch", "?"),
         ("has_data", "?"),
-        ("last_sequence", "i4"),
-        ("last_offset", "i8"),
-        ("offset_delta", "i4"),
-        ("timestamp", "i8"),
         ("coordinator_known", "?"),
-        ("coordinator_epoch", "i4"),
         ("last_is_marker", "?"),
-        ("clock_since_ms", "i8"),
-        # the transaction
         ("closed", "?"),
-        ("txn_first_offset", "i8"),
+        # the first event of the run
+        ("first_is_marker", "?"),
+        ("first_is_transactional", "?"),
+        ("first_offset", "i8"),
+        ("first_timestamp", "i8"),
+        ("first_clock_ms", "i8"),
+        ("first_marker_offset", "i8"),
+        ("first_data_offset", "i8"),
+        ("first_sequence", "i4"),
+        ("first_epoch", "i2"),
+        # what Kafka refuses
         ("illegal_if_open", "i8"),
         ("illegal_offset", "i8"),
-    ]
+    ],
+    align=True,
 )
 """One row per producer. ``first_clock_ms``: newest server clock up to the first event; ``clock_since_ms``: newest one
 after the last event; -1 for none. ``closed``: a marker was seen. ``has_data``: since the epoch last changed.

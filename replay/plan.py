@@ -23,6 +23,7 @@ from replay.window import earliest_roll_ms, window_start
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from replay.anchor import Anchor
     from replay.window import ReplayRules, SegmentSpan
     from storage.log.names import TopicPartition
 
@@ -69,6 +70,14 @@ class Run:
     """Producers with a transaction that began below the run and was aborted in it."""
     last_chance: bool = False
     """Nothing more can be read: what is unexplained now is left out instead of read further for."""
+    anchor: Anchor | None = None
+    """The state to begin with, of everything below ``start`` that matters."""
+    unanchored: Run | None = None
+    """With an anchor: the run to make without it, should it leave a doubt."""
+
+    def read_from(self, plan: PartitionPlan) -> int:
+        """Return the offset from which on everything has been read, be it by the run that the anchor is of."""
+        return plan.segments[self.start].base_offset if self.anchor is None else self.anchor.read_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +93,8 @@ class PartitionPlan:
     """Boundaries for which nothing need be read."""
     evidence: Evidence
     high_watermark: int | None
+    keep_in: str | None = None
+    """Directory for the states that later replays may begin with; None to keep none."""
 
     @property
     def bytes_in_segments(self) -> int:
@@ -304,9 +315,12 @@ def _place(runs: Sequence[Run], boundaries: Sequence[Boundary]) -> tuple[tuple[R
 def reach_back(plan: PartitionPlan, first_seen_ms: int) -> PartitionPlan:
     """Return ``plan`` with a window that also covers the past of a producer first seen at ``first_seen_ms``.
 
-    The window must not be the last chance already: it becomes that where no more may be read.
+    A window that began at an anchor first does without it. The window must not be the last chance already: it becomes
+    that where no more may be read.
     """
     *others, window = plan.runs
+    if window.unanchored is not None:
+        return replace(plan, runs=(*others, window.unanchored))
     if window.last_chance:
         raise AssertionError("a run that was the last chance has nothing left unexplained")
     full = [boundary for boundary in plan.boundaries if boundary.coverage is Coverage.WINDOW]

@@ -1,17 +1,30 @@
-"""Progress of a Spark job: what its tasks have added up so far, told at intervals while the driver waits."""
+"""Progress of a replay on Spark: what its tasks have added up so far and how many run, told while the driver waits.
+
+Segments and bytes come from an accumulator, to which each task adds when it ends; the number of running tasks comes
+from Spark's own status, asked for by job group. The same group lets the jobs be cancelled when nobody waits for them
+any more.
+"""
 
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark import Accumulator
+    from pyspark import Accumulator, SparkContext
+
+    from replay.watching import Phase, Watcher
 
 INTERVAL_S: Final = 0.5
+_CANCEL_TIMEOUT_S: Final = 10
+_GROUP: Final = "spark.jobGroup.id"
 _SEGMENT: Final = 1 << 48
 """One accumulator carries both counts: segments above this bit, bytes below it."""
 
@@ -21,31 +34,90 @@ def progress_of(size_bytes: int, *, ends_segment: bool) -> int:
     return size_bytes + (_SEGMENT if ends_segment else 0)
 
 
-@contextmanager
-def report_progress(done: Accumulator[int], progress: Callable[[int, int], None] | None) -> Iterator[None]:
-    """Call ``progress`` with the (segments, bytes) that were added to ``done`` since the last call.
+@dataclass(slots=True, kw_only=True)
+class JobWatch:
+    """Tells of the jobs of one group while they run.
 
-    Tasks report when they end, so a task that Spark repeats may be counted twice: good enough to look at.
+    Attributes:
+        phase: what they are doing; set by who gives Spark the jobs.
+
     """
-    if progress is None:
-        yield
-        return
-    ended = threading.Event()
-    reporter = threading.Thread(target=_report, args=(done, progress, ended), name="resnap-progress", daemon=True)
+
+    context: SparkContext
+    group: str
+    done: Accumulator[int]
+    progress: Callable[[int, int], None] | None
+    watcher: Watcher | None
+    phase: Phase = "scanning"
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def report(self) -> None:
+        """Tell at intervals, and once more at the end; for a thread of its own."""
+        told = 0
+        while not self.ended.wait(INTERVAL_S):
+            told = self._advance(told)
+            if self.watcher is not None:
+                # A JVM that has died is told by whoever waits for it.
+                with suppress(Py4JError, OSError):
+                    self.watcher.at_work(self.phase, running_tasks(self.context, self.group))
+        self._advance(told)
+
+    def _advance(self, told: int) -> int:
+        now: int = self.done.value
+        if now > told and self.progress is not None:
+            self.progress(now // _SEGMENT - told // _SEGMENT, now % _SEGMENT - told % _SEGMENT)
+        return now
+
+
+@contextmanager
+def watched_jobs(
+    context: SparkContext,
+    done: Accumulator[int],
+    progress: Callable[[int, int], None] | None,
+    watcher: Watcher | None,
+) -> Iterator[JobWatch]:
+    """Call ``progress`` with the (segments, bytes) newly added to ``done``, and ``watcher``, while jobs run.
+
+    Jobs that the calling thread starts meanwhile belong to one group, the caller's own if it has set one. They are
+    cancelled where the context ends by an error or an interrupt. A task that Spark repeats may be counted twice: good
+    enough to look at.
+    """
+    group, is_ours = context.getLocalProperty(_GROUP), False
+    if group is None:
+        group, is_ours = f"resnap-{uuid4()}", True
+        context.setJobGroup(group, "replay of batch headers", interruptOnCancel=True)
+    watch = JobWatch(context=context, group=group, done=done, progress=progress, watcher=watcher)
+    reporter = threading.Thread(target=watch.report, name="resnap-progress", daemon=True)
     reporter.start()
     try:
-        yield
+        yield watch
+    except BaseException:
+        _cancel(context, group)
+        raise
     finally:
-        ended.set()
+        watch.ended.set()
         reporter.join()
+        if is_ours:
+            with suppress(Py4JError, OSError):
+                context.setLocalProperty(_GROUP, None)
 
 
-def _report(done: Accumulator[int], progress: Callable[[int, int], None], ended: threading.Event) -> None:
-    told = 0
-    while not ended.wait(INTERVAL_S) or told < done.value:
-        now = done.value
-        if now > told:
-            progress(now // _SEGMENT - told // _SEGMENT, now % _SEGMENT - told % _SEGMENT)
-            told = now
-        if ended.is_set():
-            break
+def running_tasks(context: SparkContext, group: str) -> int:
+    """Return how many tasks of the group's jobs run now."""
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = {stage for job in jobs if job is not None and job.status == "RUNNING" for stage in job.stageIds}
+    infos = [tracker.getStageInfo(stage) for stage in stages]
+    return sum(info.numActiveTasks for info in infos if info is not None)
+
+
+def _cancel(context: SparkContext, group: str) -> None:
+    """Cancel the group's jobs, from another thread: an interrupt leaves this one's connection in mid-sentence."""
+
+    def cancel() -> None:
+        with suppress(Py4JError, OSError):
+            context.cancelJobGroup(group)
+
+    canceller = threading.Thread(target=cancel, name="resnap-cancel", daemon=True)
+    canceller.start()
+    canceller.join(_CANCEL_TIMEOUT_S)

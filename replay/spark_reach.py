@@ -1,76 +1,102 @@
 """Whether a cluster's executors can reach what a replay reads and where it writes: asked before it starts, not after.
 
-Files of this machine are of no use to executors on other machines unless all of them mount the same directory. So the
-executors are asked to look: for the first segment of each partition, and for a mark that the driver leaves in the
-destination.
+Files of this machine are of no use to executors on other machines unless all of them mount the same directory, and a
+store may know the driver and not them: credentials that come from the environment, a profile or a role are each
+machine's own. So the executors are asked: for a byte of the first segment of each partition, and for a mark that the
+driver leaves in the directory of the destination, or to write into its store.
 """
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-from storage.errors import LogDirError, UsageError
+from storage.errors import LogDirError, ResnapError, UsageError
+from storage.remote.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from pyspark import SparkContext
 
     from replay.plan import PartitionPlan
+    from storage.source import Sources
 
 _TASKS_PER_SLOT: Final = 4
 """More tasks than slots, so that every executor is likely to get one."""
+_MOUNT: Final = "all executors must mount the directory at the same place; without --spark-master it is replayed here"
+_REACH: Final = (
+    "endpoint and credentials must be known to the executors, too: a role, AWS_* in their environment, or a profile"
+    " on their machines; without --spark-master it is replayed here"
+)
 
 
-def check_reach(context: SparkContext, plans: Sequence[PartitionPlan], sink_url: str) -> None:
+def check_reach(context: SparkContext, plans: Sequence[PartitionPlan], sink_url: str, sources: Sources) -> None:
     """Have the executors look for the sources and the destination.
 
     Raises:
-        UsageError: one of them does not see a file.
+        UsageError: one of them does not see a file or an object, or cannot write where the snapshots go.
         LogDirError: the destination cannot be written from here.
 
     """
     needed = [plan.segments[run.start].locator for plan in plans for run in plan.runs[:1]]
-    with _mark(sink_url) as marks:
-        missing = _unseen(context, [*needed, *marks])
-    if missing:
-        where = "the destination" if missing[0] in marks else missing[0]
+    directory = local_path(sink_url)
+    if directory is not None:
+        with _mark(directory) as mark:
+            told = _ask(context, _Question((*needed, mark), None, sources))
+            where = {mark: f"the destination {directory}"}
+    else:
+        into = sink_url if is_store_url(sink_url) else None
+        told = _ask(context, _Question(tuple(needed), into, sources))
+        where = {sink_url: f"the destination {sink_url}"}
+    for locator, said in told.items():
         raise UsageError(
-            f"executors of {context.master} cannot see {where}",
-            hint="all executors must mount the directory at the same place; without --spark-master it is replayed here",
+            f"executors of {context.master} cannot reach {where.get(locator, locator)}: {said}",
+            hint=_REACH if is_store_url(locator) and local_path(locator) is None else _MOUNT,
         )
 
 
+class _Question(NamedTuple):
+    """What an executor is asked: to read a byte of each locator, and to write into a store."""
+
+    locators: tuple[str, ...]
+    into: str | None
+    sources: Sources
+
+    def answers(self) -> Iterator[tuple[str, str]]:
+        """Yield what is out of reach, and why."""
+        for locator in dict.fromkeys(self.locators):
+            try:
+                self.sources.read_range(locator, 0, 1)
+            except ResnapError as error:
+                yield locator, str(error)
+        if self.into is not None:
+            try:
+                store, key = self.sources.store(self.into), f".resnap-reach/{uuid4().hex}"
+                store.put(key, b"")
+                store.delete(key)
+            except ResnapError as error:
+                yield self.into, str(error)
+
+
 @contextmanager
-def _mark(sink_url: str) -> Iterator[list[str]]:
-    """Leave an empty file in the destination while the context lasts, if it is a directory."""
-    parts = urlsplit(sink_url)
-    if parts.scheme != "file":
-        yield []
-        return
-    mark = Path(unquote(parts.path)) / f".resnap-{uuid4().hex}~"
+def _mark(directory: Path) -> Iterator[str]:
+    """Leave an empty file in ``directory`` while the context lasts."""
+    mark = directory / f".resnap-{uuid4().hex}~"
     try:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     except OSError as error:
         raise LogDirError(f"{mark.parent}: cannot be written: {error.strerror}", hint="choose another place") from error
     try:
-        yield [str(mark)]
+        yield str(mark)
     finally:
         mark.unlink(missing_ok=True)
 
 
-def _unseen(context: SparkContext, paths: Sequence[str]) -> list[str]:
-    wanted = list(paths)
-
-    def look(_: Iterator[int]) -> Iterator[str]:
-        yield from (path for path in wanted if not os.access(path, os.R_OK))
-
+def _ask(context: SparkContext, question: _Question) -> dict[str, str]:
     tasks = context.defaultParallelism * _TASKS_PER_SLOT
-    seen_missing: set[str] = set(context.parallelize(range(tasks), tasks).mapPartitions(look).collect())
-    return [path for path in wanted if path in seen_missing]
+    asked = context.parallelize(range(tasks), tasks).mapPartitions(lambda _: question.answers())
+    return dict(asked.collect())

@@ -18,11 +18,17 @@ from typing import TYPE_CHECKING, Final
 from storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LOOPBACK: Final = "127.0.0.1"
 PROJECT_ROOT: Final = Path(__file__).absolute().parent.parent
 """The directory that our packages are in: a checkout, or the site directory of an installation."""
+DAEMON: Final = "replay.spark_daemon"
+WITHOUT_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""Variables under which numpy starts no thread when it is imported, so that the daemon may fork."""
+
+TASK_ATTEMPTS: Final = 4
+"""As on a cluster (``spark.task.maxFailures``)."""
 
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<threads>\*|[1-9]\d*)(?:,\s*\d+)?])?")
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
@@ -97,16 +103,18 @@ def processors(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     return available if quota == "max" else max(1, min(available, -(-int(quota) // int(period))))
 
 
-def spark_properties(settings: SparkSettings, scratch: Path) -> dict[str, str]:
-    """Return the Spark properties of a session that keeps its files in ``scratch``."""
+def spark_properties(settings: SparkSettings, scratch: Path, java_options: Sequence[str] = ()) -> dict[str, str]:
+    """Return the Spark properties of a context with its files in ``scratch``; its JVM gets ``java_options``, too."""
     properties = {
         "spark.master": settings.master,
         "spark.app.name": settings.app_name,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.defaultJavaOptions": _java_options(settings, scratch),
+        "spark.driver.defaultJavaOptions": " ".join([_java_options(settings, scratch), *map(_quoted, java_options)]),
         "spark.log.level": settings.log_level,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Else the start of a task that comes soon after another event is not counted until the next.
+        "spark.ui.liveUpdate.period": "0",
         "spark.sql.adaptive.enabled": "true",
         "spark.python.worker.reuse": "true",
         "spark.python.unix.domain.socket.enabled": _flag(_fits_sockets(scratch)),
@@ -118,14 +126,21 @@ def spark_properties(settings: SparkSettings, scratch: Path) -> dict[str, str]:
     return properties | dict(settings.conf)
 
 
+def _with_attempts(master: str, threads: int) -> str:
+    """Return a local master that repeats a task whose Python worker was killed; by itself it would give up at once."""
+    return master.replace("*", str(threads)) if "," in master else f"local[{threads},{TASK_ATTEMPTS}]"
+
+
 def _local_properties(master: str, threads: int) -> dict[str, str]:
     properties = {
-        "spark.master": master.replace("*", str(threads)),
+        "spark.master": _with_attempts(master, threads),
         "spark.sql.shuffle.partitions": str(threads),
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         # A worker is started with -m, which would look for packages in the working directory first.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
+        "spark.python.daemon.module": DAEMON,
+        **{f"spark.executorEnv.{name}": value for name, value in WITHOUT_THREADS.items()},
     }
     if str(PROJECT_ROOT) not in {*site.getsitepackages(), site.getusersitepackages()}:
         # A source checkout. Site directories stay out of PYTHONPATH: there they would shadow the standard library.
@@ -149,7 +164,11 @@ def _java_options(settings: SparkSettings, scratch: Path) -> str:
     return " ".join(options)
 
 
-def _escaped(path: Path) -> str:
+def _quoted(option: str) -> str:
+    return f'"{_escaped(option)}"'
+
+
+def _escaped(path: Path | str) -> str:
     """Return ``path`` as it stands between double quotes in a Spark option string."""
     return str(path).replace("\\", "\\\\").replace('"', '\\"')
 

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from replay.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
 from replay.header_scan import SegmentRange
-from replay.spark_session import ship_packages
+from replay.spark_packages import ship_packages
 from replay.spark_worker import freeze_worker
 from storage.errors import ResnapError, UsageError
 from storage.log.log_dir import open_log_dir_or_partition
@@ -53,7 +53,7 @@ def register_kafka_log(session: SparkSession) -> None:
     On a cluster Resnap's packages are shipped to the executors; a local master's workers must be able to import them,
     as they can where Resnap is installed.
     """
-    ship_packages(session)
+    ship_packages(session.sparkContext)
     session.dataSource.register(KafkaLogSource)
 
 

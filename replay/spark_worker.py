@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import tempfile
+
+from pyspark import SparkFiles
 
 
 @functools.cache
@@ -15,3 +18,10 @@ def freeze_worker() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def begin_task() -> None:
+    """Make this worker ready; call it at the top of a task function."""
+    freeze_worker()
+    # The system's own directory may be small, or memory; Spark's is where a cluster has its disks.
+    tempfile.tempdir = SparkFiles.getRootDirectory()

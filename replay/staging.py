@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -23,8 +24,10 @@ from storage.log.producer_snapshot import ENTRY_DTYPE, SnapshotDigest, snapshot_
 from storage.remote.urls import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from replay.header_scan import Array
-    from replay.rebuild import SnapshotSink
+    from replay.results import PartSink
     from storage.log.names import TopicPartition
     from storage.remote.object_store import ObjectStore
     from storage.remote.s3_settings import S3Settings
@@ -39,7 +42,7 @@ def snapshot_key(topic_partition: TopicPartition, offset: int) -> str:
     return f"{topic_partition}/{segment_name(offset, 'snapshot')}"
 
 
-def open_sink(url: str, s3: S3Settings | None = None) -> SnapshotSink:
+def open_sink(url: str, s3: S3Settings | None = None) -> PartSink:
     """Return the sink at ``url``: ``file:///`` a directory, which need not exist yet, or any other store."""
     if url == DISCARD:
         return DiscardSink()
@@ -62,11 +65,17 @@ class DirectorySink:
             LogDirError: the directory cannot be written.
 
         """
+        chunks = (entries[start : start + _CHUNK] for start in range(0, len(entries), _CHUNK))
+        return self.write_parts(topic_partition, offset, chunks, len(entries))
+
+    def write_parts(
+        self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
+    ) -> SnapshotDigest:
+        """Do as ``write`` with entries that come in parts."""
         path = self._root / snapshot_key(topic_partition, offset)
-        chunks = [entries[start : start + _CHUNK] for start in range(0, len(entries), _CHUNK)]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return store_snapshot_arrays(path, chunks, len(entries), attempt=f".{uuid4().hex}")
+            return store_snapshot_arrays(path, parts, count, attempt=f".{uuid4().hex}")
         except OSError as error:
             hint = "free some space, or give the directory to the user who runs resnap; then run the same command again"
             raise LogDirError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
@@ -90,6 +99,21 @@ class StoreSink:
         )
         return digest
 
+    def write_parts(
+        self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
+    ) -> SnapshotDigest:
+        """Put a snapshot that comes in parts by way of a temporary file: its checksum stands before what it covers."""
+        with TemporaryDirectory(prefix="resnap-") as directory:
+            path = Path(directory) / "snapshot"
+            digest = store_snapshot_arrays(path, parts, count)
+            self._store.put_stream(
+                snapshot_key(topic_partition, offset),
+                lambda: path.open("rb"),
+                size_bytes=digest.size_bytes,
+                crc32c=digest.crc32c,
+            )
+        return digest
+
 
 class DiscardSink:
     """Snapshots that nobody keeps."""
@@ -97,6 +121,17 @@ class DiscardSink:
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:  # noqa: ARG002
         """Return what the snapshot would have been."""
         return digest_of(snapshot_array_bytes(entries))
+
+    def write_parts(
+        self,
+        topic_partition: TopicPartition,  # noqa: ARG002
+        offset: int,  # noqa: ARG002
+        parts: Iterable[Array],
+        count: int,
+    ) -> SnapshotDigest:
+        """Do as ``write`` with entries that come in parts."""
+        with TemporaryDirectory(prefix="resnap-") as directory:
+            return store_snapshot_arrays(Path(directory) / "snapshot", parts, count)
 
 
 class MemorySink:
@@ -109,6 +144,15 @@ class MemorySink:
         """Remember a copy of the entries."""
         self.snapshots[topic_partition, offset] = np.array(entries, dtype=ENTRY_DTYPE)
         return digest_of(snapshot_array_bytes(entries))
+
+    def write_parts(
+        self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
+    ) -> SnapshotDigest:
+        """Remember the entries of all parts together."""
+        entries = np.concatenate([np.zeros(0, dtype=ENTRY_DTYPE), *parts]).astype(ENTRY_DTYPE)
+        if len(entries) != count:
+            raise AssertionError(f"{len(entries)} entries came, {count} were announced")
+        return self.write(topic_partition, offset, entries)
 
 
 def digest_of(body: bytes) -> SnapshotDigest:

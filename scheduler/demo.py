@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from scheduler.demo_log import DemoPartition
     from scheduler.progress import Progress
-    from scheduler.service import PartitionScan, Service
+    from scheduler.service import Service
+    from scheduler.work_items import PartitionScan
     from storage.remote.object_store import ObjectStore
     from tiering.shipment import PartitionShipment, Shipped
 

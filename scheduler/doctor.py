@@ -14,15 +14,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from replay.jvm import find_java
-from scheduler.broker_lock import lock_holder
+from replay.split_scan import why_no_kernel
 from scheduler.clock import instant
 from scheduler.findings import Finding, Health, fail, failed, ok, warn
 from scheduler.rendering import human_count
 from scheduler.store_probe import probe_store
 from scheduler.version import package_version
 from storage.errors import ConfigurationError, ResnapError
-from storage.log.log_dir import open_log_dir_or_partition
+from storage.log.log_dir_lock import lock_holder
+from storage.remote.store_log_dir import open_source
 from storage.remote.urls import open_store
+from storage.source import Sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,18 +40,19 @@ TOLERATED_SKEW_MS: Final = 60_000
 
 
 def examine(
-    settings: Settings, environment: Mapping[str, str], clock: Clock, *, log_dirs: Sequence[Path], store_url: str | None
+    settings: Settings, environment: Mapping[str, str], clock: Clock, *, log_dirs: Sequence[str], store_url: str | None
 ) -> Iterator[Finding]:
     """Yield the findings, one at a time, as they are made."""
     needs_spark = settings.engine == "spark"
     yield _python()
     yield _module("numpy")
+    yield _kernel()
     yield _unless_needed(_module("pyspark"), needed=needs_spark)
     yield _unless_needed(_java(environment), needed=needs_spark)
     yield _clock(clock)
     yield _expiration(settings)
-    for path in log_dirs:
-        yield from _log_dir(path, clock)
+    for place in log_dirs:
+        yield from _log_dir(place, Sources(s3=settings.s3()), clock)
     if store_url is not None:
         yield from _store(store_url, settings, clock)
 
@@ -68,6 +71,21 @@ def _module(name: str) -> Finding:
     except Exception as error:  # noqa: BLE001 - a broken package raises whatever it likes
         return fail(name, f"{type(error).__name__}: {error}", "install resnap again, into an environment of its own")
     return ok(name, package_version(name))
+
+
+def _kernel() -> Finding:
+    """Tell whether segments are scanned by machine code; without it all works, many times slower."""
+    reason = why_no_kernel()
+    if reason is not None:
+        return warn("numba", f"segments are read by the slow path: {reason}",
+                    "install resnap again, on a platform that numba supports")  # fmt: skip
+    from replay.kernel.compiling import cache_directory  # noqa: PLC0415 - loads numba, which may not be there
+
+    version, kept = package_version("numba"), cache_directory()
+    if kept is None:
+        return warn("numba", f"{version}, but each process compiles for some seconds: no place to keep machine code",
+                    "let NUMBA_CACHE_DIR name a directory that can be written")  # fmt: skip
+    return ok("numba", f"{version}, machine code kept in {kept}")
 
 
 def _java(environment: Mapping[str, str]) -> Finding:
@@ -98,39 +116,42 @@ def _expiration(settings: Settings) -> Finding:
     return ok("expiration", f"{settings.expiration_ms} ms ({settings.origin(name)})")
 
 
-def _log_dir(path: Path, clock: Clock) -> Iterator[Finding]:
+def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[Finding]:
     try:
-        log_dir = open_log_dir_or_partition(path)
-        holder = lock_holder(log_dir.path)
+        log_dir = open_source(place, sources)
+        # No broker works in a store.
+        holder = lock_holder(log_dir.path) if isinstance(log_dir.path, Path) else None
     except ResnapError as error:
         yield failed("log dir", error)
         return
     segments = sum(len(partition.segments) for partition in log_dir.partitions)
-    yield ok("log dir", f"{path}: {human_count(len(log_dir.partitions))} partitions,"
+    yield ok("log dir", f"{place}: {human_count(len(log_dir.partitions))} partitions,"
              f" {human_count(segments)} segments, readable")  # fmt: skip
     for problem in log_dir.problems:
         yield failed("log dir", problem.error)
+    if not isinstance(log_dir.path, Path):
+        return
     if holder is not None:
         process = f" (process {holder.process_id})" if holder.process_id > 0 else ""
-        yield ok("broker", f"running on {path}{process}: all but install may go on beside it")
+        yield ok("broker", f"running on {place}{process}: all but install may go on beside it")
     else:
-        yield _shutdown(path, log_dir)
-    yield from _future_files(path, log_dir, clock)
+        yield _shutdown(place, log_dir)
+    yield from _future_files(place, log_dir, clock)
 
 
-def _shutdown(path: Path, log_dir: LogDir) -> Finding:
+def _shutdown(place: str, log_dir: LogDir) -> Finding:
     if log_dir.clean_shutdown:
-        return ok("broker", f"stopped in order on {path}: install may go on")
-    return warn("broker", f"not running on {path}, and it left no mark of an orderly stop",
+        return ok("broker", f"stopped in order on {place}: install may go on")
+    return warn("broker", f"not running on {place}, and it left no mark of an orderly stop",
                 "before an install, start the broker and stop it once, so that it recovers its logs")  # fmt: skip
 
 
-def _future_files(path: Path, log_dir: LogDir, clock: Clock) -> Iterator[Finding]:
+def _future_files(place: str, log_dir: LogDir, clock: Clock) -> Iterator[Finding]:
     newest_ms = max(
         (segment.mtime_ns // 1_000_000 for partition in log_dir.partitions for segment in partition.segments), default=0
     )
     if newest_ms > clock.now_ms() + TOLERATED_SKEW_MS:
-        yield warn("clock", f"a segment in {path} was written at {instant(newest_ms)}, which is still to come",
+        yield warn("clock", f"a segment in {place} was written at {instant(newest_ms)}, which is still to come",
                    "set the clock of this machine, or of the one that wrote it")  # fmt: skip
 
 

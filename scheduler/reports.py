@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replay.rebuild import Outcome
+from replay.results import Outcome
 from tiering.inventory import SnapshotState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from replay.explain import Batch, Explanation
-    from replay.rebuild import BoundaryResult, PartitionResult
+    from replay.results import BoundaryResult, PartitionResult
     from scheduler.rendering import Row
-    from scheduler.service import Cost, PartitionScan, Planned
+    from scheduler.work_items import Cost, PartitionScan, Planned
     from storage.log.names import TopicPartition
     from tiering.inventory import PartitionInventory
+    from tiering.memory import KnownBoundary
     from tiering.refusal import Refusal
     from tiering.shipment import PartitionShipment
     from tiering.verification import VerifiedSegment
@@ -88,6 +89,7 @@ def plan_row(planned: Planned) -> Row:
             "baseOffset": plan.segments[run.start].base_offset,
             "nextBaseOffset": plan.segments[run.end - 1].next_base_offset,
             "segments": run.end - run.start,
+            "anchor": run.anchor.offset if run.anchor is not None else None,
         }
         for run in plan.runs
     ]
@@ -128,6 +130,23 @@ def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
             "withoutRecords": list(comparison.unrecorded),
         }
     return row
+
+
+def known_row(topic_partition: TopicPartition, known: KnownBoundary) -> Row:
+    """Return one boundary that an earlier run has made, and that was not made again."""
+    return {
+        **identity(topic_partition),
+        "offset": known.offset,
+        "outcome": "unchanged",
+        "coverage": known.coverage.value,
+        "asOfMs": known.as_of_ms,
+        "windowStartOffset": known.window_start_offset,
+        "entries": known.entries,
+        "sha256": known.digest.sha256,
+        "leftOut": [{"producerId": pid, "reason": reason.value} for pid, reason in known.left_out],
+        "reason": None,
+        "madeMs": known.made_ms,
+    }
 
 
 def replay_tail(results: Sequence[PartitionResult]) -> Row:

@@ -6,114 +6,42 @@ partition as soon as it is there.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Literal
-from uuid import uuid4
+from typing import TYPE_CHECKING, Literal
 
 from replay.explain import Explanation, explain
+from replay.results import partition_result
 from replay.staging import DISCARD
-from scheduler.sources import Scope, Sight, Sighted, destination_url, look
-from scheduler.staged import staged_snapshots
-from storage.errors import StalePlanError
-from storage.remote.urls import open_store
-from tiering.eligibility import BrokerBlockers, Candidates, before_replay, broker_blockers
-from tiering.planning import (
-    ReplayFacts,
-    SavedPlan,
-    can_be_tiered,
-    fingerprint,
-    load_facts,
-    lost_boundaries,
-    plan_replay,
-)
-from tiering.remainder import remainder
-from tiering.shipment import PartitionShipment, Shipper
+from scheduler.planner import Planner, wanted_boundaries
+from scheduler.sources import Scope, Sight, Sighted, destination_url, lies_beside, look
+from scheduler.staged import StagedCheck, check_staged
+from scheduler.tier_run import TierRun
+from scheduler.work_items import PartitionScan, Planned, Replayed, TierOrder
+from storage.errors import StalePlanError, UsageError
+from storage.remote.urls import is_store_url, open_store
+from tiering.eligibility import before_replay, broker_blockers
+from tiering.fingerprint import print_segment
+from tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_facts
 from tiering.shipped import ShippedTopic
-from tiering.uploader import Provenance
+from tiering.staging_area import StagingArea, prints_of
 from tiering.verification import VerifiedSegment, verify_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from replay.plan import PartitionPlan
-    from replay.rebuild import PartitionResult
     from replay.window import ReplayRules
     from scheduler.clock import Clock
     from scheduler.engines import Engine
     from scheduler.progress import Progress
-    from storage.errors import ResnapError
-    from storage.log.log_dir import PartitionProblem
+    from scheduler.remembering import Remembering
+    from storage.log.log_dir import PartitionProblem, Segment
     from storage.log.names import TopicPartition
     from storage.remote.object_store import ObjectStore
-    from tiering.inventory import PartitionInventory
-
-STAGING_PREFIX: Final = ".staging"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What a replay would read: sizes are those of the segments, of which mostly headers are read."""
-
-    segments: int
-    size_bytes: int
-
-
-NO_COST: Final = Cost(segments=0, size_bytes=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionScan:
-    """What a look at one partition showed."""
-
-    sighted: Sighted
-    blockers: BrokerBlockers
-    candidates: Candidates
-    cost_now: Cost
-    """Of making the lost boundaries with ``--as-of now``."""
-    cost_roll: Cost
-    """With ``--as-of roll``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """One partition and what would be done."""
-
-    sighted: Sighted
-    plan: PartitionPlan
-
-    @property
-    def cost(self) -> Cost:
-        """What would be read."""
-        return cost_of(self.plan)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """One partition and what its replay gave."""
-
-    planned: Planned
-    result: PartitionResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierOrder:
-    """What is left to ship of one partition."""
-
-    sighted: Sighted
-    provenance: Provenance
-    candidates: Candidates
-    """Without what is shipped already."""
-    already: int
-    failures: tuple[ResnapError, ...] = ()
-    """Manifests in the store that are broken."""
-
-
-def cost_of(plan: PartitionPlan) -> Cost:
-    """Return what ``plan`` would read."""
-    return Cost(segments=sum(run.end - run.start for run in plan.runs), size_bytes=plan.bytes_in_segments)
+    from storage.source import Sources
+    from tiering.fingerprint import SegmentPrint
+    from tiering.shipment import PartitionShipment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +52,16 @@ class Service:
     engine: Engine
     clock: Clock
     version: str
+    remembering: Remembering | None = None
+    """Of earlier runs; None for runs that find out everything themselves."""
+
+    @property
+    def _sources(self) -> Sources:
+        return self.engine.reading.sources
+
+    @property
+    def _planner(self) -> Planner:
+        return Planner(self.rules, self.engine, self.remembering)
 
     def scan(self, scope: Scope) -> tuple[Iterator[PartitionScan], tuple[PartitionProblem, ...]]:
         """Tell what is missing, why, and what it would cost; reads no segment.
@@ -132,12 +70,12 @@ class Service:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        sight = look(scope)
+        sight = look(scope, self._sources)
         return (self._scan(sighted, scope) for sighted in sight.partitions), sight.problems
 
     def _scan(self, sighted: Sighted, scope: Scope) -> PartitionScan:
         inventory = sighted.inventory
-        cost_now, cost_roll = self._scan_costs(inventory)
+        cost_now, cost_roll = self._planner.scan_costs(inventory)
         return PartitionScan(
             sighted=sighted,
             blockers=broker_blockers(inventory, high_watermark=scope.high_watermark),
@@ -146,48 +84,39 @@ class Service:
             cost_roll=cost_roll,
         )
 
-    def _scan_costs(self, inventory: PartitionInventory) -> tuple[Cost, Cost]:
-        """Return what making the lost boundaries costs as of now, and with each as of its roll."""
-        lost = lost_boundaries(inventory) if can_be_tiered(inventory) else ()
-        if not lost:
-            return NO_COST, NO_COST
-        facts = load_facts(inventory.partition)
-        now, roll = (
-            replace(self.rules, as_of=replace(self.rules.as_of, roll=each_at_its_roll))
-            for each_at_its_roll in (False, True)
-        )
-        return cost_of(plan_replay(inventory, facts, lost, now)), cost_of(plan_replay(inventory, facts, lost, roll))
-
     def plan(
-        self, scope: Scope, *, boundaries: Literal["missing", "all"], saved: SavedPlan | None = None
+        self,
+        scope: Scope,
+        *,
+        boundaries: Literal["missing", "all"],
+        saved: SavedPlan | None = None,
+        into: str | None = None,
     ) -> tuple[list[Planned], Sight]:
         """Plan the replay of every partition in scope that is not compacted, or that ``saved`` names.
+
+        ``into`` is where the snapshots will go: those that an earlier run has left there need not be made again.
 
         Raises:
             StalePlanError: what ``saved`` rests on has changed.
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        sight = _look(scope, saved)
+        sight = self._look(scope, saved)
+        sink_url = None if into is None or self.remembering is None else self.sink_url(into, sight)
         planned = []
         for sighted in sight.partitions:
-            wanted = _wanted(sighted, boundaries, saved)
+            wanted = wanted_boundaries(sighted, boundaries, saved)
             if wanted is not None:
-                plan = plan_replay(
-                    sighted.inventory,
-                    load_facts(sighted.inventory.partition),
-                    wanted,
-                    self.rules,
-                    high_watermark=scope.high_watermark,
-                )
-                planned.append(Planned(sighted=sighted, plan=plan))
+                planned.append(self._planner.boundaries(sighted, wanted, scope.high_watermark, sink_url))
+            elif self.remembering is not None and sink_url is not None:
+                self.remembering.keep(self.remembering.recall(sighted.inventory), None)
         return planned, sight
 
     def save(self, scope: Scope, planned: Iterable[Planned]) -> SavedPlan:
         """Return what is to be kept of a plan so that it can be carried out later."""
         made = list(planned)
         return SavedPlan(
-            sources=tuple(str(Path(source).absolute()) for source in scope.sources),
+            sources=tuple(_absolute(source) for source in scope.sources),
             rules=self.rules,
             boundaries={
                 p.sighted.topic_partition: tuple(boundary.offset for boundary in p.plan.boundaries) for p in made
@@ -199,7 +128,11 @@ class Service:
         """Replay what is planned, and write the snapshots to the sink at ``sink_url``."""
         by_partition = {p.sighted.topic_partition: p for p in planned}
         progress.expect(sum(p.cost.segments for p in planned), sum(p.cost.size_bytes for p in planned))
-        for result in self.engine.replay([p.plan for p in planned], sink_url, progress.advance):
+        for one in planned:
+            if one.is_settled:
+                yield Replayed(planned=one, result=partition_result(one.plan, (), ()))
+        left = [p.plan for p in planned if not p.is_settled]
+        for result in self.engine.replay(left, sink_url, progress.advance, progress):
             yield Replayed(planned=by_partition[result.topic_partition], result=result)
 
     def prove(self, planned: list[Planned], progress: Progress) -> Iterator[Replayed]:
@@ -224,11 +157,36 @@ class Service:
     def regenerate(self, planned: list[Planned], into: str, progress: Progress) -> Iterator[Replayed]:
         """Write the snapshots to ``into``, a URL that ``sink_url`` gave.
 
+        Where that is the copy of a log dir that they are made for, they come to stand beside its segments. With them
+        goes what they rest on, for whoever installs them.
+
         Raises:
+            UsageError: a snapshot that stands beside the segments would be replaced.
             ResnapError: the destination or the engine failed.
 
         """
-        return self.replay(planned, into, progress)
+        _refuse_replacing(planned, into)
+        return self._remembered(self._with_fingerprints(self.replay(planned, into, progress), into))
+
+    def _with_fingerprints(self, replays: Iterator[Replayed], into: str) -> Iterator[Replayed]:
+        area = StagingArea(open_store(into, self.engine.s3))
+        for replayed in replays:
+            partition = replayed.planned.sighted.inventory.partition
+            made, standing = (
+                prints_of(partition, found) for found in (replayed.result.boundaries, replayed.planned.standing)
+            )
+            area.leave(partition, made, standing, self._print_segments)
+            yield replayed
+
+    def _print_segments(self, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
+        return self.engine.each(partial(print_segment, sources=self._sources), segments)
+
+    def _remembered(self, replays: Iterator[Replayed]) -> Iterator[Replayed]:
+        for replayed in replays:
+            recollection = replayed.planned.recollection
+            if self.remembering is not None and recollection is not None:
+                self.remembering.keep(recollection, replayed.result)
+            yield replayed
 
     def tier_orders(
         self, scope: Scope, store: ObjectStore, saved: SavedPlan | None = None
@@ -241,8 +199,9 @@ class Service:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        sight = _look(scope, saved)
+        sight = self._look(scope, saved)
         destination_url(store.url, sight)
+        run = TierRun(self.rules, self.engine, self.version, self.remembering)
         topics: dict[tuple[str | None, str], ShippedTopic] = {}
         orders = []
         for sighted in sight.partitions:
@@ -251,47 +210,12 @@ class Service:
             key = sighted.log_dir.cluster_id, sighted.topic_partition.topic
             if key not in topics:
                 topics[key] = ShippedTopic(store, *key)
-            orders.append(self._order(sighted, topics[key], scope.high_watermark))
+            orders.append(run.order(sighted, topics[key], store.url, scope.high_watermark))
         return orders, sight
-
-    def _order(self, sighted: Sighted, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
-        candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
-        left = remainder(candidates, shipped)
-        return TierOrder(
-            sighted=sighted,
-            provenance=self._provenance(sighted),
-            candidates=left.candidates,
-            already=left.already,
-            failures=left.failures,
-        )
-
-    def _provenance(self, sighted: Sighted) -> Provenance:
-        inventory = sighted.inventory
-        return Provenance(
-            cluster_id=sighted.log_dir.cluster_id,
-            broker_id=sighted.log_dir.broker_id,
-            log_directory=str(sighted.log_dir.path),
-            topic_partition=sighted.topic_partition,
-            topic_id=inventory.partition.topic_id,
-            compaction_assumption=f"{inventory.compaction}: {inventory.compaction_origin}",
-            resnap_version=self.version,
-        )
 
     def plan_orders(self, orders: Iterable[TierOrder]) -> list[Planned]:
         """Plan the replay that the orders with something left to ship need."""
-        return [self._plan_order(order) for order in orders if order.candidates.segments]
-
-    def _plan_order(self, order: TierOrder) -> Planned:
-        wanted = [segment.next_base_offset for segment in order.candidates.segments]
-        plan = plan_replay(
-            order.sighted.inventory,
-            load_facts(order.sighted.inventory.partition),
-            [offset for offset in wanted if offset is not None],
-            self.rules,
-            high_watermark=order.candidates.high_watermark,
-            to_end=True,
-        )
-        return Planned(sighted=order.sighted, plan=plan)
+        return [self._planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
 
     def tier(
         self,
@@ -310,27 +234,13 @@ class Service:
             ResnapError: the replay failed.
 
         """
-        by_partition = {order.sighted.topic_partition: order for order in orders}
-        with _staging(store, is_remote=self.engine.is_remote) as staging_url:
-            staged = open_store(staging_url, self.engine.s3)
-            shipper = Shipper(
-                store=store,
-                staged=staged,
-                rules=self.rules,
-                now_ms=self.clock.now_ms,
-                expect=shipping.expect,
-                progress=shipping.advance,
-            )
-            for replayed in self.replay(planned, staging_url, replaying):
-                order = by_partition[replayed.result.topic_partition]
-                shipment = shipper.ship_partition(order.provenance, order.candidates, replayed.result)
-                shipment.already += order.already
-                yield shipment
-                if shipment.failures:
-                    return
+        run = TierRun(self.rules, self.engine, self.version, self.remembering)
+        return run.ship(
+            orders, store, partial(self.replay, planned), self.clock.now_ms, replaying=replaying, shipping=shipping
+        )
 
     def verify_source(
-        self, scope: Scope, *, snapshots: Path | None, progress: Progress
+        self, scope: Scope, *, snapshots: str | None, progress: Progress
     ) -> tuple[Iterator[Replayed], Sight]:
         """Replay, and compare with the snapshots of the log dir, or with those below ``snapshots``.
 
@@ -338,24 +248,23 @@ class Service:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        sight = look(scope)
+        sight = look(scope, self._sources)
         planned = [
-            self._plan_comparison(sighted, snapshots)
+            self._planner.comparison(sighted, snapshots)
             for sighted in sight.partitions
             if can_be_tiered(sighted.inventory)
         ]
         return self.replay([p for p in planned if p.plan.boundaries], DISCARD, progress), sight
 
-    def _plan_comparison(self, sighted: Sighted, snapshots: Path | None) -> Planned:
-        inventory = sighted.inventory
-        facts: ReplayFacts = load_facts(inventory.partition)
-        compare = None if snapshots is None else staged_snapshots(sighted, snapshots)
-        wanted = (
-            [boundary.offset for boundary in inventory.boundaries if boundary.state.is_usable]
-            if compare is None
-            else list(compare)
-        )
-        return Planned(sighted=sighted, plan=plan_replay(inventory, facts, wanted, self.rules, compare=compare))
+    def check_staged(self, sight: Sight, root: str) -> StagedCheck:
+        """Look at the snapshots below ``root``, a directory or a URL, before they are compared.
+
+        Raises:
+            UsageError: ``root`` is no directory, or has no snapshot of any boundary in scope.
+            StoreError: the store failed.
+
+        """
+        return check_staged(sight, root, self._sources)
 
     def verify_store(self, store: ObjectStore, progress: Progress) -> Iterator[VerifiedSegment]:
         """Read every object that a manifest names, and compare.
@@ -365,6 +274,23 @@ class Service:
 
         """
         return verify_store(store, expect=progress.expect, progress=progress.advance)
+
+    def _look(self, scope: Scope, saved: SavedPlan | None) -> Sight:
+        """Look at what is in scope, and whether it is still what ``saved`` was made for.
+
+        A partition of the plan that cannot be read is among the problems; one that is not there makes the plan stale.
+        """
+        sight = look(scope, self._sources, None if self.remembering is None else self.remembering.looks)
+        if saved is None:
+            return sight
+        there = {sighted.topic_partition: sighted for sighted in sight.partitions}
+        unread = {problem.path.name for problem in sight.problems}
+        for topic_partition in saved.boundaries:
+            if topic_partition in there:
+                saved.check_fresh(there[topic_partition].inventory)
+            elif scope.wants(topic_partition.topic) and str(topic_partition) not in unread:
+                raise StalePlanError(f"{topic_partition} is no longer there", hint="make a new plan")
+        return sight
 
     def explain(
         self, scope: Scope, topic_partition: TopicPartition, offset: int, producer_id: int | None
@@ -376,49 +302,20 @@ class Service:
             FormatError, LogDirError: a segment cannot be read.
 
         """
-        sighted = look(scope).find(topic_partition)
-        return explain(load_facts(sighted.inventory.partition).segments, offset, producer_id)
+        sighted = look(scope, self._sources).find(topic_partition)
+        segments = load_facts(sighted.inventory.partition, self._sources).segments
+        return explain(segments, offset, producer_id, sources=self._sources)
 
 
-def _look(scope: Scope, saved: SavedPlan | None) -> Sight:
-    """Look at what is in scope, and whether it is still what ``saved`` was made for.
-
-    A partition of the plan that cannot be read is among the problems; one that is not there makes the plan stale.
-    """
-    sight = look(scope)
-    if saved is None:
-        return sight
-    there = {sighted.topic_partition: sighted for sighted in sight.partitions}
-    unread = {problem.path.name for problem in sight.problems}
-    for topic_partition in saved.boundaries:
-        if topic_partition in there:
-            saved.check_fresh(there[topic_partition].inventory)
-        elif scope.wants(topic_partition.topic) and str(topic_partition) not in unread:
-            raise StalePlanError(f"{topic_partition} is no longer there", hint="make a new plan")
-    return sight
+def _absolute(source: str) -> str:
+    return source if is_store_url(source) else str(Path(source).absolute())
 
 
-def _wanted(sighted: Sighted, boundaries: Literal["missing", "all"], saved: SavedPlan | None) -> tuple[int, ...] | None:
-    if saved is not None:
-        return saved.boundaries.get(sighted.topic_partition)
-    if not can_be_tiered(sighted.inventory):
-        return None
-    return sighted.inventory.partition.boundaries if boundaries == "all" else lost_boundaries(sighted.inventory)
-
-
-@contextmanager
-def _staging(store: ObjectStore, *, is_remote: bool) -> Iterator[str]:
-    """Give the URL of the place where a run's snapshots wait to be shipped, and empty it afterwards.
-
-    A directory of this machine, or, where other machines write, a part of the destination.
-    """
-    if not is_remote:
-        with TemporaryDirectory(prefix="resnap-staging-") as directory:
-            yield Path(directory).as_uri()
-        return
-    prefix = f"{STAGING_PREFIX}/{uuid4()}/"
-    try:
-        yield f"{store.url}/{prefix.rstrip('/')}"
-    finally:
-        for info in list(store.list(prefix)):
-            store.delete(info.key)
+def _refuse_replacing(planned: Iterable[Planned], into: str) -> None:
+    """Refuse to put a snapshot into the place of one that a broker could load."""
+    for one in planned:
+        if lies_beside(into, one.sighted):
+            there = next((boundary.existing for boundary in one.plan.boundaries if boundary.existing), None)
+            if there is not None:
+                raise UsageError(f"{there} would be replaced",
+                                 hint="leave out --boundaries all, or choose another place")  # fmt: skip

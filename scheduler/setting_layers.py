@@ -30,7 +30,7 @@ ALIASES: Final = {"topic": "topics", "log_dir": "log_dirs"}
 """The flag of a setting that may be given several times is singular, and so was Kafka's ``log.dir``."""
 MAPPINGS: Final = frozenset({"spark_conf"})
 """Settings that are tables themselves; the layers' tables are merged, key by key."""
-PATHS: Final = frozenset({"server_properties", "log_dirs"})
+PATHS: Final = frozenset({"server_properties", "log_dirs", "state_dir"})
 """Settings that a file may give relative to the directory it stands in."""
 KAFKA_PROPERTIES: Final = {
     "log.dirs": "log_dirs",
@@ -96,7 +96,7 @@ def file_layer(path: Path, names: Iterable[str]) -> Layer:
     for name, value in _flattened(_load_toml(path)):
         if name not in known:
             raise ConfigurationError(f"{path}: there is no setting {name!r}", hint=_resembling(name, known))
-        if name in PATHS:
+        if name in PATHS and value != "none":
             value = _relative_to(path.parent, value)  # noqa: PLW2901 - the same value, seen from where it was written
         layer[name] = _given(name, value, f"file {path}")
     return layer
@@ -123,6 +123,22 @@ def server_properties_layer(path: Path) -> Layer:
         if properties.get(key, "").strip():
             layer.setdefault(name, Given(properties[key].strip(), f"server.properties {path}"))
     return layer
+
+
+def value_in(layers: Iterable[Layer], name: str) -> object:
+    """Return the raw value of the setting ``name`` in the first layer that gives it, or None."""
+    return next((layer[name].value for layer in layers if name in layer), None)
+
+
+def origins_of(layers: Iterable[Layer]) -> dict[str, str]:
+    """Return where each setting was given; a mapping may come from several layers."""
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for name, given in layer.items():
+            if name in origins and isinstance(given.value, dict):
+                origins[name] += f", {given.origin}"
+            origins.setdefault(name, given.origin)
+    return origins
 
 
 def _load_toml(path: Path) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Values of settings between text and meaning: durations, times, lists, and what of them may be shown."""
+"""Values of settings between text and meaning: durations, sizes, times, lists, and what of them may be shown."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ MASK: Final = "***"
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhdw]))+")
 _DURATION_PART = re.compile(r"(\d+)(ms|[smhdw])")
+_SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_SIZE = re.compile(r"(\d{1,18})([a-z]*)", re.IGNORECASE)
 _SECRET_NAME = re.compile(r"secret|password|passwd|token|access[._]?key|credential", re.IGNORECASE)
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+(?=@)")
 _URL_SECRETS = re.compile(r"(?<=[?&])([^=&\s]*(?:secret|password|token|signature|key)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
@@ -42,6 +44,20 @@ def duration_text(value: timedelta) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that ``128KiB``, ``256MiB``, ``1GiB`` or a bare number stand for.
+
+    Raises:
+        ValueError: another form or unit; k and M alone mean different things to different people.
+
+    """
+    parts = _SIZE.fullmatch(text.replace(" ", ""))
+    unit = _SIZE_UNITS.get(parts[2].lower()) if parts else None
+    if parts is None or unit is None:
+        raise ValueError("expected a size such as 128KiB, 256MiB, 1GiB or a number of bytes")
+    return int(parts[1]) * unit
 
 
 def parse_as_of(text: str) -> datetime | str:

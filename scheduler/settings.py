@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from replay.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from replay.spark_settings import SparkSettings
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from scheduler.clock import milliseconds
@@ -24,15 +25,21 @@ from scheduler.setting_layers import (
     file_layer,
     flag_layer,
     flag_of,
+    origins_of,
     refusal,
     server_properties_layer,
+    value_in,
 )
-from scheduler.setting_values import parse_as_of, parse_duration, shown, split_list
+from scheduler.setting_values import parse_as_of, parse_duration, parse_size, shown, split_list
 from storage.errors import ConfigurationError, UsageError
+from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
 from storage.remote.s3_settings import AddressingStyle, ChecksumMode, S3Settings
+from storage.remote.urls import is_store_url
 
 DEFAULT_FILE: Final = "resnap.toml"
 DEFAULT_ORIGIN: Final = "default"
+NOWHERE: Final = "none"
+"""Value of ``state_dir`` for runs that keep nothing."""
 
 
 def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
@@ -42,6 +49,8 @@ def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
 
 _Listed = _from_text(split_list)
 Milliseconds: TypeAlias = Annotated[int, Field(ge=1)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+Size: TypeAlias = Annotated[int, _from_text(parse_size), Field(ge=1)]
 
 
 class Settings(BaseSettings):
@@ -91,7 +100,25 @@ class Settings(BaseSettings):
     spark_conf: Mapping[str, str] = Field(
         default_factory=dict, description="A further Spark property; may be given several times."
     )
+    threads: Count | None = Field(default=None, description="Segments that --engine local scans at once.")
+    header_read_size: Size = Field(
+        default=HEADER_READ_BYTES, description="Mean batch size from which headers are read one by one."
+    )
+    split_size: Size = Field(default=SPLIT_BYTES, description="Larger segments are cut into parts of about this size.")
+    range_size: Size = Field(default=RANGE_BYTES, description="Bytes asked for at once of a segment in a store.")
+    ranges_in_flight: Count = Field(
+        default=RANGES_IN_FLIGHT, description="Ranges of a segment in a store that are on their way at a time."
+    )
+    producers_per_task: Count = Field(
+        default=PRODUCERS_PER_TASK, description="A partition with more producers is combined by several tasks."
+    )
     verify_crc: bool = Field(default=False, description="Read whole batches and compare their checksums.")
+    state_dir: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="Where what earlier runs found out is kept; none for nowhere, else $XDG_STATE_HOME/resnap or"
+        " ~/.local/state/resnap.",
+    )
+    fresh: bool = Field(default=False, description="Find everything out anew, whatever earlier runs have found.")
     dry_run: bool = Field(default=False, description="Say what would be done, with totals, and write nothing.")
 
     s3_endpoint_url: str | None = Field(default=None, description="Endpoint of the S3-compatible store.")
@@ -144,7 +171,7 @@ class Settings(BaseSettings):
             ConfigurationError: another value cannot be used.
 
         """
-        origins = _origins(layers)
+        origins = origins_of(layers)
         values: dict[str, Any] = {"layers": layers, "origins": origins, "unknown_variables": unknown_variables}
         try:
             return cls(**values)
@@ -224,6 +251,25 @@ def process_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def state_directory(settings: Settings, environment: Mapping[str, str]) -> Path | None:
+    """Return where what runs find out is kept for later ones; None for nowhere.
+
+    Raises:
+        UsageError: not a directory of this machine.
+
+    """
+    if settings.state_dir is not None:
+        if is_store_url(settings.state_dir):
+            raise UsageError(f"--state-dir {settings.state_dir}: a store cannot keep it",
+                             hint="give a directory of this machine, or none")  # fmt: skip
+        return None if settings.state_dir == NOWHERE else Path(settings.state_dir).absolute()
+    states = environment.get("XDG_STATE_HOME", "")
+    if states.startswith("/"):  # other values are to be ignored, says the XDG Base Directory Specification
+        return Path(states, "resnap")
+    home = environment.get("HOME", "")
+    return Path(home, ".local/state/resnap") if home.startswith("/") else None
+
+
 def load_settings(
     flags: Mapping[str, object] | None = None,
     *,
@@ -267,24 +313,13 @@ SETTING_NAMES: Final = tuple(name for name, field in Settings.model_fields.items
 
 
 def _path(layers: list[Layer], name: str) -> Path | None:
-    values = (layer[name].value for layer in layers if name in layer)
-    value = next(values, None)
+    value = value_in(layers, name)
     return None if value is None else Path(str(value))
 
 
 def _default_file(directory: Path) -> Path | None:
     path = directory / DEFAULT_FILE
     return path if path.is_file() else None
-
-
-def _origins(layers: tuple[Layer, ...]) -> dict[str, str]:
-    origins: dict[str, str] = {}
-    for layer in layers:
-        for name, given in layer.items():
-            if name in origins and isinstance(given.value, dict):
-                origins[name] += f", {given.origin}"
-            origins.setdefault(name, given.origin)
-    return origins
 
 
 def _refusal(error: ValidationError, origins: Mapping[str, str]) -> UsageError | ConfigurationError:

@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from storage.errors import UsageError
-from storage.log.log_dir import META_PROPERTIES, open_log_dir_or_partition
-from storage.remote.urls import is_store_url
+from storage.log.log_dir import META_PROPERTIES
+from storage.remote.store_log_dir import open_source
+from storage.remote.urls import is_store_url, local_path
+from storage.source import PLAIN
 from tiering.inventory import take_inventory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from storage.log.log_dir import LogDir, PartitionProblem
     from storage.log.names import TopicPartition
-    from tiering.inventory import PartitionInventory
+    from storage.log.partition_dir import PartitionDir, SnapshotFile
+    from storage.source import Sources
+    from tiering.inventory import PartitionInventory, SnapshotLook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +74,23 @@ class Sight:
         raise UsageError(f"{topic_partition} is not in the given source", hint=f"partitions there: {known}")
 
 
-def look(scope: Scope) -> Sight:
-    """List the log dirs in scope and take the inventory of their partitions.
+def look(
+    scope: Scope,
+    sources: Sources = PLAIN,
+    known: Callable[[PartitionDir], Mapping[SnapshotFile, SnapshotLook]] | None = None,
+) -> Sight:
+    """List the log dirs in scope and take the inventory of their partitions; ``known`` is as for ``take_inventory``.
 
     Raises:
         UsageError: a source is not what it should be, two of them have the same partition, or nothing is in scope.
-        LogDirError: a source cannot be listed.
+        LogDirError, StoreError: a source cannot be listed.
 
     """
     partitions: dict[TopicPartition, Sighted] = {}
     problems: list[PartitionProblem] = []
     for source in scope.sources:
-        log_dir = _open(source, scope)
-        inventory = take_inventory(log_dir)
+        log_dir = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))
+        inventory = take_inventory(log_dir, sources=sources, known=known)
         problems += inventory.problems
         for found in inventory.partitions:
             _add(partitions, Sighted(inventory=found, log_dir=log_dir))
@@ -103,12 +112,6 @@ def _nothing_in(scope: Scope) -> UsageError:
     return UsageError(f"no partition in {where}", hint="compare with log.dirs in the broker's server.properties")
 
 
-def _open(source: str, scope: Scope) -> LogDir:
-    if is_store_url(source):
-        raise UsageError(f"{source}: a store cannot be a source", hint="give a log dir or a partition's directory")
-    return open_log_dir_or_partition(Path(source), topics=lambda partition: scope.wants(partition.topic))
-
-
 def _add(partitions: dict[TopicPartition, Sighted], sighted: Sighted) -> None:
     other = partitions.setdefault(sighted.topic_partition, sighted)
     if other is not sighted:
@@ -123,26 +126,36 @@ def destination_url(destination: str, sight: Sight) -> str:
 
     Raises:
         UsageError: it is one of the log dirs in scope, or inside it: a broker does not start with a strange directory
-            in its log dir.
+            in its log dir; or it is what Resnap has shipped, to which nothing is added but by shipping.
 
     """
-    url = destination if is_store_url(destination) else Path(destination).absolute().as_uri()
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        _refuse_inside_log_dir(sight, Path(unquote(parts.path)))
+    url = destination.rstrip("/") if is_store_url(destination) else Path(destination).absolute().as_uri()
+    for sighted in sight.partitions:
+        _refuse_inside(sighted, url)
     return url
 
 
-def _refuse_inside_log_dir(sight: Sight, directory: Path) -> None:
-    for root in {_protected(sighted) for sighted in sight.partitions}:
-        if directory.resolve().is_relative_to(root.resolve()):
+def lies_beside(url: str, sighted: Sighted) -> bool:
+    """Whether snapshots below ``url`` come to stand beside the segments of the partition, in a copy of a log dir."""
+    return str(sighted.log_dir.path) == url
+
+
+def _refuse_inside(sighted: Sighted, url: str) -> None:
+    partition, path = sighted.inventory.partition, local_path(url)
+    if path is not None and isinstance(partition.path, Path) and isinstance(sighted.log_dir.path, Path):
+        is_a_brokers = (sighted.log_dir.path / META_PROPERTIES).exists()
+        # Of a partition that lies apart, where no broker works, its own directory alone is protected.
+        root = sighted.log_dir.path if is_a_brokers else partition.path
+        if path.resolve().is_relative_to(root.resolve()):
             raise UsageError(
-                f"{directory} is inside the log dir {root}",
+                f"{path} is inside the log dir {root}",
                 hint="a broker does not start with a strange directory in its log dir: choose a place outside",
             )
-
-
-def _protected(sighted: Sighted) -> Path:
-    """Return the log dir; of a partition that lies apart, where no broker works, its own directory alone."""
-    is_a_brokers = (sighted.log_dir.path / META_PROPERTIES).exists()
-    return sighted.log_dir.path if is_a_brokers else sighted.inventory.partition.path
+    if sighted.log_dir.is_shipped and f"{url}/".startswith(f"{sighted.log_dir.path}/"):
+        raise UsageError(
+            f"{url} holds what was shipped, whose manifests are never changed",
+            hint="choose another place for the snapshots",
+        )
+    if f"{url}/".startswith(f"{partition.path}/"):
+        hint = f"{sighted.log_dir.path} puts snapshots beside the segments"
+        raise UsageError(f"{url} is the folder of a partition", hint=hint)

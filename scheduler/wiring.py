@@ -2,34 +2,107 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from replay.producer_state import Expiry
+from replay.reading import Reading
+from replay.spark_settings import processors
 from replay.window import AsOf, ReplayRules
 from scheduler.clock import instant
 from scheduler.engines import Engine
+from scheduler.remembering import Remembering
 from scheduler.service import Service
-from scheduler.settings import process_environment
+from scheduler.settings import process_environment, state_directory
 from scheduler.sources import Scope
 from scheduler.version import resnap_version
 from storage.errors import UsageError
+from storage.log.log_dir import log_dir_around
+from storage.source import Sources
+from tiering.memory_file import MemoryFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from scheduler.clock import Clock
     from scheduler.settings import Settings
 
 
-def service_of(settings: Settings, clock: Clock, rules: ReplayRules | None = None) -> Service:
-    """Return the service; ``rules`` are those of a saved plan, where there is one."""
+def service_of(settings: Settings, clock: Clock, rules: ReplayRules | None = None, *, ahead: bool = False) -> Service:
+    """Return the service, whose engine whoever asked for it must close.
+
+    Args:
+        settings: what an operator set.
+        clock: what time it is.
+        rules: those of a saved plan, where there is one.
+        ahead: whether a replay follows as soon as there is a plan, so that Spark may start before.
+
+    """
     return Service(
         rules=rules or rules_of(settings, clock),
         engine=Engine(
-            kind=settings.engine, spark=settings.spark(), environment=process_environment(), s3=settings.s3()
+            kind=settings.engine,
+            spark=settings.spark(),
+            environment=process_environment(),
+            s3=settings.s3(),
+            reading=reading_of(settings),
+            ahead=ahead,
         ),
         clock=clock,
         version=resnap_version(),
+    )
+
+
+def with_memory(service: Service, settings: Settings, complain: Callable[[str], None]) -> Service:
+    """Return ``service``, taking what earlier runs found out and leaving what it finds; ``complain`` hears what cannot.
+
+    Where a run is to write nothing, it leaves nothing.
+
+    Raises:
+        UsageError: what is to keep it is no directory of this machine, or lies in a broker's log dir.
+
+    """
+    directory = _state_directory(settings, complain)
+    if directory is None:
+        return service
+    states = not service.engine.is_remote
+    if not states and settings.verbose:
+        complain("executors do not see the state directory: segments are read from the window's start on")
+    remembering = Remembering(
+        files=MemoryFiles(directory, complain, read_only=settings.dry_run),
+        rules=service.rules,
+        sources=service.engine.reading.sources,
+        s3=service.engine.s3,
+        now_ms=service.clock.now_ms,
+        fresh=settings.fresh or service.rules.full,
+        states=states,
+    )
+    return replace(service, remembering=remembering)
+
+
+def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Path | None:
+    """Return the state directory; the usual place is left alone where it lies in a broker's log dir."""
+    directory = state_directory(settings, process_environment())
+    log_dir = None if directory is None else log_dir_around(directory)
+    if log_dir is None:
+        return directory
+    trouble = f"{directory} is inside the log dir {log_dir}"
+    hint = "a broker does not start with a strange directory in its log dir: give --state-dir, a place outside"
+    if settings.state_dir is not None:
+        raise UsageError(trouble, hint=hint)
+    complain(f"what this run finds out is not kept: {trouble}; {hint}")
+    return None
+
+
+def reading_of(settings: Settings) -> Reading:
+    """Return how segments are read."""
+    return Reading(
+        sources=Sources(s3=settings.s3(), ranges_in_flight=settings.ranges_in_flight, range_bytes=settings.range_size),
+        header_read_bytes=settings.header_read_size,
+        split_bytes=settings.split_size,
+        producers_per_task=settings.producers_per_task,
+        threads=settings.threads or processors(),
     )
 
 

@@ -6,9 +6,12 @@
       DataError                the bytes are not what Kafka writes (exit 1)
         FormatError            ... at a position of a file
       LogDirError              a log directory cannot be read or written (exit 1)
+        FileGoneError          a file of it is no longer there
+        LogDirInUseError       a broker, or another run, holds its lock (exit 14)
       StoreError               an object store said no (exit 12)
         ObjectNotFoundError
         ObjectExistsError      a conditional write found the key taken
+        ObjectChangedError     an object was replaced while it was read
         StoreAccessError       credentials, permissions, no such bucket
         StoreFullError         no room left
         StoreUnavailableError  transient: worth trying again
@@ -118,6 +121,16 @@ class LogDirError(ResnapError):
     """A log directory, or something in it, cannot be used."""
 
 
+class FileGoneError(LogDirError):
+    """A file is not there; where it was listed, the broker has deleted it since."""
+
+
+class LogDirInUseError(LogDirError):
+    """Somebody else holds the lock of a log directory that is to be changed."""
+
+    exit_code = 14
+
+
 class StoreError(ResnapError):
     """An object store refused or failed; ``key`` is the object concerned, when there is one."""
 
@@ -134,6 +147,10 @@ class ObjectNotFoundError(StoreError):
 
 class ObjectExistsError(StoreError):
     """A conditional write found an object already there; it was left as it is."""
+
+
+class ObjectChangedError(StoreError):
+    """The object is another one than when reading it began; what was read of the first is of no use."""
 
 
 class StoreAccessError(StoreError):

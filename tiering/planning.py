@@ -19,12 +19,14 @@ from replay.producer_state import Expiry
 from replay.window import AsOf, ReplayRules, SegmentSpan
 from storage.errors import FormatError, StalePlanError
 from storage.log.names import TopicPartition
+from storage.source import PLAIN
 from tiering.inventory import Compaction, PartitionInventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from storage.log.log_dir import PartitionDir
+    from storage.source import Sources
 
 SAVED_PLAN_VERSION: Final = 1
 _T = TypeVar("_T")
@@ -43,9 +45,14 @@ class ReplayFacts:
     evidence: Evidence
 
 
-def load_facts(partition: PartitionDir) -> ReplayFacts:
-    """Read the time and transaction indexes and the snapshots of ``partition``; none of its segments."""
-    return ReplayFacts(segments=segment_spans(partition), evidence=load_evidence(partition))
+def load_facts(partition: PartitionDir, sources: Sources = PLAIN) -> ReplayFacts:
+    """Read the time and transaction indexes and the snapshots of ``partition``; none of its segments.
+
+    Raises:
+        StoreError: the store they lie in failed.
+
+    """
+    return ReplayFacts(segments=segment_spans(partition, sources), evidence=load_evidence(partition, sources))
 
 
 def plan_replay(

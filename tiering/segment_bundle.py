@@ -13,12 +13,11 @@ from __future__ import annotations
 import hashlib
 import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from replay.header_scan import ScanFacts
 from storage.crc32c import crc32c
-from storage.errors import FormatError, LogDirError, in_file
+from storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError, in_file
 from storage.log.checkpoints import (
     LeaderEpoch,
     leader_epochs_up_to,
@@ -28,11 +27,13 @@ from storage.log.checkpoints import (
 )
 from storage.log.partition_dir import LEADER_EPOCHS
 from storage.remote.manifest import ObjectKind
+from storage.source import GONE, PLAIN, FileFacts
 from tiering.segment_indexes import load_indexes, read_batches
 
 if TYPE_CHECKING:
     from storage.log.partition_dir import PartitionDir, Segment
     from storage.remote.object_store import BodyOpener
+    from storage.source import Sources
 
 _BLOCK: Final = 1 << 20
 
@@ -60,6 +61,12 @@ class SegmentBundle:
     last_offset: int
     """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
     max_timestamp_ms: int
+    sources: Sources
+    """How its files are reached."""
+
+    def check_unchanged(self) -> None:
+        """Compare the log with what was listed; see ``check_unchanged``."""
+        check_unchanged(self.segment, self.sources)
 
 
 class SegmentChangedError(LogDirError):
@@ -70,33 +77,35 @@ class LeaderEpochsUnknownError(LogDirError):
     """Neither the checkpoint nor the batches tell the leader epochs of the segment."""
 
 
-def make_bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes) -> SegmentBundle:
+def make_bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: Sources = PLAIN) -> SegmentBundle:
     """Read what belongs to the closed ``segment`` and return it, ready to be shipped.
 
     Raises:
         SegmentChangedError, LeaderEpochsUnknownError, IndexUnusableError: it cannot be shipped now.
         FormatError: the segment itself is damaged.
-        LogDirError: a file cannot be read.
+        LogDirError, StoreError: a file cannot be read.
 
     """
     try:
-        bundle = _bundle(epochs, segment, snapshot)
-    except (FormatError, LogDirError):
+        bundle = _bundle(epochs, segment, snapshot, sources)
+    except (FormatError, LogDirError, ObjectNotFoundError):
         # A segment that was truncated, deleted or grew looks damaged; say what it is.
-        check_unchanged(segment)
+        check_unchanged(segment, sources)
         raise
-    check_unchanged(segment)
+    except ObjectChangedError as error:
+        raise _changed(segment) from error
+    bundle.check_unchanged()
     return bundle
 
 
-def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes) -> SegmentBundle:
+def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: Sources) -> SegmentBundle:
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end yet")
     known = epochs.up_to(segment)
-    indexes = load_indexes(segment)
+    indexes = load_indexes(segment, sources)
     _check_epochs(segment, known, indexes.facts)
     parts = [
-        _file_part(ObjectKind.LOG, Path(segment.path)),
+        _log_part(segment.path, sources),
         _bytes_part(ObjectKind.INDEX, indexes.offset),
         _bytes_part(ObjectKind.TIME_INDEX, indexes.time),
         *([] if indexes.transaction is None else [_bytes_part(ObjectKind.TXN_INDEX, indexes.transaction)]),
@@ -110,22 +119,28 @@ def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes) -> SegmentB
         leader_epochs=segment_leader_epochs(known, segment.base_offset, segment.next_base_offset),
         last_offset=indexes.facts.end_offset - 1,
         max_timestamp_ms=indexes.max_timestamp_ms,
+        sources=sources,
     )
 
 
-def check_unchanged(segment: Segment) -> None:
+def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
     """Compare the log file with what was listed.
 
     Raises:
         SegmentChangedError: it is gone, or another file, or of another size or time.
+        StoreError: the store it lies in failed.
 
     """
     try:
-        now = Path(segment.path).stat()
-    except OSError as error:
+        now = sources.look(segment.path)
+    except GONE as error:
         raise SegmentChangedError(f"{segment.path}: gone since the log directory was listed") from error
-    if (now.st_size, now.st_mtime_ns, now.st_ino) != (segment.size_bytes, segment.mtime_ns, segment.inode):
-        raise SegmentChangedError(f"{segment.path}: changed since the log directory was listed")
+    if not now.is_same(FileFacts(segment.size_bytes, segment.mtime_ns, segment.inode)):
+        raise _changed(segment)
+
+
+def _changed(segment: Segment) -> SegmentChangedError:
+    return SegmentChangedError(f"{segment.path}: changed since the log directory was listed")
 
 
 class EpochHistory:
@@ -134,10 +149,11 @@ class EpochHistory:
     Segments are asked for in offset order, so headers are read once however many segments there are.
     """
 
-    def __init__(self, partition: PartitionDir) -> None:
+    def __init__(self, partition: PartitionDir, sources: Sources = PLAIN) -> None:
+        self._sources = sources
         self._log_start_offset = partition.log_start_offset
         self._segments = partition.segments
-        self._checkpointed = _checkpointed(partition) if partition.has_leader_epochs else ()
+        self._checkpointed = _checkpointed(partition.leader_epochs, sources)
         self._found: list[LeaderEpoch] = []
         self._read = 0
         """How many of the segments ``_found`` comes from."""
@@ -168,7 +184,7 @@ class EpochHistory:
         """Do as recovery does: an epoch begins where a batch has a higher one than all before."""
         while self._read < len(self._segments) and self._segments[self._read].base_offset <= last.base_offset:
             newest = self._found[-1].epoch if self._found else -1
-            seen = _header_epochs(self._segments[self._read])
+            seen = _header_epochs(self._segments[self._read], self._sources)
             self._found += [entry for entry in seen if entry.epoch > newest]
             self._read += 1
         return self._found
@@ -191,43 +207,42 @@ def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], seen: ScanFa
             )
 
 
-def _checkpointed(partition: PartitionDir) -> tuple[LeaderEpoch, ...]:
-    """Return what the checkpoint says; nothing, where it is damaged."""
-    path = partition.path / LEADER_EPOCHS
+def _checkpointed(checkpoint: str | None, sources: Sources) -> tuple[LeaderEpoch, ...]:
+    """Return what the checkpoint says; nothing, where there is none or it is damaged."""
+    if checkpoint is None:
+        return ()
     try:
-        with in_file(path):
-            return read_leader_epochs(path.read_bytes())
-    except (FormatError, OSError):
+        with in_file(checkpoint):
+            return read_leader_epochs(sources.read(checkpoint))
+    except (FormatError, LogDirError, ObjectNotFoundError):
         return ()
 
 
-def _header_epochs(segment: Segment) -> list[LeaderEpoch]:
+def _header_epochs(segment: Segment, sources: Sources) -> list[LeaderEpoch]:
     """Return each leader epoch that a batch of ``segment`` is the first to have; none, if retention has taken it."""
     facts = ScanFacts()
     try:
-        for _ in read_batches(segment, facts):
+        for _ in read_batches(segment, facts, sources):
             pass
-    except LogDirError:
-        if Path(segment.path).exists():
-            raise
+    except GONE:
+        pass
     return [LeaderEpoch(epoch, offset) for epoch, offset in facts.leader_epochs]
 
 
-def _file_part(kind: ObjectKind, path: Path) -> BundlePart:
+def _log_part(locator: str, sources: Sources) -> BundlePart:
     checksum, sha256, size_bytes = 0, hashlib.sha256(), 0
-    try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                checksum = crc32c(block, checksum)
-                sha256.update(block)
-                size_bytes += len(block)
-    except OSError as error:
-        raise LogDirError(f"{path}: cannot be read: {error.strerror}", hint="check the disk") from error
+    with sources.open(locator) as log:
+        while block := log.read(size_bytes, _BLOCK):
+            checksum = crc32c(block, checksum)
+            sha256.update(block)
+            size_bytes += len(block)
 
     def open_body() -> BinaryIO:
-        return path.open("rb")
+        return sources.open_body(locator)
 
-    return BundlePart(kind=kind, open_body=open_body, size_bytes=size_bytes, crc32c=checksum, sha256=sha256.hexdigest())
+    return BundlePart(
+        kind=ObjectKind.LOG, open_body=open_body, size_bytes=size_bytes, crc32c=checksum, sha256=sha256.hexdigest()
+    )
 
 
 def _bytes_part(kind: ObjectKind, body: bytes) -> BundlePart:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from replay.header_scan import Block, ScanFacts, SegmentRange, read_blocks, read_headers, whole_batch
-from storage.errors import FormatError, LogDirError, in_file
+from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
 from storage.log.control_record import ABORT, read_control_record
 from storage.log.indexes import (
     AbortedTxn,
@@ -33,17 +33,16 @@ from storage.log.indexes import (
     write_time_index,
 )
 from storage.log.record_batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL, read_header
-from storage.source import open_reader
+from storage.source import GONE, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import numpy.typing as npt
 
     from replay.header_scan import Array
     from storage.log.partition_dir import Segment
-    from storage.source import RangeReader
+    from storage.source import RangeReader, Sources
 
 INDEX_INTERVAL_BYTES: Final = 4096
 """``index.interval.bytes`` by default: how densely a rebuilt index is filled."""
@@ -67,7 +66,7 @@ class IndexUnusableError(LogDirError):
     """An index is damaged and cannot be made anew from the segment alone."""
 
 
-def load_indexes(segment: Segment) -> SegmentIndexes:
+def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
     """Read and check the indexes of the closed ``segment``, and make anew what is missing or unfit.
 
     All headers are read: segments older than the window were not replayed, and may be damaged.
@@ -75,33 +74,35 @@ def load_indexes(segment: Segment) -> SegmentIndexes:
     Raises:
         IndexUnusableError: the transaction index is damaged, or an index of messages older than 0.11.
         FormatError: the segment itself is damaged.
-        LogDirError: a file cannot be read.
+        LogDirError, StoreError: a file cannot be read.
 
     """
-    claimed = _read_offsets(segment)
-    seen = _pass_over(segment, claimed or [])
+    claimed = _read_offsets(segment, sources)
+    seen = _pass_over(segment, claimed or [], sources)
     offsets = claimed if claimed is not None and _is_true(segment, claimed, seen) else None
-    times = _read_times(segment, seen.facts)
+    times = _read_times(segment, seen.facts, sources)
     if offsets is None or times is None:
         if seen.has_legacy:
             what = "an index is missing or damaged, and messages older than 0.11 have no header to rebuild it from"
             raise IndexUnusableError(f"{segment.path}: {what}", hint=_UNUSABLE)
-        rebuilt_offsets, rebuilt_times = rebuild_indexes(segment)
+        rebuilt_offsets, rebuilt_times = rebuild_indexes(segment, sources=sources)
         offsets = rebuilt_offsets if offsets is None else offsets
         times = rebuilt_times if times is None else times
     largest_ms = seen.facts.max_timestamp_ms
     return SegmentIndexes(
         offset=write_offset_index(offsets),
         time=write_time_index(times),
-        transaction=_transaction_index(segment, seen.aborted),
+        transaction=_transaction_index(segment, seen.aborted, sources),
         max_timestamp_ms=largest_ms if largest_ms >= 0 else segment.mtime_ns // 1_000_000,
         facts=seen.facts,
     )
 
 
-def read_batches(segment: Segment, facts: ScanFacts) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
+def read_batches(
+    segment: Segment, facts: ScanFacts, sources: Sources = PLAIN
+) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
     """Yield the batch headers of ``segment`` and their positions, block by block; see ``header_scan.read_headers``."""
-    with open_reader(segment.path) as reader:
+    with sources.open(segment.path) as reader:
         yield from read_headers(reader, _whole(segment), facts)
 
 
@@ -112,13 +113,13 @@ def _whole(segment: Segment) -> SegmentRange:
 
 
 def rebuild_indexes(
-    segment: Segment, interval_bytes: int = INDEX_INTERVAL_BYTES
+    segment: Segment, interval_bytes: int = INDEX_INTERVAL_BYTES, *, sources: Sources = PLAIN
 ) -> tuple[list[OffsetIndexEntry], list[TimeIndexEntry]]:
     """Return both indexes as recovery would write them: an entry each time ``interval_bytes`` have gone by."""
     offsets: list[OffsetIndexEntry] = []
     times: list[TimeIndexEntry] = []
     since, largest, largest_at = 0, -1, 0
-    for headers, positions in read_batches(segment, ScanFacts()):
+    for headers, positions in read_batches(segment, ScanFacts(), sources):
         for header, position in zip(headers, positions.tolist(), strict=True):
             last = int(header["base_offset"]) + int(header["last_offset_delta"]) - segment.base_offset
             if header["max_timestamp"] > largest:
@@ -137,21 +138,21 @@ def _append_time(times: list[TimeIndexEntry], timestamp: int, relative_offset: i
         times.append(TimeIndexEntry(timestamp, relative_offset))
 
 
-def _read_offsets(segment: Segment) -> list[OffsetIndexEntry] | None:
+def _read_offsets(segment: Segment, sources: Sources) -> list[OffsetIndexEntry] | None:
     """Return the entries of the offset index, None where it is missing or unfit by itself."""
     try:
-        entries = read_offset_index(segment.sibling("index").read_bytes())
+        entries = read_offset_index(sources.read(segment.sibling("index")))
         check_offset_index(entries, segment.size_bytes)
-    except (FormatError, OSError):
+    except (FormatError, LogDirError, ObjectNotFoundError):
         return None
     return entries if not entries or _is_inside(segment, entries[-1].relative_offset) else None
 
 
-def _read_times(segment: Segment, facts: ScanFacts) -> list[TimeIndexEntry] | None:
+def _read_times(segment: Segment, facts: ScanFacts, sources: Sources) -> list[TimeIndexEntry] | None:
     """Return the entries of the time index, None where it is missing, unfit by itself, or not of these batches."""
     try:
-        entries = read_time_index(segment.sibling("timeindex").read_bytes())
-    except (FormatError, OSError):
+        entries = read_time_index(sources.read(segment.sibling("timeindex")))
+    except (FormatError, LogDirError, ObjectNotFoundError):
         return None
     newest = entries[-1] if entries else TimeIndexEntry(-1, 0)
     fits = newest.timestamp == facts.max_timestamp_ms and _is_inside(segment, newest.relative_offset)
@@ -174,7 +175,7 @@ class _Pass(NamedTuple):
     """(producer id, offset of the marker) of the transactions that began and were aborted in the segment."""
 
 
-def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry]) -> _Pass:
+def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sources) -> _Pass:
     """Read all headers, and look up those that ``claimed`` points at.
 
     The offset of an entry may lie above the batch that starts there: a follower appends several batches at once, and
@@ -186,7 +187,7 @@ def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry]) -> _Pass:
     confirmed = batches = 0
     begun: set[int] = set()
     aborted: set[tuple[int, int]] = set()
-    with open_reader(segment.path) as reader:
+    with sources.open(segment.path) as reader:
         for block in read_blocks(reader, _whole(segment), facts):
             headers, starts = block.headers, block.positions + block.at
             batches += len(starts)
@@ -226,10 +227,10 @@ def _is_true(segment: Segment, claimed: list[OffsetIndexEntry], seen: _Pass) -> 
     return seen.has_legacy or seen.confirmed == len(claimed)
 
 
-def _transaction_index(segment: Segment, aborted: set[tuple[int, int]]) -> bytes | None:
+def _transaction_index(segment: Segment, aborted: set[tuple[int, int]], sources: Sources) -> bytes | None:
     """Return the file, None where nothing was aborted; every transaction in ``aborted`` must be in it."""
     path = segment.sibling("txnindex")
-    body = _read_transactions(path)
+    body = _read_transactions(path, sources)
     entries = _entries(path, body)
     for txn in entries:
         if txn.last_offset < segment.base_offset or not _is_inside(segment, txn.last_offset - segment.base_offset):
@@ -246,19 +247,14 @@ def _transaction_index(segment: Segment, aborted: set[tuple[int, int]]) -> bytes
     return body if entries else None
 
 
-def _read_transactions(path: Path) -> bytes:
+def _read_transactions(path: str, sources: Sources) -> bytes:
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
+        return sources.read(path)
+    except GONE:
         return b""
-    except OSError as error:
-        raise LogDirError(
-            f"{path}: cannot be read: {error.strerror}",
-            hint="give the user who runs resnap read access (the broker's group, usually)",
-        ) from error
 
 
-def _entries(path: Path, body: bytes) -> list[AbortedTxn]:
+def _entries(path: str, body: bytes) -> list[AbortedTxn]:
     try:
         with in_file(path):
             return read_transaction_index(body)

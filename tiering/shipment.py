@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage.errors import FormatError, LogDirError, StoreError, VerificationError
+from storage.source import PLAIN
 from tiering.eligibility import Eligibility, after_replay, refuse
 from tiering.refusal import Reason
 from tiering.segment_bundle import (
@@ -26,13 +27,14 @@ from tiering.uploader import ShippedMeanwhileError, ship
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from replay.rebuild import BoundaryResult, PartitionResult
+    from replay.results import BoundaryResult, PartitionResult
     from replay.window import ReplayRules
     from storage.errors import ResnapError
     from storage.log.names import TopicPartition
     from storage.log.partition_dir import Segment
     from storage.remote.manifest import SnapshotHow
     from storage.remote.object_store import ObjectStore
+    from storage.source import Sources
     from tiering.eligibility import Candidates, Refusal
     from tiering.uploader import Provenance
 
@@ -70,6 +72,8 @@ class Shipper:
     staged: ObjectStore
     """Where the replay left its snapshots."""
     rules: ReplayRules
+    sources: Sources = PLAIN
+    """How the segments are reached."""
     now_ms: Callable[[], int]
     expect: Callable[[int, int], None]
     """Told (segments, bytes of their logs) of what is eligible, before any of it is shipped."""
@@ -84,7 +88,7 @@ class Shipper:
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
         self.expect(len(eligibility.eligible), sum(segment.size_bytes for segment in eligibility.eligible))
         refusals: list[Refusal] = []
-        epochs = EpochHistory(candidates.inventory.partition)
+        epochs = EpochHistory(candidates.inventory.partition, self.sources)
         rebuilt = {boundary.boundary.offset: boundary for boundary in result.boundaries}
         for segment in eligibility.eligible:
             at_end = rebuilt[_end(segment)]
@@ -105,8 +109,8 @@ class Shipper:
     def _ship_segment(
         self, provenance: Provenance, epochs: EpochHistory, segment: Segment, at_end: BoundaryResult
     ) -> Shipped:
-        chosen = choose_snapshot(provenance.topic_partition, at_end, self.rules, self.staged)
-        bundle = make_bundle(epochs, segment, chosen.body)
+        chosen = choose_snapshot(provenance.topic_partition, at_end, self.rules, self.staged, self.sources)
+        bundle = make_bundle(epochs, segment, chosen.body, self.sources)
         named = ship(
             self.store,
             provenance,

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from replay.comparison import Verdict
 from replay.plan import Coverage
 from replay.staging import digest_of, snapshot_key
-from storage.errors import VerificationError
+from storage.errors import LogDirError, ObjectNotFoundError, VerificationError
 from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from storage.remote.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
+from storage.source import PLAIN
 
 if TYPE_CHECKING:
-    from replay.rebuild import BoundaryResult
+    from replay.results import BoundaryResult
     from replay.window import ReplayRules
     from storage.log.names import TopicPartition
     from storage.log.producer_snapshot import ProducerEntry
     from storage.remote.object_store import ObjectStore
+    from storage.source import Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,11 @@ class ChosenSnapshot:
 
 
 def choose_snapshot(
-    topic_partition: TopicPartition, result: BoundaryResult, rules: ReplayRules, staged: ObjectStore
+    topic_partition: TopicPartition,
+    result: BoundaryResult,
+    rules: ReplayRules,
+    staged: ObjectStore,
+    sources: Sources = PLAIN,
 ) -> ChosenSnapshot:
     """Return the snapshot for the boundary of ``result``, which was rebuilt.
 
@@ -47,7 +52,7 @@ def choose_snapshot(
 
     """
     in_window = result.boundary.coverage is Coverage.WINDOW
-    own = _proven(result)
+    own = _proven(result, sources)
     if own is not None:
         how = SnapshotHow.PROVEN if in_window else SnapshotHow.KEPT
         return ChosenSnapshot(body=snapshot_bytes(own.values()), origin=_origin(result, rules, how, len(own)))
@@ -57,14 +62,14 @@ def choose_snapshot(
     )
 
 
-def _proven(result: BoundaryResult) -> dict[int, ProducerEntry] | None:
+def _proven(result: BoundaryResult, sources: Sources) -> dict[int, ProducerEntry] | None:
     """Return the broker's own entries if the replay has proven them and the file is still the same."""
     path = result.boundary.existing
     if path is None or result.comparison is None or result.comparison.verdict is not Verdict.PROVEN:
         return None
     try:
-        data = Path(path).read_bytes()
-    except OSError:
+        data = sources.read(path)
+    except (LogDirError, ObjectNotFoundError):
         return None
     return read_snapshot(data) if hashlib.sha256(data).hexdigest() == result.comparison.sha256 else None
 

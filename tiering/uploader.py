@@ -17,6 +17,7 @@ from storage.crc32c import crc32c
 from storage.errors import (
     FormatError,
     LogDirError,
+    ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
     StoreError,
@@ -30,7 +31,6 @@ from storage.remote.layouts.flat import (
     segment_prefix,
 )
 from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
-from tiering.segment_bundle import check_unchanged
 from tiering.shipped import ShippedSegment, shipped_segment
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def ship(
         _put(store, key, part, bundle)
         verify_object(store, key, size_bytes=part.size_bytes, checksum=part.crc32c)
         objects.append(_named(part, key))
-    check_unchanged(bundle.segment)
+    bundle.check_unchanged()
     manifest = _manifest(provenance, bundle, origin, identity, objects, created_at_ms=created_at_ms)
     _check_still_missing(store, provenance, bundle, manifest_key)
     _put_manifest(store, manifest_key, manifest)
@@ -113,11 +113,11 @@ def _put(store: ObjectStore, key: str, part: BundlePart, bundle: SegmentBundle) 
     try:
         store.put_stream(key, part.open_body, size_bytes=part.size_bytes, crc32c=part.crc32c)
     except OSError as error:
-        check_unchanged(bundle.segment)
+        bundle.check_unchanged()
         raise LogDirError(f"{bundle.segment.path}: cannot be read: {error.strerror}", hint="check the disk") from error
-    except VerificationError:
+    except (VerificationError, ObjectNotFoundError, ObjectChangedError):
         # The body was not what it had been a moment ago: say so, if it is the segment that changed.
-        check_unchanged(bundle.segment)
+        bundle.check_unchanged()
         raise
 
 

@@ -32,5 +32,6 @@ def demo(
     # Whatever cluster is configured, its executors would not see a directory of this machine.
     settings = run.settings.model_copy(update={"spark_master": "local[*]"})
     with workplace(directory, keep=keep) as root:
-        service = service_of(settings, run.clock, rules_at(run.clock.now_ms()))
+        service = service_of(settings, run.clock, rules_at(run.clock.now_ms()), ahead=True)
+        run.at_end.enter_context(service.engine)
         Story(run, Demo(root=root, service=service), seed, stays=keep or directory is not None).tell()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
+    from replay.window import ReplayRules
     from scheduler.cli.failures import Failures
     from scheduler.clock import Clock
     from scheduler.progress import Progress
     from scheduler.rendering import Answer, Output
+    from scheduler.service import Service
     from scheduler.settings import Settings
 
 
@@ -32,9 +34,27 @@ class Invocation:
     partly_done: bool = False
     """Set by a command that has done some of its work, so that an error elsewhere means exit code 3."""
 
+    at_end: ExitStack = field(default_factory=ExitStack)
+    """Closed when the command ends, however it does."""
+
     def answer(self, answer: Answer) -> None:
         """Print the answer, in the form that was asked for."""
         self.output.write(answer)
+
+    def service(self, rules: ReplayRules | None = None, *, replays: bool = True, remembers: bool = False) -> Service:
+        """Return the service for this command, under the rules of a saved plan if there is one.
+
+        Args:
+            rules: those of the saved plan.
+            replays: whether the command replays whatever it plans, so that Spark may start meanwhile.
+            remembers: whether what earlier runs found out counts.
+
+        """
+        from scheduler.wiring import service_of, with_memory  # noqa: PLC0415 - slow to import
+
+        service = service_of(self.settings, self.clock, rules, ahead=replays and not self.settings.dry_run)
+        self.at_end.enter_context(service.engine)
+        return with_memory(service, self.settings, self.warn) if remembers else service
 
     def note(self, text: str) -> None:
         """Say something on standard error; nothing with ``--quiet``."""

@@ -3,7 +3,6 @@
 
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -54,7 +53,7 @@ def inspect_file(
 def doctor(
     run: Invocation,
     log_dirs: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(metavar="[LOG_DIR]...", help="Log dirs to look at; else log.dirs of --server-properties."),
     ] = None,
     store: Annotated[
@@ -68,7 +67,7 @@ def doctor(
     from scheduler.records import record
     from scheduler.settings import process_environment
 
-    places = log_dirs or list(run.settings.log_dirs)
+    places = log_dirs or [str(path) for path in run.settings.log_dirs]
     counts = dict.fromkeys(map(str, Health), 0)
 
     def rows() -> Iterator[Row]:

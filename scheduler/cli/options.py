@@ -41,10 +41,13 @@ COMMON: Final[Group] = {
     "verbose": _flag(bool, "--verbose/--no-verbose", "-v", help="Say more; show the traceback of a bug."),
     "config": _flag(Path, "--config", metavar="FILE", help="TOML file with settings, else ./resnap.toml."),
 }
-SOURCE: Final[Group] = {
+TOPIC: Final[Group] = {
     "topics": _flag(
         list[str], "--topic", metavar="GLOB", help="Only topics that match GLOB; may be given several times."
     ),
+}
+SOURCE: Final[Group] = {
+    **TOPIC,
     "boundaries": _flag(
         Literal["missing", "all"], "--boundaries", help="Boundaries without a usable snapshot (the default), or all."
     ),
@@ -84,6 +87,35 @@ ENGINE: Final[Group] = {
         Literal["spark", "local"], "--engine", help="What replays: Spark (the default), or this process, without a JVM."
     ),
 }
+READING: Final[Group] = {
+    "threads": _flag(
+        int, "--threads", metavar="N", help="Segments that --engine local scans at once; else one per processor."
+    ),
+    "header_read_size": _flag(
+        str,
+        "--header-read-size",
+        metavar="SIZE",
+        help="Mean batch size from which headers are read one by one, not in blocks; 128KiB unless given.",
+    ),
+    "split_size": _flag(
+        str,
+        "--split-size",
+        metavar="SIZE",
+        help="Larger segments are cut into parts of about this size; 1GiB unless given.",
+    ),
+    "range_size": _flag(
+        str, "--range-size", metavar="SIZE", help="Asked for at once of a segment in a store; 8MiB unless given."
+    ),
+    "ranges_in_flight": _flag(
+        int, "--ranges-in-flight", metavar="N", help="Ranges of a segment on their way at a time; 4 unless given."
+    ),
+    "producers_per_task": _flag(
+        int,
+        "--producers-per-task",
+        metavar="N",
+        help="A partition with more producers is combined by several tasks; 250000 unless given.",
+    ),
+}
 REPLAY: Final[Group] = {
     **EXPIRATION,
     **CHECKING,
@@ -111,6 +143,12 @@ REPLAY: Final[Group] = {
         list[str], "--spark-conf", metavar="KEY=VALUE", help="A further Spark property; may be given several times."
     ),
 }
+MEMORY: Final[Group] = {
+    "state_dir": _flag(
+        str, "--state-dir", metavar="DIR", help="Where what earlier runs found out is kept; none for nowhere."
+    ),
+    "fresh": _flag(bool, "--fresh/--no-fresh", help="Find everything out anew, whatever earlier runs have found."),
+}
 WRITE: Final[Group] = {
     "dry_run": _flag(
         bool, "--dry-run/--no-dry-run", "-n", help="Say what would be done, with totals, and write nothing."
@@ -132,11 +170,11 @@ STORE: Final[Group] = {
         CHOICE_OF_CHECKSUMS, "--s3-response-checksum-validation", help="when_required: for stores that send wrong ones."
     ),
 }
-ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **WRITE, **STORE}
+ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **READING, **MEMORY, **WRITE, **STORE}
 
 Sources: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[SOURCE]...", help="Log dirs, or a partition's directory; log.dirs unless given."),
+    typer.Argument(metavar="[SOURCE]...", help="Log dirs, partitions' directories, or URLs; log.dirs unless given."),
 ]
 
 
@@ -153,7 +191,7 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
             failures: Failures = context.obj
             given = {name: arguments.pop(name) for name in flags}
             invocation = _invocation(given, failures, is_replay="as_of" in flags)
-            with _quiet_ends():
+            with _quiet_ends(), invocation.at_end:
                 code = command(invocation, **arguments)  # type: ignore[call-arg]
             raise typer.Exit(failures.exit_code(code or OK, partly_done=invocation.partly_done))
 

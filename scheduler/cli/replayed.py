@@ -1,32 +1,42 @@
 """How results of replays are shown, and which of them are errors."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scheduler.cli.invocation import Invocation
+from scheduler.clock import instant
 from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from replay.rebuild import BoundaryResult, PartitionResult
-    from scheduler.service import Replayed
+    from replay.boundary_state import LeftOut
+    from replay.results import BoundaryResult, PartitionResult
+    from scheduler.service import Service
     from scheduler.sources import Sight
+    from scheduler.work_items import Replayed
+    from storage.log.names import TopicPartition
+    from tiering.memory import KnownBoundary
 
 
 def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool, strict: bool = False) -> None:
     """Print what replays gave; ``judged`` shows the verdicts, ``strict`` makes a difference an error."""
-    from replay.rebuild import Outcome  # noqa: PLC0415
-    from scheduler.reports import boundary_row, replay_tail  # noqa: PLC0415
+    from replay.results import Outcome  # noqa: PLC0415
+    from scheduler.reports import boundary_row, known_row, replay_tail  # noqa: PLC0415
     from storage.errors import ResnapError, VerificationError  # noqa: PLC0415
 
     results: list[PartitionResult] = []
+    known: list[tuple[TopicPartition, KnownBoundary]] = []
 
     def rows() -> Iterator[Row]:
         for replayed in found:
+            topic_partition = replayed.planned.sighted.topic_partition
+            known.extend((topic_partition, one) for one in replayed.planned.standing)
+            for one in replayed.planned.standing:
+                row = known_row(topic_partition, one)
+                yield {**row, "place": str(topic_partition)} if run.output.form == "table" else row
             results.append(replayed.result)
             for boundary in replayed.result.boundaries:
                 run.partly_done = run.partly_done or boundary.outcome is Outcome.REBUILT
-                row = boundary_row(replayed.result.topic_partition, boundary)
+                row = {**boundary_row(topic_partition, boundary), "anchor": replayed.result.anchor}
                 yield {**row, "place": str(replayed.result.topic_partition)} if run.output.form == "table" else row
 
     shared = [
@@ -47,8 +57,8 @@ def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool,
         kind="boundary",
         rows=rows(),
         columns=[*shared, *(verdicts if judged else [left_out])],
-        tail=lambda: replay_tail(results),
-        closing=lambda: [_replay_sum(results)],
+        tail=lambda: {**replay_tail(results), **({} if judged else {"unchanged": len(known)})},
+        closing=lambda: [*_unchanged_sum(known, results), *_replay_sum(results, known)],
     )
     try:
         run.answer(answer)
@@ -56,6 +66,9 @@ def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool,
         run.error(error)  # what was made before it stays made
     for result in results:
         _report_result(run, result)
+    for topic_partition, one in known:
+        _report_left_out(run, topic_partition, one.offset, one.left_out)
+    run.partly_done = run.partly_done or bool(known)
     if strict:
         run.partly_done = False
         wrong = sum(_is_wrong(found) for result in results for found in result.boundaries)
@@ -78,20 +91,42 @@ def count_of(value: object) -> str:
     return str(len(value)) if isinstance(value, list) and value else ""
 
 
-def _replay_sum(results: "list[PartitionResult]") -> str:
+def _unchanged_sum(
+    known: "list[tuple[TopicPartition, KnownBoundary]]", results: "list[PartitionResult]"
+) -> Iterator[str]:
+    """Tell what was not made again, because it is there and nothing that it rests on has changed."""
+    if not known:
+        return
+    made = sum(len(result.boundaries) for result in results)
+    partitions = len({topic_partition for topic_partition, _ in known})
+    since = instant(max(one.made_ms for _, one in known))
+    nothing_read = "; nothing was read" if not made else ""
+    yield (
+        f"{human_count(len(known))} of {human_count(len(known) + made)} boundaries of {human_count(partitions)}"
+        f" partitions unchanged since {since}{nothing_read}."
+    )
+
+
+def _replay_sum(results: "list[PartitionResult]", known: "list[tuple[TopicPartition, KnownBoundary]]") -> Iterator[str]:
     from scheduler.reports import replay_tail  # noqa: PLC0415
 
+    if known and not any(result.boundaries for result in results):
+        return
     total = replay_tail(results)
     failed = f", {total['failed']} not" if total["failed"] else ""
     snapshots, batches, segments = (
         human_count(int(str(total[key]))) for key in ("snapshots", "batches", "segmentsRead")
     )
     read = human_bytes(int(str(total["bytesRead"])))
-    return f"{snapshots} snapshots rebuilt{failed}, from {batches} batches of {segments} segments ({read} read)."
+    begun = sum(result.anchor is not None for result in results)
+    anchored = f" In {human_count(begun)} partitions reading began where an earlier run ended." if begun else ""
+    yield (
+        f"{snapshots} snapshots rebuilt{failed}, from {batches} batches of {segments} segments ({read} read).{anchored}"
+    )
 
 
 def _report_result(run: Invocation, result: "PartitionResult") -> None:
-    from replay.rebuild import Outcome  # noqa: PLC0415
+    from replay.results import Outcome  # noqa: PLC0415
     from storage.errors import DataError  # noqa: PLC0415
 
     if result.error is not None:
@@ -105,12 +140,18 @@ def _report_result(run: Invocation, result: "PartitionResult") -> None:
             )
         )
     for found in result.boundaries:
-        if found.left_out:
-            ids = ", ".join(str(pid) for pid, _ in found.left_out[:5])
-            run.warn(
-                f"{result.topic_partition}: {len(found.left_out)} producers are left out of the snapshot at"
-                f" {found.boundary.offset}, their past is not in what could be read: {ids}"
-            )
+        _report_left_out(run, result.topic_partition, found.boundary.offset, found.left_out)
+
+
+def _report_left_out(
+    run: Invocation, topic_partition: "TopicPartition", offset: int, left_out: "tuple[LeftOut, ...]"
+) -> None:
+    if left_out:
+        ids = ", ".join(str(pid) for pid, _ in left_out[:5])
+        run.warn(
+            f"{topic_partition}: {len(left_out)} producers are left out of the snapshot at {offset}, their past is not"
+            f" in what could be read: {ids}"
+        )
 
 
 def report_unusable(run: Invocation, sight: "Sight") -> None:
@@ -124,11 +165,9 @@ def report_unusable(run: Invocation, sight: "Sight") -> None:
                 run.error(VerificationError(f"{boundary.path}: {boundary.state}: {what}", hint="`resnap regenerate`"))
 
 
-def report_staged(run: Invocation, sight: "Sight", root: Path) -> None:
+def report_staged(run: Invocation, service: "Service", sight: "Sight", root: str) -> None:
     """Report the regenerated snapshots that no broker could load, and say how many there should be besides."""
-    from scheduler.staged import check_staged  # noqa: PLC0415
-
-    checked = check_staged(sight, root)
+    checked = service.check_staged(sight, root)
     for error in checked.broken:
         run.error(error)
     if checked.absent:

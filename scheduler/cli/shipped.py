@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.replayed import count_of
+from scheduler.clock import instant
 from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.service import Service, TierOrder
+    from scheduler.service import Service
+    from scheduler.work_items import TierOrder
     from storage.log.names import TopicPartition
     from tiering.eligibility import Candidates, Eligibility
     from tiering.refusal import Refusal
@@ -56,7 +58,11 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
                 Column(key="blocking", title="STOPS", show=_stop),
             ],
             tail=lambda: totals,
-            closing=lambda: [*_tier_sum(totals), *(f"{reason}: {hint}." for reason, hint in stops.items())],
+            closing=lambda: [
+                *_tier_sum(totals),
+                *_settled_sum(orders),
+                *(f"{reason}: {hint}." for reason, hint in stops.items()),
+            ],
         )
     )
     for error in (*failures, *faults):
@@ -102,6 +108,19 @@ def _tier_line(run: Invocation, row: Row) -> Row:
 
 def _stop(value: object) -> str:
     return f"{value['reason']}: {value['detail']}" if isinstance(value, dict) else "-"
+
+
+def _settled_sum(orders: "list[TierOrder]") -> Iterator[str]:
+    """Tell of what was refused before, and is refused again without having been read."""
+    settled = [order for order in orders if order.settled is not None and order.recollection is not None]
+    known = [order.recollection.memory.refused for order in settled if order.recollection is not None]
+    if settled:
+        segments = sum(len(order.candidates.segments) for order in settled)
+        since = instant(max(refused.made_ms for refused in known if refused is not None))
+        yield (
+            f"{human_count(segments)} segments of {human_count(len(settled))} partitions wait as they did: nothing has"
+            f" changed since {since}, and nothing was read."
+        )
 
 
 def _tier_sum(totals: dict[str, int]) -> list[str]:

@@ -9,12 +9,12 @@ import typer
 
 from scheduler.cli.failures import MISSING_FOUND, OK
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ENGINE, REPLAY, SOURCE, Sources, with_settings
+from scheduler.cli.options import ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources, with_settings
 from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.service import Planned
     from scheduler.sources import Sight
+    from scheduler.work_items import Planned
 
 app = typer.Typer()
 
@@ -49,7 +49,7 @@ def _why(value: object) -> str:
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY)
+@with_settings(SOURCE, REPLAY, STORE)
 def scan(
     run: Invocation,
     sources: Sources = None,
@@ -60,9 +60,9 @@ def scan(
     Reads file names, sizes and the small files beside the segments, never a segment.
     """
     from scheduler.reports import scan_row  # noqa: PLC0415
-    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+    from scheduler.wiring import scope_of  # noqa: PLC0415
 
-    scans, problems = service_of(run.settings, run.clock).scan(scope_of(run.settings, sources))
+    scans, problems = run.service(replays=False).scan(scope_of(run.settings, sources))
     totals = {"partitions": 0, "segments": 0, "boundaries": 0, "lost": 0, "compacted": 0, "problems": len(problems)}
     first_stop: list[Row] = []
 
@@ -115,7 +115,7 @@ def scan(
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, ENGINE)
+@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, STORE)
 def plan(
     run: Invocation,
     sources: Sources = None,
@@ -128,9 +128,10 @@ def plan(
 ) -> None:
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
     from scheduler.reports import plan_row  # noqa: PLC0415
-    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+    from scheduler.wiring import scope_of  # noqa: PLC0415
 
-    service = service_of(run.settings, run.clock)
+    # Proving is finding out anew, and a saved plan is for whatever may be known by then.
+    service = run.service(replays=prove, remembers=not prove and save is None)
     scope = scope_of(run.settings, sources)
     planned, sight = service.plan(scope, boundaries="all" if prove else run.settings.boundaries)
     report_sight(run, sight)

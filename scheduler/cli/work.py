@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ENGINE, REPLAY, SOURCE, STORE, WRITE, Sources, with_settings
+from scheduler.cli.options import ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE, Sources, with_settings
 from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
 from scheduler.cli.shipped import answer_store, answer_tier
 from scheduler.cli.survey import report_problems, report_sight, totals_of
 from scheduler.rendering import Answer, Column, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.service import Planned, Service
+    from scheduler.service import Service
     from scheduler.sources import Sight
+    from scheduler.work_items import Planned
     from tiering.planning import SavedPlan
 
 app = typer.Typer()
@@ -26,7 +27,7 @@ PlanFile = Annotated[
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, ENGINE, WRITE, STORE)
+@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE)
 def regenerate(
     run: Invocation,
     into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where the snapshots go.")],
@@ -37,7 +38,7 @@ def regenerate(
 
     Safe beside a live broker: nothing is written into a log dir, and nothing in it is changed.
     """
-    service, planned, sight = _planned(run, sources, plan_file)
+    service, planned, sight = _planned(run, sources, plan_file, into)
     sink_url = service.sink_url(into, sight)
     report_sight(run, sight)
     if run.settings.dry_run:
@@ -48,7 +49,7 @@ def regenerate(
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, ENGINE, WRITE, STORE)
+@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE)
 def tier(
     run: Invocation,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],
@@ -59,11 +60,11 @@ def tier(
 
     What is shipped already stays as it is. Frees no local disk by itself.
     """
-    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+    from scheduler.wiring import scope_of  # noqa: PLC0415
     from storage.remote.urls import open_store  # noqa: PLC0415
 
     saved = _saved(plan_file, sources)
-    service = service_of(run.settings, run.clock, saved.rules if saved else None)
+    service = run.service(saved.rules if saved else None, remembers=True)
     scope = scope_of(run.settings, saved.sources if saved else sources)
     store = open_store(to, run.settings.s3())
     orders, sight = service.tier_orders(scope, store, saved)
@@ -83,22 +84,23 @@ def tier(
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, ENGINE, STORE)
+@with_settings(SOURCE, REPLAY, ENGINE, READING, STORE)
 def verify(
     run: Invocation,
     sources: Sources = None,
     snapshots: Annotated[
-        Path | None, typer.Option("--snapshots", metavar="DIR", help="Compare those of `resnap regenerate --into DIR`.")
+        str | None,
+        typer.Option("--snapshots", metavar="DIR|URL", help="Compare those of `resnap regenerate --into DIR|URL`."),
     ] = None,
     store: Annotated[str | None, typer.Option("--store", metavar="URL", help="Read back what a store holds.")] = None,
 ) -> None:
     """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13."""
-    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+    from scheduler.wiring import scope_of  # noqa: PLC0415
     from storage.errors import UsageError  # noqa: PLC0415
 
     if sources and store:
         raise UsageError("either SOURCE or --store is to be verified", hint="`resnap verify --help` shows both forms")
-    service = service_of(run.settings, run.clock)
+    service = run.service()
     if store:
         answer_store(run, service, store)
         return
@@ -108,15 +110,15 @@ def verify(
         if snapshots is None:
             report_unusable(run, sight)
         else:
-            report_staged(run, sight, snapshots)
+            report_staged(run, service, sight, snapshots)
         answer_replay(run, found, judged=True, strict=True)
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY)
+@with_settings(SOURCE, REPLAY, STORE)
 def explain(
     run: Invocation,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A log dir, or the partition's directory.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A log dir, the partition's directory, or a URL.")],
     topic_partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="As its directory is called.")],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", help="Everything below it counts.", min=0)],
     producer_id: Annotated[
@@ -125,7 +127,7 @@ def explain(
 ) -> None:
     """Show the batches that made each entry of the producer snapshot at OFFSET."""
     from scheduler.reports import explanation_rows  # noqa: PLC0415
-    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+    from scheduler.wiring import scope_of  # noqa: PLC0415
     from storage.errors import UsageError  # noqa: PLC0415
     from storage.log.names import parse_partition_dir_name  # noqa: PLC0415
 
@@ -133,7 +135,7 @@ def explain(
     if name is None:
         raise UsageError(f"{topic_partition!r} is no partition", hint="a topic and a number, such as payments-0")
     scope = scope_of(run.settings, [source])
-    found = service_of(run.settings, run.clock).explain(scope, name.topic_partition, offset, producer_id)
+    found = run.service(replays=False).explain(scope, name.topic_partition, offset, producer_id)
     keys = ("producerId", "role", "baseOffset", "lastOffset", "producerEpoch", "baseSequence", "lastSequence",
             "timestamp", "isTransactional", "coordinatorEpoch")  # fmt: skip
     run.answer(
@@ -148,14 +150,14 @@ def explain(
 
 
 def _planned(
-    run: Invocation, sources: list[str] | None, plan_file: Path | None
+    run: Invocation, sources: list[str] | None, plan_file: Path | None, into: str
 ) -> "tuple[Service, list[Planned], Sight]":
-    from scheduler.wiring import scope_of, service_of  # noqa: PLC0415
+    from scheduler.wiring import scope_of  # noqa: PLC0415
 
     saved = _saved(plan_file, sources)
-    service = service_of(run.settings, run.clock, saved.rules if saved else None)
+    service = run.service(saved.rules if saved else None, remembers=True)
     scope = scope_of(run.settings, saved.sources if saved else sources)
-    planned, sight = service.plan(scope, boundaries=run.settings.boundaries, saved=saved)
+    planned, sight = service.plan(scope, boundaries=run.settings.boundaries, saved=saved, into=into)
     return service, planned, sight
 
 

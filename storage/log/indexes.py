@@ -10,17 +10,15 @@ Source: ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex`` and ``AbortedTxn`` 
 
 from __future__ import annotations
 
-import os
 import struct
 from bisect import bisect_left
 from itertools import starmap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError, in_file
+from storage.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Sequence
 
     from storage.crc32c import Buffer
 
@@ -131,25 +129,33 @@ def write_time_index(entries: Iterable[TimeIndexEntry]) -> bytes:
     return b"".join(starmap(TIME_ENTRY.pack, entries))
 
 
-def last_time_index_timestamp(path: Path | str) -> int | None:
+def last_time_index_timestamp(read: Callable[[int, int], bytes], size: int) -> int | None:
     """Return the largest timestamp of a segment in milliseconds, or ``None`` if its time index has no entry.
 
     Only the last entry is read, after the padding, if any, has been skipped from the end: meant for a great many files.
     ``None`` is also what a segment without timestamps has, whose age Kafka takes from the log's modification time.
 
+    Args:
+        read: gives the bytes [start, end) of the time index.
+        size: its length.
+
     Raises:
         FormatError: a size that is no multiple of 12, or a last timestamp or offset below 0.
-        OSError: the file cannot be read.
 
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(descriptor).st_size
-        with in_file(path):
-            _check_size(size, TIME_ENTRY.size, "time index size")
-            return _last_timestamp(descriptor, size)
-    finally:
-        os.close(descriptor)
+    _check_size(size, TIME_ENTRY.size, "time index size")
+    end, length = size, min(size, TIME_ENTRY.size)
+    while end:
+        start = end - length
+        block = read(start, end)
+        if len(block) < length:
+            raise FormatError("time index size", position=start + len(block), expected=size, found="less")
+        used = size if size == TIME_ENTRY.size else _without_padding(block, TIME_ENTRY.size)
+        if used:
+            return _read_last_timestamp(block[used - TIME_ENTRY.size : used], start + used - TIME_ENTRY.size)
+        # A trimmed index has shown its last entry by now; what remains is the padding of an active one.
+        end, length = start, min(start, SCAN_BLOCK_BYTES)
+    return None
 
 
 def read_transaction_index(buffer: Buffer) -> list[AbortedTxn]:
@@ -203,19 +209,6 @@ def _check_aborted(txn: AbortedTxn, position: int) -> None:
 def _without_padding(buffer: Buffer, entry_size: int) -> int:
     used = len(bytes(buffer).rstrip(b"\0"))
     return -(-used // entry_size) * entry_size
-
-
-def _last_timestamp(descriptor: int, size: int) -> int | None:
-    end, length = size, min(size, TIME_ENTRY.size)
-    while end:
-        start = end - length
-        block = os.pread(descriptor, length, start)
-        used = size if size == TIME_ENTRY.size else _without_padding(block, TIME_ENTRY.size)
-        if used:
-            return _read_last_timestamp(block[used - TIME_ENTRY.size : used], start + used - TIME_ENTRY.size)
-        # A trimmed index has shown its last entry by now; what remains is the padding of an active one.
-        end, length = start, min(start, SCAN_BLOCK_BYTES)
-    return None
 
 
 def _read_last_timestamp(data: bytes, position: int) -> int:

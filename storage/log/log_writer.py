@@ -15,14 +15,6 @@ from storage.log.batch_builder import write_data_batch, write_emptied_batch, wri
 from storage.log.checkpoints import LeaderEpoch, write_leader_epochs, write_offset_checkpoint
 from storage.log.control_record import COMMIT, read_control_record, write_marker_batch
 from storage.log.indexes import AbortedTxn
-from storage.log.log_dir import (
-    CLEAN_SHUTDOWN,
-    CLEANER_OFFSETS,
-    HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
-    META_PROPERTIES,
-    RECOVERY_POINTS,
-)
 from storage.log.names import segment_name
 from storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
 from storage.log.payloads import Payloads
@@ -37,6 +29,14 @@ from storage.log.record_batch import (
 )
 from storage.log.segment_writer import SegmentWriter
 from storage.log.stored_frames import NONE
+from storage.log.survey import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

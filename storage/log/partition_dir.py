@@ -12,20 +12,26 @@ import os
 import stat
 from bisect import bisect_left
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from storage.errors import LogDirError, UsageError, in_file
 from storage.log.names import FileKind, FileState, TopicPartition, parse_file_name
 from storage.log.properties import read_partition_metadata
+from storage.remote.store_path import StorePath
+from storage.source import FileFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+
+Place: TypeAlias = Path | StorePath
+"""Of a directory: in this machine's file system, or in a store, where it is what keys begin with."""
 
 _T = TypeVar("_T")
 
@@ -38,10 +44,12 @@ class Segment:
     next_base_offset: int | None
     """Base offset of the segment after this one, where this one ends; None for the active segment."""
     path: str
-    """Of the ``.log`` file."""
+    """Of the ``.log`` file: a locator, as ``Sources`` opens them."""
     size_bytes: int
     mtime_ns: int
+    """Of an object, when it was written into its store."""
     inode: int
+    """0 of an object."""
     index_bytes: int | None
     """None without the file; so for the other two."""
     timeindex_bytes: int | None
@@ -52,12 +60,8 @@ class Segment:
         """Whether this is the last segment, the one that a broker appends to."""
         return self.next_base_offset is None
 
-    def sibling(self, suffix: str) -> Path:
-        """Return the path of this segment's other file with ``suffix``, given with or without its leading dot."""
-        return Path(self.sibling_path(suffix.removeprefix(".")))
-
-    def sibling_path(self, suffix: str) -> str:
-        """Return the same as text, which is many times quicker: for looking at a great many files."""
+    def sibling(self, suffix: str) -> str:
+        """Return the locator of this segment's other file with ``suffix``, which has no leading dot."""
         return f"{self.path.removesuffix('.log')}.{suffix}"
 
 
@@ -76,17 +80,18 @@ class SnapshotFile:
 class PartitionDir:
     """One partition directory; a partition without any segment is legal."""
 
-    path: Path
+    path: Place
     topic_partition: TopicPartition
     segments: tuple[Segment, ...]
-    """Ascending; the last is the active one."""
+    """Ascending; the last is the active one, save for what has been shipped, of which all are closed."""
     snapshots: tuple[SnapshotFile, ...]
     """Ascending, those that stand at no segment base among them."""
     unfinished: tuple[str, ...]
     """Names of ``.swap`` and ``.cleaned`` files: while there are any, the directory is in the middle of a change."""
     deleted: int
     """How many ``.deleted`` files wait for their removal."""
-    has_leader_epochs: bool
+    leader_epochs: str | None
+    """Locator of the checkpoint of leader epochs, where there is one."""
     topic_id: str | None
     high_watermark: int | None
     log_start_offset: int
@@ -100,6 +105,11 @@ class PartitionDir:
         """Next base offsets of all closed segments, ascending: the offsets at which tiering needs a snapshot."""
         ends = (segment.next_base_offset for segment in self.segments)
         return tuple(end for end in ends if end is not None)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it lies in a store."""
+        return isinstance(self.path, StorePath)
 
     def snapshot_at(self, offset: int) -> SnapshotFile | None:
         """Return the snapshot for exactly ``offset``."""
@@ -138,11 +148,29 @@ def read_partition_dir(path: Path, topic_partition: TopicPartition, checkpoints:
 
     """
     with _opened(path) as directory:
-        listing = _list_files(directory)
-        segments = tuple(_segments(path, directory, listing.live))[::-1]
-        snapshots = tuple(_snapshots(path, directory, listing.live[FileKind.SNAPSHOT]))
-    has_metadata = PARTITION_METADATA in listing.others
-    metadata = read_small(path / PARTITION_METADATA, read_partition_metadata) if has_metadata else None
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries]
+        partition = partition_of_files(path, topic_partition, names, partial(_status, directory), checkpoints)
+    if PARTITION_METADATA not in names:
+        return partition
+    metadata = read_small(path / PARTITION_METADATA, read_partition_metadata)
+    return replace(partition, topic_id=metadata.topic_id if metadata else None)
+
+
+def partition_of_files(
+    path: Place,
+    topic_partition: TopicPartition,
+    names: Iterable[str],
+    look: Callable[[str], FileFacts | None],
+    checkpoints: Checkpoints,
+) -> PartitionDir:
+    """Return what the files of the given ``names`` make of the directory at ``path``; its topic id stays unknown.
+
+    ``look`` tells of a name what the file is now, None if it vanished since it was listed.
+    """
+    listing = _sorted_out(names)
+    segments = tuple(_segments(path, look, listing.live))[::-1]
+    snapshots = tuple(_snapshots(path, look, listing.live[FileKind.SNAPSHOT]))
     first_base_offset = segments[0].base_offset if segments else 0
     return PartitionDir(
         path=path,
@@ -151,8 +179,8 @@ def read_partition_dir(path: Path, topic_partition: TopicPartition, checkpoints:
         snapshots=snapshots,
         unfinished=tuple(sorted(listing.unfinished)),
         deleted=listing.deleted,
-        has_leader_epochs=LEADER_EPOCHS in listing.others,
-        topic_id=metadata.topic_id if metadata else None,
+        leader_epochs=f"{path}/{LEADER_EPOCHS}" if LEADER_EPOCHS in listing.others else None,
+        topic_id=None,
         high_watermark=checkpoints.high_watermarks.get(topic_partition),
         log_start_offset=checkpoints.log_start_offsets.get(topic_partition, first_base_offset),
         recovery_point=checkpoints.recovery_points.get(topic_partition),
@@ -170,23 +198,24 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(directory)
 
 
-def _list_files(directory: int) -> _Listing:
+def _sorted_out(names: Iterable[str]) -> _Listing:
     listing = _Listing()
-    with os.scandir(directory) as entries:
-        for name in (entry.name for entry in entries):
-            file = parse_file_name(name)
-            if file is None:
-                listing.others.add(name)
-            elif file.state is FileState.LIVE:
-                listing.live[file.kind][file.offset] = name
-            elif file.state is FileState.DELETED:
-                listing.deleted += 1
-            elif file.state is not FileState.TMP:
-                listing.unfinished.append(name)
+    for name in names:
+        file = parse_file_name(name)
+        if file is None:
+            listing.others.add(name)
+        elif file.state is FileState.LIVE:
+            listing.live[file.kind][file.offset] = name
+        elif file.state is FileState.DELETED:
+            listing.deleted += 1
+        elif file.state is not FileState.TMP:
+            listing.unfinished.append(name)
     return listing
 
 
-def _segments(path: Path, directory: int, live: Mapping[FileKind, Mapping[int, str]]) -> Iterator[Segment]:
+def _segments(
+    path: Place, look: Callable[[str], FileFacts | None], live: Mapping[FileKind, Mapping[int, str]]
+) -> Iterator[Segment]:
     """Yield the segments that are still there, the highest base offset first.
 
     Retention deletes from the lowest offset up. Looking downward, and only after the listing, a segment that is still
@@ -195,7 +224,7 @@ def _segments(path: Path, directory: int, live: Mapping[FileKind, Mapping[int, s
     """
     logs, next_base_offset = live[FileKind.LOG], None
     for base_offset in sorted(logs, reverse=True):
-        status = _status(directory, logs[base_offset])
+        status = look(logs[base_offset])
         if status is None and next_base_offset is None:
             continue
         if status is not None:
@@ -203,40 +232,44 @@ def _segments(path: Path, directory: int, live: Mapping[FileKind, Mapping[int, s
                 base_offset=base_offset,
                 next_base_offset=next_base_offset,
                 path=f"{path}/{logs[base_offset]}",
-                size_bytes=status.st_size,
-                mtime_ns=status.st_mtime_ns,
-                inode=status.st_ino,
-                index_bytes=_size(directory, live[FileKind.INDEX].get(base_offset)),
-                timeindex_bytes=_size(directory, live[FileKind.TIMEINDEX].get(base_offset)),
-                txnindex_bytes=_size(directory, live[FileKind.TXNINDEX].get(base_offset)),
+                size_bytes=status.size_bytes,
+                mtime_ns=status.mtime_ns,
+                inode=status.inode,
+                index_bytes=_size(look, live[FileKind.INDEX].get(base_offset)),
+                timeindex_bytes=_size(look, live[FileKind.TIMEINDEX].get(base_offset)),
+                txnindex_bytes=_size(look, live[FileKind.TXNINDEX].get(base_offset)),
             )
         next_base_offset = base_offset
 
 
-def _snapshots(path: Path, directory: int, names: Mapping[int, str]) -> Iterator[SnapshotFile]:
+def _snapshots(
+    path: Place, look: Callable[[str], FileFacts | None], names: Mapping[int, str]
+) -> Iterator[SnapshotFile]:
     for offset in sorted(names):
-        status = _status(directory, names[offset])
+        status = look(names[offset])
         if status is not None:
             yield SnapshotFile(
                 offset=offset,
                 path=f"{path}/{names[offset]}",
-                size_bytes=status.st_size,
-                mtime_ns=status.st_mtime_ns,
+                size_bytes=status.size_bytes,
+                mtime_ns=status.mtime_ns,
             )
 
 
-def _size(directory: int, name: str | None) -> int | None:
-    status = _status(directory, name) if name is not None else None
-    return status.st_size if status else None
+def _size(look: Callable[[str], FileFacts | None], name: str | None) -> int | None:
+    status = look(name) if name is not None else None
+    return status.size_bytes if status else None
 
 
-def _status(directory: int, name: str) -> os.stat_result | None:
+def _status(directory: int, name: str) -> FileFacts | None:
     """Look at a file; None where it vanished, or is no file at all."""
     try:
         status = os.stat(name, dir_fd=directory)
     except FileNotFoundError:
         return None
-    return status if stat.S_ISREG(status.st_mode) else None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return FileFacts(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def read_small(path: Path, read: Callable[[bytes], _T]) -> _T | None:

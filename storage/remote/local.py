@@ -30,6 +30,7 @@ from storage.remote.object_store import (
     CHUNK_BYTES,
     ObjectInfo,
     body_chunks,
+    check_etag,
     check_key,
     check_range,
     is_safe_path,
@@ -85,18 +86,19 @@ class LocalObjectStore:
         with self.open(key) as chunks:
             return b"".join(chunks)
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
+    def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
         """Return the bytes [``start``, ``end``); see ``ObjectStore.get_range``."""
-        with self.open(key, start, end) as chunks:
-            return b"".join(chunks)
+        check_range(start, end)
+        with self._opened(key) as file:
+            found = _info(key, os.fstat(file.fileno())).etag
+            check_etag(str(self._root / key), key, expected=etag, found=found)
+            return b"".join(self._chunks(key, file, start, end))
 
     @contextmanager
     def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
         """Stream the object; see ``ObjectStore.open``. An object replaced meanwhile is still read as it was."""
         check_range(start, end)
-        with self._reading(key):
-            file = self._readable_path(key).open("rb")
-        with file:
+        with self._opened(key) as file:
             yield self._chunks(key, file, start, end)
 
     def head(self, key: str) -> ObjectInfo:
@@ -182,6 +184,13 @@ class LocalObjectStore:
         if not is_safe_path(key) or is_temporary(path.name) or not stat.S_ISREG(path.stat().st_mode):
             raise FileNotFoundError(errno.ENOENT, "not an object")
         return path
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[BinaryIO]:
+        with self._reading(key):
+            file = self._readable_path(key).open("rb")
+        with file:
+            yield file
 
     def _chunks(self, key: str, file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
         with self._translated(key):

@@ -13,6 +13,7 @@ from storage.remote.object_store import (
     CHUNK_BYTES,
     ObjectInfo,
     body_chunks,
+    check_etag,
     check_key,
     check_range,
 )
@@ -82,10 +83,12 @@ class MemoryObjectStore:
         """Return the whole object; see ``ObjectStore.get``."""
         return self._object(key).body
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
+    def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
         """Return the bytes [``start``, ``end``); see ``ObjectStore.get_range``."""
         check_range(start, end)
-        return self._object(key).body[start:end]
+        found = self._object(key)
+        check_etag(f"{self._url}/{key}", key, expected=etag, found=str(found.version))
+        return found.body[start:end]
 
     @contextmanager
     def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias
 
 from storage.crc32c import Buffer
 from storage.crc32c import crc32c as continue_crc32c
-from storage.errors import UsageError, VerificationError
+from storage.errors import ObjectChangedError, UsageError, VerificationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,11 +102,15 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
+    def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
         """Return the bytes [``start``, ``end``), fewer or none where the object ends before.
+
+        With ``etag``, as ``head`` or ``list`` gave it, they are of that version of the object: several ranges then make
+        one whole.
 
         Raises:
             ObjectNotFoundError: there is no such object, even if the range is empty.
+            ObjectChangedError: it is no longer the one of ``etag``.
             ValueError: not 0 <= ``start`` <= ``end``.
 
         """
@@ -169,6 +173,23 @@ def check_key(key: str) -> None:
             raise UsageError(f"object key {key!r}: {problem}")
     if len(key) > MAX_KEY_BYTES:
         raise UsageError(f"object key {key!r}: expected at most {MAX_KEY_BYTES} bytes, found {len(key)}")
+
+
+def check_etag(where: str, key: str, *, expected: str | None, found: str) -> None:
+    """Refuse another version of an object than the one expected, if one is.
+
+    Raises:
+        ObjectChangedError: ``found`` is another etag.
+
+    """
+    if expected is not None and found != expected:
+        raise changed(where, key)
+
+
+def changed(where: str, key: str) -> ObjectChangedError:
+    """Return what to raise where an object has been replaced."""
+    return ObjectChangedError(f"{where}: the object was replaced while it was read", key=key,
+                              hint="wait until whatever writes there is done, and run again")  # fmt: skip
 
 
 def check_range(start: int, end: int | None) -> None:

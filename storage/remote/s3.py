@@ -14,7 +14,7 @@ import base64
 import re
 from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, Required, TypedDict
 
 import boto3
 import botocore.exceptions
@@ -33,6 +33,8 @@ from storage.remote.object_store import (
     CHUNK_BYTES,
     ObjectInfo,
     body_chunks,
+    changed,
+    check_etag,
     check_key,
     check_range,
 )
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
     from botocore.response import StreamingBody
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef, GetObjectOutputTypeDef
 
     from storage.crc32c import Buffer
     from storage.remote.object_store import BodyOpener
@@ -73,6 +75,13 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 class _Checksum(TypedDict, total=False):
     ChecksumCRC32C: str
+
+
+class _Place(TypedDict, total=False):
+    Bucket: Required[str]
+    Key: Required[str]
+    Range: str
+    IfMatch: str
 
 
 class _Algorithm(TypedDict, total=False):
@@ -120,16 +129,21 @@ class S3ObjectStore:
         with self.open(key) as chunks:
             return b"".join(chunks)
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
+    def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
         """Return the bytes [``start``, ``end``); see ``ObjectStore.get_range``."""
-        with self.open(key, start, end) as chunks:
+        with self._opened(key, start, end, etag) as chunks:
             return b"".join(chunks)
 
     @contextmanager
     def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
         """Stream the object over one connection; see ``ObjectStore.open``."""
+        with self._opened(key, start, end, None) as chunks:
+            yield chunks
+
+    @contextmanager
+    def _opened(self, key: str, start: int, end: int | None, etag: str | None) -> Iterator[Iterator[bytes]]:
         check_range(start, end)
-        body = self._body(key, start, end)
+        body = self._body(key, start, end, etag)
         if body is None:
             yield iter(())
             return
@@ -210,29 +224,42 @@ class S3ObjectStore:
     def _algorithm(self) -> _Algorithm:
         return {"ChecksumAlgorithm": "CRC32C"} if self._sends_checksums else {}
 
-    def _body(self, key: str, start: int, end: int | None) -> StreamingBody | None:
+    def _body(self, key: str, start: int, end: int | None, etag: str | None) -> StreamingBody | None:
         """Return the bytes [``start``, ``end``) as they come, or None where there are none in an object that is."""
-        name = self._prefix + key
         if end == start:
-            self.head(key)
+            check_etag(self._where(key), key, expected=etag, found=self.head(key).etag)
             return None
-        with self._translated(key):
-            if start == 0 and end is None:
-                return self._client.get_object(Bucket=self._bucket, Key=name)["Body"]
-            last = "" if end is None else end - 1
-            try:
-                answer = self._client.get_object(Bucket=self._bucket, Key=name, Range=f"bytes={start}-{last}")
-            except botocore.exceptions.ClientError as error:
-                if _answer(error).status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                    return None
-                raise
+        answer = self._answer(key, start, end, etag)
+        if answer is None:
+            return None
         body = answer["Body"]
         try:
-            self._check_content_range(key, answer.get("ContentRange", ""), start, end)
+            # Some stores do not know the condition.
+            check_etag(self._where(key), key, expected=etag, found=answer.get("ETag", ""))
+            if start or end is not None:
+                self._check_content_range(key, answer.get("ContentRange", ""), start, end)
         except StoreError:
             body.close()
             raise
         return body
+
+    def _answer(self, key: str, start: int, end: int | None, etag: str | None) -> GetObjectOutputTypeDef | None:
+        """Ask for [``start``, ``end``) of the version ``etag``; None where the object ends before."""
+        place: _Place = {"Bucket": self._bucket, "Key": self._prefix + key}
+        if start or end is not None:
+            place["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        if etag is not None:
+            place["IfMatch"] = etag
+        with self._translated(key):
+            try:
+                return self._client.get_object(**place)
+            except botocore.exceptions.ClientError as error:
+                status = _answer(error).status
+                if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    return None
+                if status == HTTPStatus.PRECONDITION_FAILED:
+                    raise changed(self._where(key), key) from error
+                raise
 
     def _check_content_range(self, key: str, given: str, start: int, end: int | None) -> None:
         """Make sure that the store answered the range that was asked for; some do not know ranges."""

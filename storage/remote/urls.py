@@ -40,6 +40,37 @@ def open_store(url: str, s3: S3Settings | None = None) -> ObjectStore:
     return opener(url, rest, s3 or S3Settings())
 
 
+def split_object_url(url: str) -> tuple[str, str]:
+    """Return the URL of the whole store that the object at ``url`` lies in, and its key there.
+
+    Raises:
+        UsageError: not the URL of an object.
+
+    """
+    scheme, _, rest = url.partition("://")
+    name, _, key = rest.partition("/")
+    if not name or not key or key.endswith("/"):
+        raise UsageError(f"{url!r} is not the URL of an object", hint=FORMS)
+    return f"{scheme}://{name}", key
+
+
+def local_path(url: str) -> Path | None:
+    """Return the path that a ``file://`` URL stands for, None for every other URL.
+
+    Raises:
+        UsageError: a ``file://`` URL of something else than an absolute path.
+
+    """
+    if not url.lower().startswith("file://"):
+        return None
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
+        raise UsageError(f"store URL {url!r}: expected an absolute path after file://", hint=FORMS)
+    if parts.query or parts.fragment or "\0" in unquote(parts.path):
+        raise UsageError(f"store URL {url!r}: expected nothing but a path; write ? as %3F and # as %23", hint=FORMS)
+    return Path(unquote(parts.path))
+
+
 def is_store_url(text: str) -> bool:
     """Whether ``text`` is meant as a URL of a store, and not as a path."""
     return "://" in text
@@ -51,12 +82,10 @@ def _open_memory(url: str, rest: str, _: S3Settings) -> ObjectStore:
 
 
 def _open_file(url: str, _: str, __: S3Settings) -> ObjectStore:
-    parts = urlsplit(url)
-    if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
-        raise UsageError(f"store URL {url!r}: expected an absolute path after file://", hint=FORMS)
-    if parts.query or parts.fragment or "\0" in unquote(parts.path):
-        raise UsageError(f"store URL {url!r}: expected nothing but a path; write ? as %3F and # as %23", hint=FORMS)
-    return LocalObjectStore(Path(unquote(parts.path)))
+    path = local_path(url)
+    if path is None:
+        raise AssertionError("only file:// comes here")
+    return LocalObjectStore(path)
 
 
 def _open_s3(url: str, rest: str, settings: S3Settings) -> ObjectStore:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from replay.plan import PartitionPlan
-    from replay.rebuild import BoundaryResult, PartitionResult
+    from replay.results import BoundaryResult, PartitionResult
     from storage.log.producer_snapshot import ProducerEntry
 
 HOUR_MS: Final = 3_600_000

@@ -8,8 +8,8 @@ import numpy as np
 
 from replay import partial_state
 from replay.boundary_state import entries_of
-from replay.header_scan import EVENT_DTYPE
 from replay.partial_state import NONE
+from replay.producer_events import EVENT_DTYPE
 from replay.producer_state import DataBatch, Event, Marker, ServerTime
 from replay.splits import NOTHING, Piece, join
 from storage.log.control_record import read_control_record

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from replay.header_scan import ScanFacts, SegmentRange, scan
+from replay.header_scan import ScanFacts, SegmentRange
+from replay.producer_events import scan
 from storage.errors import FormatError
 from storage.source import BytesReader
 from tests.builders import a_batch

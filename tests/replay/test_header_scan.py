@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from replay import header_scan
-from replay.header_scan import EVENT_DTYPE, ScanFacts, SegmentRange, read_headers, scan
+from replay.header_scan import ScanFacts, SegmentRange, read_headers
+from replay.producer_events import EVENT_DTYPE, scan
 from storage.errors import FormatError
 from storage.log.control_record import COMMIT
 from storage.log.record_batch import CONTROL, MAGIC_V2, NO_PRODUCER_ID, RecordBatchHeader, read_header, seal

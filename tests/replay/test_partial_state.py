@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay import partial_state
-from replay.header_scan import EVENT_DTYPE
+from replay.producer_events import EVENT_DTYPE
 from replay.producer_state import DataBatch, Marker, ProducerStates, ServerTime
 from replay.splits import NOTHING, Piece, join
 from tests.replay.specification import entries_in, illegal_in, piece_of

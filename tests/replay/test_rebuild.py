@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay import rebuild, splits
+from replay import results
 from replay.boundary_state import LeftOut, Unexplained
 from replay.comparison import Verdict
 from replay.plan import Coverage
-from replay.rebuild import Outcome, rebuild_locally
+from replay.rebuild import rebuild_locally
+from replay.results import Outcome
 from replay.staging import DirectorySink, MemorySink
 from storage.errors import FormatError, LogDirError
 from storage.log.log_dir import load_partition_dir
@@ -261,8 +262,8 @@ def test_a_transaction_with_stamps_of_long_ago_is_not_taken_for_silence(tmp_path
 
 def test_a_window_is_made_longer_until_nothing_is_unexplained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = []
-    reach_back = rebuild.reach_back
-    monkeypatch.setattr(rebuild, "reach_back", lambda plan, ms: starts.append(ms) or reach_back(plan, ms))
+    reach_back = results.reach_back
+    monkeypatch.setattr(results, "reach_back", lambda plan, ms: starts.append(ms) or reach_back(plan, ms))
     directory = long_silent(tmp_path)
     boundary = bases(directory)[122]
     found = replayed(planned(directory, now_ms=hour(123), wanted=[boundary]))
@@ -418,7 +419,7 @@ def test_a_stale_open_transaction_in_a_snapshot_is_not_believed_against_the_whol
 def test_the_size_of_a_chunk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = long_silent(tmp_path)
     whole = replayed(planned(directory, now_ms=hour(123), roll=True, to_end=True, high_watermark=124))
-    monkeypatch.setattr(splits, "CHUNK_EVENTS", 1)
+    monkeypatch.setattr("replay.plain_scan.CHUNK_EVENTS", 1)
     monkeypatch.setattr("replay.header_scan.BLOCK_BYTES", 100)
     small = replayed(planned(directory, now_ms=hour(123), roll=True, to_end=True, high_watermark=124))
     assert small.snapshots == whole.snapshots

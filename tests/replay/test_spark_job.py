@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import signal
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
-from replay import spark_job
-from replay.header_scan import ScanFacts
-from replay.plan import Run
-from replay.rebuild import Outcome, rebuild_locally
+from replay.reading import Reading
+from replay.rebuild import rebuild_locally
+from replay.results import Outcome
 from replay.spark_job import SparkRebuild
 from replay.spark_session import spark_session
 from replay.spark_settings import SparkSettings
-from replay.splits import SplitSummary, plan_splits, scan_split
 from replay.staging import DirectorySink
 from storage.errors import FormatError, LogDirError, ResnapError
 from storage.log.names import segment_name
 from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from storage.source import Sources
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS, planned
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from replay.plan import PartitionPlan
-    from replay.rebuild import PartitionResult
+    from replay.results import PartitionResult
+    from storage.source import RangeReader
     from tests.strategies import Event
 
 NOW_MS = START_MS + 60 * HOUR_MS
@@ -50,14 +51,18 @@ def transactions(hour: int, *, pids: range) -> list[Event]:
     return [*begun, PlainEvent(timestamp=at + 1_000, append_time=True), *ended]
 
 
+IN_PIECES = Reading(producers_per_task=5, split_bytes=500, least_part_bytes=500)
+"""Segments cut into parts, and runs combined in eight ranges."""
+
+
 def log_dir(root: Path) -> dict[str, Path]:
     """Write partitions of every kind: sound, damaged, illegal, one that vanishes, one whose window is too short."""
     sound = [transactions(hour, pids=range(1, 40)) for hour in range(0, 60, 6)]
     made = {
-        "sound": a_partition(root, sound, name="sound-0"),
-        "other": a_partition(root, sound[5:], name="other-1", first_offset=700),
-        "damaged": a_partition(root, sound, name="damaged-0"),
-        "vanished": a_partition(root, sound, name="vanished-0"),
+        "sound": a_partition(root, sound, name="sound-0", index_interval_bytes=200),
+        "other": a_partition(root, sound[5:], name="other-1", first_offset=700, index_interval_bytes=100),
+        "damaged": a_partition(root, sound, name="damaged-0", index_interval_bytes=100),
+        "vanished": a_partition(root, sound, name="vanished-0", index_interval_bytes=100),
         "single": a_partition(root, sound[:1], name="single-0"),
         "illegal": a_partition(
             root,
@@ -84,7 +89,7 @@ def told(results: list[PartitionResult]) -> list[tuple[object, ...]]:
     return sorted(
         (
             str(result.topic_partition),
-            repr(replace(result, error=None)),
+            repr(replace(result, error=None, bytes_read=0)),  # parts of a segment are read in other blocks
             type(result.error),
             str(result.error),
             result.error and result.error.hint,
@@ -104,25 +109,26 @@ def session() -> Iterator[SparkSession]:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("reading", [Reading(), IN_PIECES], ids=["plainly", "in pieces"])
 @pytest.mark.parametrize(
     "options",
     [{}, {"roll": True}, {"full": True}, {"high_watermark": 400}, {"max_reach_back_ms": 0}],
     ids=["now", "roll", "full", "high watermark", "limited"],
 )
 def test_spark_says_and_writes_what_the_local_engine_does(
-    options: dict[str, object], session: SparkSession, tmp_path: Path
+    options: dict[str, object], reading: Reading, session: SparkSession, tmp_path: Path
 ) -> None:
     partitions = log_dir(tmp_path / "log")
     here, there = tmp_path / "local", tmp_path / "spark"
     plans = plans_of(partitions, **options)
     local = list(rebuild_locally(plans, DirectorySink(here)))
-    distributed = list(SparkRebuild(session=session, sink_url=there.as_uri()).run(plans))
+    distributed = list(SparkRebuild(context=session.sparkContext, sink_url=there.as_uri(), reading=reading).run(plans))
     assert told(distributed) == told(local)
     assert files(there) == files(here)
     if "full" in options:
         errors = {result.topic_partition.topic: type(result.error) for result in distributed}
         assert errors["damaged"] is FormatError
-        assert errors["vanished"] is LogDirError
+        assert issubclass(errors["vanished"], LogDirError)
         outcomes = {made.outcome for result in distributed for made in result.boundaries}
         assert outcomes == {Outcome.REBUILT, Outcome.DAMAGED, Outcome.ILLEGAL}
 
@@ -143,7 +149,7 @@ def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
     below.write_bytes(b"\1" * 100)
     here, there = tmp_path / "local", tmp_path / "spark"
     local = list(rebuild_locally(plans, DirectorySink(here)))
-    distributed = list(SparkRebuild(session=session, sink_url=there.as_uri()).run(plans))
+    distributed = list(SparkRebuild(context=session.sparkContext, sink_url=there.as_uri()).run(plans))
     assert told(distributed) == told(local)
     assert files(there) == files(here)
     one, two, bad = (
@@ -157,7 +163,7 @@ def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
 @pytest.mark.spark
 def test_a_run_takes_as_many_spark_jobs_for_one_partition_as_for_many(session: SparkSession, tmp_path: Path) -> None:
     plans = plans_of(log_dir(tmp_path / "log"), full=True)
-    engine = SparkRebuild(session=session, sink_url=(tmp_path / "out").as_uri())
+    engine = SparkRebuild(context=session.sparkContext, sink_url=(tmp_path / "out").as_uri())
     counts = []
     for group, some in (("one", plans[:1]), ("many", plans)):
         session.sparkContext.setJobGroup(group, group)
@@ -171,11 +177,43 @@ def test_progress_adds_up_to_all_segments_and_bytes(session: SparkSession, tmp_p
     plans = [planned(log_dir(tmp_path / "log")["sound"], now_ms=NOW_MS, full=True)]
     calls: list[tuple[int, int]] = []
     engine = SparkRebuild(
-        session=session, sink_url=(tmp_path / "out").as_uri(), progress=lambda *done: calls.append(done)
+        context=session.sparkContext, sink_url=(tmp_path / "out").as_uri(), progress=lambda *done: calls.append(done)
     )
     list(engine.run(plans))
     assert sum(segments for segments, _ in calls) == 9
     assert sum(size for _, size in calls) == plans[0].bytes_in_segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlySources(Sources):
+    """Kills the first worker process that reads on where a segment was opened before."""
+
+    mark: str
+
+    @contextmanager
+    def open(self, locator: str, *, end: int | None = None) -> Iterator[RangeReader]:
+        with Sources.open(self, locator, end=end) as reader:
+            reader.read(0, 61)
+            try:
+                Path(self.mark).touch(exist_ok=False)
+            except FileExistsError:
+                yield reader
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.spark
+def test_a_worker_killed_in_the_middle_of_a_scan_costs_time_and_nothing_else(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    plans = plans_of(log_dir(tmp_path / "log"), full=True)
+    here, there, mark = tmp_path / "local", tmp_path / "spark", tmp_path / "killed"
+    local = list(rebuild_locally(plans, DirectorySink(here)))
+    deadly = Reading(sources=DeadlySources(mark=str(mark)))
+    engine = SparkRebuild(context=session.sparkContext, sink_url=there.as_uri(), reading=deadly)
+    assert told(list(engine.run(plans))) == told(local)
+    assert files(there) == files(here)
+    assert mark.exists()
 
 
 @pytest.mark.spark
@@ -186,42 +224,9 @@ def test_a_destination_that_cannot_be_written_fails_the_run_with_its_name(
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     with pytest.raises(ResnapError, match=str(in_the_way)):
-        list(SparkRebuild(session=session, sink_url=in_the_way.as_uri()).run(plans))
+        list(SparkRebuild(context=session.sparkContext, sink_url=in_the_way.as_uri()).run(plans))
 
 
 @pytest.mark.spark
 def test_no_plan_is_no_job(session: SparkSession, tmp_path: Path) -> None:
-    assert list(SparkRebuild(session=session, sink_url=tmp_path.as_uri()).run([])) == []
-
-
-@pytest.mark.parametrize("rows_per_batch", [1, 2, 7, 1_000])
-def test_summaries_survive_the_way_through_rows_however_these_are_cut(rows_per_batch: int, tmp_path: Path) -> None:
-    plan = planned(log_dir(tmp_path)["sound"], now_ms=NOW_MS, full=True, high_watermark=200, to_end=True)
-    runs = [plan.runs[0], Run(start=2, end=4)]
-    summaries = [
-        (number, scan_split(split, plan.rules.written_under.certain_silence_ms))
-        for number, run in enumerate(runs)
-        for split in plan_splits(plan, run)
-    ]
-    summaries.append((2, SplitSummary(segment_index=0, part=0, facts=ScanFacts(), pieces=(), error=LogDirError("x"))))
-    batches = [
-        batch for position, (run, summary) in enumerate(summaries) for batch in spark_job._rows(run, position, summary)
-    ]
-    shuffled = pa.Table.from_batches(batches, schema=spark_job.ROW_SCHEMA).combine_chunks()
-    travelled = list(spark_job._splits(iter(shuffled.to_batches(max_chunksize=rows_per_batch))))
-    assert [run for run, _ in travelled] == [run for run, _ in summaries]
-    for (_, after), (_, before) in zip(travelled, summaries, strict=True):
-        assert replace(after, pieces=(), error=None) == replace(before, pieces=(), error=None)
-        assert str(after.error) == str(before.error)
-        assert [(piece.rows.tolist(), piece.clock_ms) for piece in after.pieces] == [
-            (piece.rows.tolist(), piece.clock_ms) for piece in before.pieces
-        ]
-
-
-def test_tasks_cover_every_split_once_and_in_order(tmp_path: Path) -> None:
-    plan = planned(log_dir(tmp_path)["sound"], now_ms=NOW_MS, full=True)
-    for slots in (1, 2, 50):
-        tasks = spark_job._tasks([(plan, plan.runs[0])] * 2, slots=slots)
-        covered = [(run, position) for task in tasks for run, position, _, _ in task.splits]
-        assert covered == [(run, position) for run in range(2) for position in range(9)]
-        assert 1 <= len(tasks) <= 18
+    assert list(SparkRebuild(context=session.sparkContext, sink_url=tmp_path.as_uri()).run([])) == []

@@ -5,25 +5,20 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
-import time
 import zipfile
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyspark
 import pytest
 
-from replay.jvm import JavaRuntime, find_java
-from replay.spark_session import PACKAGES, packages_archive, spark_variables
+from replay.jvm import JavaRuntime
+from replay.spark_context import spark_variables
+from replay.spark_packages import PACKAGES, packages_archive
 from replay.spark_settings import PROJECT_ROOT, SparkSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.replay.spark_cluster import a_cluster, bare_environment, python_without_the_project
 
 A_JAVA = JavaRuntime(home=Path("/java"), version="21", origin="here")
 PRELUDE = f"import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})\n"
@@ -35,7 +30,8 @@ from replay.spark_settings import SparkSettings
 from storage.errors import UsageError
 
 def facts(batches):
-    import pyarrow, replay, storage.errors
+    came_with = sorted(sys.modules)
+    import pyarrow, pyspark, replay, storage.errors
     from replay.spark_worker import freeze_worker
     for batch in batches:
         freeze_worker()
@@ -43,7 +39,8 @@ def facts(batches):
         kept = [object() for _ in range(1000)]
         freeze_worker()
         told = {"replay": replay.__file__, "storage": storage.errors.__file__, "pid": os.getpid(), "frozen": frozen,
-                "frozen again": gc.get_freeze_count(), "python": sys.executable}
+                "frozen again": gc.get_freeze_count(), "python": sys.executable,
+                "pyspark": pyspark.__file__, "came with": [name for name in came_with if name in ("numba", "numpy")]}
         yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
 
 def run(session):
@@ -95,8 +92,9 @@ print(json.dumps({
 """
 
 CLUSTER = """
-import json, os, pathlib, sysconfig
-from replay.spark_session import ship_packages, spark_session
+import json, os
+from replay.spark_packages import ship_packages
+from replay.spark_session import spark_session
 from replay.spark_settings import SparkSettings
 
 def facts(batches):
@@ -105,29 +103,13 @@ def facts(batches):
         told = {"storage": storage.errors.__file__, "directory": os.getcwd(), "path": sys.path}
         yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
 
-# A Python with the dependencies and without the project, which an editable installation puts on the path by a .pth
-# file: without the site module these files are not read.
-python = pathlib.Path("python").absolute()
-packages = sysconfig.get_path("purelib")
-python.write_text(f'#!/bin/sh\\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\\n')
-python.chmod(0o755)
-conf = {"spark.executor.memory": "512m", "spark.pyspark.python": str(python)}
+conf = {"spark.executor.memory": "512m", "spark.pyspark.python": os.environ["PYTHON"]}
 with spark_session(SparkSettings(master=os.environ["MASTER"], conf=conf), os.environ) as session:
-    ship_packages(session)
+    ship_packages(session.sparkContext)
     task = session.range(0, 1, 1, 1).mapInArrow(facts, "fact string").collect()[0]
     shipped = [entry for entry in sys.path if "resnap.zip" in entry]
 print(json.dumps({**json.loads(task.fact), "shipped on the driver": shipped}))
 """
-
-
-def bare_environment(home: Path) -> dict[str, str]:
-    """Give what Spark's scripts need and no Java: a ``PATH`` of five programs, and directories under ``home``."""
-    programs = home / "programs"
-    programs.mkdir(parents=True)
-    for name in ("bash", "dirname", "ps", "sh", "env"):
-        (programs / name).symlink_to(shutil.which(name) or "missing")
-    (home / "tmp").mkdir()
-    return {"PATH": str(programs), "HOME": str(home), "TMPDIR": str(home / "tmp")}
 
 
 def run(script: str, directory: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -183,6 +165,12 @@ def test_workers_import_our_packages_from_a_checkout_elsewhere(facts: dict[str, 
 
 
 @pytest.mark.spark
+def test_workers_come_with_what_they_need_loaded_and_from_the_installed_pyspark(facts: dict[str, Any]) -> None:
+    assert {task["pyspark"] for task in facts["first"]} == {pyspark.__file__}
+    assert all(task["came with"] == ["numba", "numpy"] for task in facts["first"])
+
+
+@pytest.mark.spark
 def test_workers_are_reused_and_frozen_once_each(facts: dict[str, Any]) -> None:
     tasks = facts["first"] + facts["second"]
     assert len({task["pid"] for task in tasks}) <= 2
@@ -198,7 +186,7 @@ def test_the_process_is_as_before_when_a_session_has_ended(facts: dict[str, Any]
 @pytest.mark.spark
 def test_one_session_at_a_time_and_the_next_with_other_settings(facts: dict[str, Any]) -> None:
     assert facts["refused"] == "this process runs Spark already"
-    assert facts["again"] == ["local[1]", "5", 2]
+    assert facts["again"] == ["local[1,4]", "5", 2]
 
 
 @pytest.fixture(scope="module")
@@ -241,58 +229,17 @@ def test_a_jvm_that_is_killed_at_work_is_told_and_does_not_prevent_the_next(fail
         assert failures[failure][0] == "Spark's JVM ended while it was at work, with status -9"
 
 
-def wait_for(text: str, log: Path) -> None:
-    """Return when ``text`` stands in ``log``."""
-    deadline = time.monotonic() + 120
-    while text not in log.read_text():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
-
-
-@contextmanager
-def a_daemon(directory: Path, environment: dict[str, str], *command: str) -> Iterator[Path]:
-    """Run a daemon of Spark's in a home and working directory of its own; gives its log."""
-    directory.mkdir()
-    log = directory / "log"
-    launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    with log.open("wb") as output:
-        process = subprocess.Popen([launcher, *command], cwd=directory, env={**environment, "HOME": str(directory)},
-                                   stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # fmt: skip
-    try:
-        yield log
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-@contextmanager
-def a_cluster(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Run a standalone master and one worker on loopback; gives the URL and where the worker works."""
-    java = find_java({}, scratch=directory)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-    environment = {**os.environ, "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": "",
-                   "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -Dspark.ui.enabled=false"}  # fmt: skip
-    package, url, work = "org.apache.spark.deploy", f"spark://127.0.0.1:{port}", directory / "worker"
-    master = (f"{package}.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
-    worker = (f"{package}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0",
-              "--work-dir", str(work), url)  # fmt: skip
-    with a_daemon(directory / "master", environment, *master) as log:
-        wait_for("New state: ALIVE", log)
-        with a_daemon(work, environment, *worker):
-            wait_for("Registering worker", log)
-            yield url, work
-
-
 @pytest.mark.spark
 def test_executors_without_the_project_import_it_from_what_is_shipped(tmp_path: Path) -> None:
-    with a_cluster(tmp_path) as (url, work):
-        environment = {**bare_environment(tmp_path / "d"), "MASTER": url, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with a_cluster(tmp_path) as cluster:
+        python = python_without_the_project(tmp_path)
+        environment = {**bare_environment(tmp_path / "d"), "MASTER": cluster.url, "SPARK_LOCAL_IP": "127.0.0.1",
+                       "PYTHON": str(python)}  # fmt: skip
         done = run(CLUSTER, tmp_path / "d", environment)
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     assert told["storage"].endswith("resnap.zip/storage/errors.py")
-    assert Path(told["directory"]).is_relative_to(work)
+    assert Path(told["directory"]).is_relative_to(cluster.workers[0].directory)
     assert str(PROJECT_ROOT) not in told["path"]
     assert told["shipped on the driver"] == []
 

@@ -17,10 +17,17 @@ def test_a_local_master_tells_its_threads(master: str, threads: int) -> None:
     assert spark_properties(SparkSettings(master=master), SCRATCH)["spark.sql.shuffle.partitions"] == str(threads)
 
 
-@pytest.mark.parametrize(("master", "resolved"), [("local[*]", "local[{}]"), ("local[*,4]", "local[{},4]")])
+@pytest.mark.parametrize(("master", "resolved"), [("local[*]", "local[{},4]"), ("local[*,2]", "local[{},2]")])
 def test_a_star_becomes_the_processors_of_this_process(master: str, resolved: str) -> None:
     properties = spark_properties(SparkSettings(master=master), SCRATCH)
     assert properties["spark.master"] == resolved.format(processors())
+
+
+@pytest.mark.parametrize(
+    ("master", "resolved"), [("local", "local[1,4]"), ("local[3]", "local[3,4]"), ("local[3,1]", "local[3,1]")]
+)
+def test_a_local_master_repeats_failed_tasks_unless_it_says_how_often(master: str, resolved: str) -> None:
+    assert spark_properties(SparkSettings(master=master), SCRATCH)["spark.master"] == resolved
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,9 @@ def test_loopback_and_quick_compiler_are_for_local_masters_only() -> None:
     assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
     assert "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" in local["spark.driver.defaultJavaOptions"]
     assert "-XX:" not in cluster["spark.driver.defaultJavaOptions"]
-    assert not {name for name in cluster if "driver.host" in name or "bindAddress" in name or "executorEnv" in name}
+    assert local["spark.python.daemon.module"] == "replay.spark_daemon"
+    theirs = ("driver.host", "bindAddress", "executorEnv", "daemon")
+    assert not {name for name in cluster if any(part in name for part in theirs)}
 
 
 @pytest.mark.parametrize(("site", "given"), [("/elsewhere", str(PROJECT_ROOT)), (str(PROJECT_ROOT), None)])

@@ -13,7 +13,8 @@ from replay import splits
 from replay.header_scan import HEADER_DTYPE, SegmentRange
 from replay.plan import plan_partition
 from replay.producer_state import Expiry, ProducerStates
-from replay.splits import Split, plan_splits, scan_split
+from replay.split_scan import scan_split
+from replay.splits import Split, plan_splits
 from replay.window import AsOf, ReplayRules, SegmentSpan
 from storage.errors import FormatError, LogDirError
 from storage.log.names import TopicPartition
@@ -78,7 +79,7 @@ def test_chunks_of_any_size_give_the_same_summary(
     chunk_events: int, segment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = scan_split(a_split(segment), SILENCE_MS)
-    monkeypatch.setattr(splits, "CHUNK_EVENTS", chunk_events)
+    monkeypatch.setattr("replay.plain_scan.CHUNK_EVENTS", chunk_events)
     monkeypatch.setattr("replay.header_scan.BLOCK_BYTES", 61)
     small = scan_split(a_split(segment), SILENCE_MS)
     assert small.pieces[0].rows.tolist() == whole.pieces[0].rows.tolist()
@@ -158,7 +159,8 @@ def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
     program = (
         "import resource, sys\n"
         "from replay.header_scan import SegmentRange\n"
-        "from replay.splits import Split, scan_split\n"
+        "from replay.split_scan import scan_split\n"
+        "from replay.splits import Split\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
         "before = peak()\n"
         "whole = SegmentRange(locator=sys.argv[1], base_offset=0, next_base_offset=None)\n"

@@ -9,7 +9,8 @@ import pytest
 
 from replay.plan import Coverage
 from replay.producer_state import NO_COORDINATOR_EPOCH
-from replay.rebuild import Outcome, rebuild_locally
+from replay.rebuild import rebuild_locally
+from replay.results import Outcome
 from replay.staging import DirectorySink
 from storage.log.producer_snapshot import load_snapshot
 from tests.replay.truth import TRUTHS, Truth, snapshot_path, unexplained, written_by_the_broker
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from replay.rebuild import PartitionResult
+    from replay.results import PartitionResult
     from storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet
 
@@ -86,7 +87,7 @@ def test_spark_writes_what_the_local_engine_writes_byte_for_byte(fixture_set: Se
             fixture = fixture_set(truth.name)
             here, there = tmp_path / truth.name / "local", tmp_path / truth.name / "spark"
             local = list(rebuild_locally(truth.plans(fixture), DirectorySink(here)))
-            engine = SparkRebuild(session=session, sink_url=there.as_uri())
+            engine = SparkRebuild(context=session.sparkContext, sink_url=there.as_uri())
             distributed = list(engine.run(truth.plans(fixture)))
             assert distributed == local
             assert _files(there) == _files(here)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from replay.evidence import load_evidence, segment_spans
 from replay.plan import Coverage, plan_partition
 from replay.producer_state import NO_COORDINATOR_EPOCH
-from replay.rebuild import Outcome, rebuild_locally
+from replay.rebuild import rebuild_locally
+from replay.results import Outcome
 from replay.staging import MemorySink
 from replay.window import AsOf, ReplayRules
 from tests.replay.simulation import EXPIRY, HOUR_MS, MINUTE_MS, Move, Simulation, Written, moves, write
@@ -22,7 +23,7 @@ from tests.replay.specification import as_entries
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.rebuild import BoundaryResult, PartitionResult
+    from replay.results import BoundaryResult, PartitionResult
     from storage.log.producer_snapshot import ProducerEntry
 
 thorough = settings(deadline=None, max_examples=40, derandomize=True)

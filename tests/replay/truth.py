@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from replay.plan import PartitionPlan
-    from replay.rebuild import BoundaryResult
+    from replay.results import BoundaryResult
     from storage.log.log_dir import PartitionDir
     from storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet

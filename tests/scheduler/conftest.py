@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.fixture_sets import FixtureSet
 
 PROJECT = Path(__file__).parents[2]
+FORGETFUL = {"RESNAP_STATE_DIR": "none"}
+"""Runs of a test know nothing of each other, unless it gives them a place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class _Process:
 
     def environment(self, variables: dict[str, str] | None = None) -> dict[str, str]:
         own = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "PYTHONPATH": str(PROJECT)}
-        return own | {"PYTHONWARNINGS": "error"} | (variables or {})
+        return own | {"PYTHONWARNINGS": "error"} | FORGETFUL | (variables or {})
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ class _InProcess:
             for name in os.environ:
                 if name.startswith("RESNAP_"):
                     patched.delenv(name)
-            for name, value in variables.items():
+            for name, value in (FORGETFUL | variables).items():
                 patched.setenv(name, value)
             code = run([str(argument) for argument in arguments])
         out, err = self.capsys.readouterr()
@@ -177,3 +179,11 @@ def opened(_ear: None) -> Iterator[Callable[[], list[str]]]:
     _watchers.append(heard)
     yield lambda: list(heard)
     _watchers.remove(heard)
+
+
+@pytest.fixture
+def again(command: Resnap, tmp_path: Path) -> Callable[..., Ran]:
+    """Run a command with the memory of this test."""
+    return lambda *arguments, **variables: command(
+        *arguments, "--engine", "local", **{"RESNAP_STATE_DIR": str(tmp_path / "state")} | variables
+    )

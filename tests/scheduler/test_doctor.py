@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler.broker_lock import lock_holder
 from scheduler.clock import FixedClock, SystemClock
 from scheduler.doctor import examine
 from scheduler.findings import Finding, Health
 from scheduler.settings import Settings
 from scheduler.store_probe import probe_store
 from storage.errors import StoreError
+from storage.log.log_dir_lock import lock_holder
 from storage.remote.local import LocalObjectStore
 from storage.remote.memory import MemoryObjectStore
 
@@ -87,8 +87,23 @@ def test_a_log_dir_without_a_lock_file_is_free(tmp_path: Path) -> None:
 
 def test_a_sound_machine_has_nothing_to_fail() -> None:
     found = findings(Settings(producer_id_expiration_ms=86_400_000))
-    assert [finding.check for finding in found] == ["python", "numpy", "pyspark", "java", "clock", "expiration"]
+    assert [finding.check for finding in found] == [
+        "python",
+        "numpy",
+        "numba",
+        "pyspark",
+        "java",
+        "clock",
+        "expiration",
+    ]
     assert {finding.health for finding in found} == {Health.OK}
+
+
+def test_scans_without_machine_code_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.doctor.why_no_kernel", lambda: "ImportError: no such library")
+    slow = next(finding for finding in findings() if finding.check == "numba")
+    assert slow.health is Health.WARN
+    assert "no such library" in slow.detail
 
 
 def test_an_unknown_expiration_is_a_warning_that_names_the_setting() -> None:
@@ -104,7 +119,7 @@ def test_java_that_does_not_run_fails_unless_spark_is_not_wanted(tmp_path: Path)
 
 
 def test_a_clock_in_the_past_fails(log_dir: Path) -> None:
-    found = findings(clock=FixedClock(86_400_000), log_dirs=[log_dir])
+    found = findings(clock=FixedClock(86_400_000), log_dirs=[str(log_dir)])
     first, second = (finding for finding in found if finding.check == "clock")
     assert first.health is Health.FAIL
     assert "still to come" in second.detail
@@ -112,7 +127,7 @@ def test_a_clock_in_the_past_fails(log_dir: Path) -> None:
 
 def test_a_running_broker_is_well_and_named(log_dir: Path) -> None:
     with another_process_holding(log_dir / ".lock", RECORD_LOCK) as process_id:
-        finding = the(findings(log_dirs=[log_dir]), "broker")
+        finding = the(findings(log_dirs=[str(log_dir)]), "broker")
     assert finding.health is Health.OK
     assert f"process {process_id}" in finding.detail
 
@@ -120,16 +135,16 @@ def test_a_running_broker_is_well_and_named(log_dir: Path) -> None:
 def test_a_stopped_broker_must_have_stopped_in_order(log_dir: Path) -> None:
     marker = log_dir / ".kafka_cleanshutdown"
     marker.touch()
-    assert the(findings(log_dirs=[log_dir]), "broker").health is Health.OK
+    assert the(findings(log_dirs=[str(log_dir)]), "broker").health is Health.OK
     marker.unlink()
-    finding = the(findings(log_dirs=[log_dir]), "broker")
+    finding = the(findings(log_dirs=[str(log_dir)]), "broker")
     assert finding.health is Health.WARN
     assert "stop it once" in str(finding.remedy)
 
 
 def test_what_cannot_be_read_fails_and_the_rest_is_still_looked_at(log_dir: Path, tmp_path: Path) -> None:
     (log_dir / "replication-offset-checkpoint").write_bytes(b"7\n")
-    found = findings(log_dirs=[tmp_path / "nowhere", log_dir])
+    found = findings(log_dirs=[str(tmp_path / "nowhere"), str(log_dir)])
     details = [(finding.health, finding.detail) for finding in found if finding.check == "log dir"]
     assert [health for health, _ in details] == [Health.FAIL, Health.OK, Health.FAIL]
     assert "replication-offset-checkpoint" in details[2][1]

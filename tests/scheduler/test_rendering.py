@@ -176,8 +176,8 @@ def test_progress_is_a_line_at_intervals_and_one_at_the_end() -> None:
         progress.advance(1, 1 << 20)
         progress.advance(1, 1 << 20)
     assert stream.getvalue().splitlines() == [
-        "replay: 2/3 segments, 2.0 MiB/3.0 MiB, 10.0 s",
-        "replay: 3/3 segments, 3.0 MiB/3.0 MiB, 10.0 s",
+        "replay: 2/3 segments, 2.0 MiB/3.0 MiB, 10.0 s, 204.8 KiB/s, 5.0 s left",
+        "replay: 3/3 segments, 3.0 MiB/3.0 MiB, 10.0 s, 307.2 KiB/s",
     ]
 
 
@@ -187,7 +187,16 @@ def test_progress_beside_json_is_json() -> None:
         progress.expect(1, 10)
         progress.advance(1, 10)
     assert json.loads(stream.getvalue()) == {
-        "progress": {"task": "ship", "segments": 1, "segmentsTotal": 1, "bytes": 10, "bytesTotal": 10, "elapsedMs": 0}
+        "progress": {
+            "task": "ship",
+            "phase": "waiting",
+            "tasksRunning": 0,
+            "segments": 1,
+            "segmentsTotal": 1,
+            "bytes": 10,
+            "bytesTotal": 10,
+            "elapsedMs": 0,
+        }
     }
 
 

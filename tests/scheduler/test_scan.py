@@ -165,7 +165,7 @@ def test_what_is_no_log_dir_is_a_matter_of_usage(command: Resnap, tmp_path: Path
     fresh.mkdir()
     shutil.copy(broker_log / "meta.properties", fresh)
     file = broker_log / "meta.properties"
-    for source in (tmp_path / "empty", fresh, tmp_path / "nowhere", file, "s3://bucket/prefix"):
+    for source in (tmp_path / "empty", fresh, tmp_path / "nowhere", file, "memory://nothing/there"):
         ran = command("scan", source)
         assert (ran.code, ran.out) == (2, ""), source
         assert str(source) in ran.err

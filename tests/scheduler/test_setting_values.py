@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.setting_values import MASK, duration_text, parse_as_of, parse_duration, shown, split_list
+from scheduler.setting_values import MASK, duration_text, parse_as_of, parse_duration, parse_size, shown, split_list
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,27 @@ def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
 def test_a_duration_is_shown_as_it_is_read(milliseconds: int) -> None:
     duration = timedelta(milliseconds=milliseconds)
     assert parse_duration(duration_text(duration)) == duration
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("131072", 131_072),
+        ("128KiB", 131_072),
+        ("256 MiB", 268_435_456),
+        ("1gib", 1 << 30),
+        ("10B", 10),
+        ("2TiB", 2 << 40),
+    ],
+)
+def test_a_size_is_a_number_with_a_binary_unit_or_of_bytes(text: str, expected: int) -> None:
+    assert parse_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "k", "1k", "1MB", "1.5MiB", "-1KiB", "1 MiB 2", "٣KiB3"])
+def test_a_size_that_could_mean_two_things_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a size"):
+        parse_size(text)
 
 
 def test_a_time_must_have_a_zone() -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from pydantic import ValidationError
 
+from replay.reading import PRODUCERS_PER_TASK
+from replay.spark_settings import processors
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from scheduler import settings as settings_module
 from scheduler.cli.look import KIND_NAMES
@@ -14,6 +16,7 @@ from scheduler.cli.options import ALL, COMMON
 from scheduler.file_kinds import Kind
 from scheduler.setting_layers import flag_of
 from scheduler.settings import SETTING_NAMES, Settings, display_name, load_settings
+from scheduler.wiring import reading_of
 from storage.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
@@ -256,3 +259,23 @@ def test_only_the_settings_read_the_environment() -> None:
         path.name for path in package.rglob("*.py") if "os.environ" in path.read_text() or "getenv" in path.read_text()
     ]
     assert readers == ["settings.py"]
+
+
+def test_how_segments_are_read_is_told_by_flag_environment_or_file(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, {"threads": 3}, 'split-size = "256MiB"', RESNAP_HEADER_READ_SIZE="64KiB")
+    reading = reading_of(settings)
+    assert (reading.threads, reading.split_bytes, reading.header_read_bytes) == (3, 256 << 20, 64 << 10)
+    assert reading.producers_per_task == PRODUCERS_PER_TASK
+    assert settings.origin("split_size").startswith("file ")
+
+
+def test_the_local_engine_takes_all_processors_unless_told(tmp_path: Path) -> None:
+    assert reading_of(loaded(tmp_path)).threads == processors()
+
+
+@pytest.mark.parametrize(
+    "flags", [{"split_size": "0"}, {"split_size": "1MB"}, {"threads": 0}, {"producers_per_task": 0}]
+)
+def test_a_size_or_count_that_cannot_be_is_refused_by_its_flag(tmp_path: Path, flags: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=f"flag --{next(iter(flags)).replace('_', '-')}"):
+        loaded(tmp_path, flags)

@@ -124,7 +124,7 @@ def test_a_wrong_regenerated_snapshot_ends_with_13(
 ) -> None:
     out = tmp_path / "out"
     assert command("regenerate", broker_log, "--topic", "payments", "--into", out, *ROLL).code == 0
-    path = max((out / "payments-1").iterdir())
+    path = max((out / "payments-1").glob("*.snapshot"))
     path.write_bytes(change(path.read_bytes()))
     ran = command("verify", broker_log, "--snapshots", out, *ROLL, "--output", "json")
     assert ran.code == 13
@@ -137,7 +137,7 @@ def test_a_regenerated_snapshot_that_no_broker_could_load_ends_with_13(
 ) -> None:
     out = tmp_path / "out"
     assert command("regenerate", broker_log, "--topic", "payments", "--into", out, *ROLL).code == 0
-    path = max((out / "payments-1").iterdir())
+    path = max((out / "payments-1").glob("*.snapshot"))
     flip(path, 3)
     ran = command("verify", broker_log, "--snapshots", out, *ROLL)
     assert ran.code == 13
@@ -147,7 +147,7 @@ def test_a_regenerated_snapshot_that_no_broker_could_load_ends_with_13(
 def test_regenerated_snapshots_that_are_not_there_are_missed(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert command("regenerate", broker_log, "--topic", "payments", "--into", out, *ROLL).code == 0
-    min((out / "payments-1").iterdir()).unlink()
+    min((out / "payments-1").glob("*.snapshot")).unlink()
     ran = command("verify", broker_log, "--topic", "payments", "--snapshots", out, *ROLL)
     assert ran.code == 0
     assert "warning: 1 boundaries that need a snapshot have none" in ran.err

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from replay.rebuild import PartitionResult
+    from replay.results import PartitionResult
     from storage.log.log_dir import LogDir, PartitionDir
     from storage.remote.manifest import Manifest
     from storage.remote.object_store import ObjectStore

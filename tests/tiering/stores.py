@@ -35,8 +35,8 @@ class PassingStore:
     def get(self, key: str) -> bytes:
         return self.inner.get(key)
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
-        return self.inner.get_range(key, start, end)
+    def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
+        return self.inner.get_range(key, start, end, etag=etag)
 
     def open(self, key: str, start: int = 0, end: int | None = None) -> AbstractContextManager[Iterator[bytes]]:
         return self.inner.open(key, start, end)

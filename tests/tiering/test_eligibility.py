@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from replay.evidence import load_evidence, segment_spans
 from replay.plan import plan_partition
-from replay.rebuild import Outcome, PartitionResult, rebuild_locally
+from replay.rebuild import rebuild_locally
+from replay.results import Outcome, PartitionResult
 from replay.staging import MemorySink
 from replay.window import AsOf, ReplayRules
 from storage.errors import LogDirError

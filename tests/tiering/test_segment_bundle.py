@@ -104,7 +104,7 @@ def test_the_files_of_a_real_broker_are_shipped_as_they_stand(name: str, fixture
             found = bodies(make_bundle(epochs, segment, SNAPSHOT))
             assert found.pop("snapshot") == SNAPSHOT
             assert read_leader_epochs(found.pop("leader-epoch-checkpoint")) == (LeaderEpoch(0, 0),)
-            files = {kind: segment.sibling(kind) for kind in ("log", "index", "timeindex", "txnindex")}
+            files = {kind: Path(segment.sibling(kind)) for kind in ("log", "index", "timeindex", "txnindex")}
             there = {kind: path.read_bytes() for kind, path in files.items() if path.exists()}
             assert found == {kind: body for kind, body in there.items() if body or kind != "txnindex"}
 
@@ -125,7 +125,7 @@ def test_a_bundle_tells_last_offset_and_largest_timestamp_of_its_segment(fixture
     for segment in closed(partition := load_partition_dir(upgraded(fixture_set))):
         bundle = bundled(partition, segment.base_offset)
         assert bundle.next_base_offset == segment.next_base_offset == bundle.last_offset + 1
-        assert bundle.max_timestamp_ms == read_time_index(segment.sibling("timeindex").read_bytes())[-1].timestamp
+        assert bundle.max_timestamp_ms == read_time_index(Path(segment.sibling("timeindex")).read_bytes())[-1].timestamp
 
 
 def test_a_segment_without_any_timestamp_is_as_old_as_its_file(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_the_padded_indexes_of_a_killed_broker_are_never_shipped(fixture_set: Se
     active = load_partition_dir(directory).segments[-1]
     assert active.index_bytes is not None
     assert active.index_bytes > 10_000_000
-    padded = active.sibling("index").read_bytes()
+    padded = Path(active.sibling("index")).read_bytes()
     log_end = load_indexes(active).facts.end_offset
     (directory / f"{log_end:020d}.log").touch()  # now the segment with the padding is a closed one
     found = bodies(bundled(load_partition_dir(directory), active.base_offset))
@@ -155,7 +155,7 @@ def test_padding_of_a_closed_segment_is_trimmed_to_what_the_broker_wrote(
     partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
     before = bodies(bundled(partition, segment.base_offset))
     for kind, entry in (("index", 8), ("timeindex", 12)):
-        with segment.sibling(kind).open("ab") as file:
+        with Path(segment.sibling(kind)).open("ab") as file:
             file.write(bytes(entry * 100_000))
     partition, segment = reloaded(partition.path)
     assert bodies(bundled(partition, segment.base_offset)) == before
@@ -166,8 +166,8 @@ def test_rebuilt_indexes_equal_those_that_a_new_broker_wrote(name: str, fixture_
     for partition in user_partitions(fixture_set(name)):
         for segment in closed(partition):
             offsets, times = rebuild_indexes(segment, INTERVAL_BYTES)
-            assert offsets == read_offset_index(segment.sibling("index").read_bytes())
-            assert times == read_time_index(segment.sibling("timeindex").read_bytes())
+            assert offsets == read_offset_index(Path(segment.sibling("index")).read_bytes())
+            assert times == read_time_index(Path(segment.sibling("timeindex")).read_bytes())
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {*ALWAYS_RUNNING, "kafka-2.7.2-nine-days"}))
@@ -182,8 +182,10 @@ def test_rebuilt_indexes_of_an_old_broker_differ_only_in_which_record_has_a_time
         stopped_within = 0
         for segment in closed(partition):
             offsets, times = rebuild_indexes(segment, INTERVAL_BYTES)
-            assert offsets == read_offset_index(segment.sibling("index").read_bytes())
-            theirs = {entry.timestamp: entry for entry in read_time_index(segment.sibling("timeindex").read_bytes())}
+            assert offsets == read_offset_index(Path(segment.sibling("index")).read_bytes())
+            theirs = {
+                entry.timestamp: entry for entry in read_time_index(Path(segment.sibling("timeindex")).read_bytes())
+            }
             assert all(theirs[ours.timestamp].relative_offset <= ours.relative_offset for ours in times)
             stopped_within += len(theirs) - len(times)
         assert stopped_within <= (name == "kafka-2.7.2-then-3.9.1")
@@ -195,7 +197,7 @@ def test_a_broker_that_was_restarted_spaces_its_index_differently(fixture_set: S
     for partition in user_partitions(fixture_set("kafka-2.7.2-nine-days")):
         for segment in closed(partition):
             offsets, _ = rebuild_indexes(segment, INTERVAL_BYTES)
-            broker = read_offset_index(segment.sibling("index").read_bytes())
+            broker = read_offset_index(Path(segment.sibling("index")).read_bytes())
             total += 1
             same += offsets == broker
             assert all(b.position - a.position > INTERVAL_BYTES for a, b in pairwise(offsets))
@@ -244,7 +246,7 @@ def test_a_missing_or_damaged_index_is_rebuilt_and_the_other_kept(
 ) -> None:
     partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
     before = bodies(bundled(partition, segment.base_offset))
-    damage(segment.sibling(kind))
+    damage(Path(segment.sibling(kind)))
     partition, segment = reloaded(partition.path)
     after = bodies(bundled(partition, segment.base_offset))
     assert {other for other in before if before[other] != after[other]} == {kind}
@@ -262,7 +264,7 @@ def test_an_index_that_rises_but_does_not_fit_the_batches_is_rebuilt(
 ) -> None:
     """Without this a broker would read from the middle of a batch."""
     partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
-    path = segment.sibling("index")
+    path = Path(segment.sibling("index"))
     body = bytearray(path.read_bytes())
     body[position] -= 1
     path.write_bytes(body)
@@ -272,8 +274,8 @@ def test_an_index_that_rises_but_does_not_fit_the_batches_is_rebuilt(
 
 def test_a_time_index_that_lacks_the_largest_timestamp_is_rebuilt(fixture_set: Sets, writable_copy: Copy) -> None:
     partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
-    before = read_time_index(segment.sibling("timeindex").read_bytes())
-    shorter(segment.sibling("timeindex"))
+    before = read_time_index(Path(segment.sibling("timeindex")).read_bytes())
+    shorter(Path(segment.sibling("timeindex")))
     after = read_time_index(bodies(bundled(partition, segment.base_offset))["timeindex"])
     assert after[-1].timestamp == before[-1].timestamp
 
@@ -282,7 +284,7 @@ def test_an_index_of_a_follower_names_the_end_of_all_it_appended_at_once(
     fixture_set: Sets, writable_copy: Copy
 ) -> None:
     partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
-    path = segment.sibling("index")
+    path = Path(segment.sibling("index"))
     entries = read_offset_index(path.read_bytes())
     coarser = b"".join(
         a.relative_offset.to_bytes(4, "big") + b.position.to_bytes(4, "big")
@@ -315,7 +317,7 @@ def test_a_damaged_transaction_index_keeps_its_segment_back(
     damage: Callable[[Path], None], fixture_set: Sets, writable_copy: Copy
 ) -> None:
     partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
-    path = segment.sibling("txnindex")
+    path = Path(segment.sibling("txnindex"))
     assert read_transaction_index(path.read_bytes())
     damage(path)
     with pytest.raises(IndexUnusableError) as raised:
@@ -330,8 +332,8 @@ def test_a_transaction_index_that_cannot_be_read_is_an_error_of_the_log_dir(
     fixture_set: Sets, writable_copy: Copy
 ) -> None:
     partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
-    segment.sibling("txnindex").unlink()
-    segment.sibling("txnindex").mkdir()  # opens, and gives an error when read, also to root
+    Path(segment.sibling("txnindex")).unlink()
+    Path(segment.sibling("txnindex")).mkdir()  # opens, and gives an error when read, also to root
     with pytest.raises(LogDirError, match="txnindex"):
         bundled(partition, segment.base_offset)
 
@@ -339,7 +341,7 @@ def test_a_transaction_index_that_cannot_be_read_is_an_error_of_the_log_dir(
 @pytest.mark.parametrize("damage", [missing, emptied])
 def test_a_transaction_index_without_an_entry_is_not_shipped(damage: Callable[[Path], None], tmp_path: Path) -> None:
     partition = load_partition_dir(a_partition(tmp_path, [[PlainEvent()], [PlainEvent()]]))
-    path = partition.segments[0].sibling("txnindex")
+    path = Path(partition.segments[0].sibling("txnindex"))
     path.touch()
     damage(path)
     assert set(bodies(bundled(partition))) == {"log", "index", "timeindex", "leader-epoch-checkpoint", "snapshot"}
@@ -514,7 +516,7 @@ def test_indexes_of_messages_without_a_batch_header_cannot_be_rebuilt(tmp_path: 
     (directory / LEADER_EPOCHS).write_bytes(write_leader_epochs([LeaderEpoch(0, 0)]))
     partition = load_partition_dir(directory)
     assert bundled(partition).last_offset == 2
-    partition.segments[0].sibling("timeindex").unlink()
+    Path(partition.segments[0].sibling("timeindex")).unlink()
     with pytest.raises(IndexUnusableError, match=r"older than 0\.11"):
         bundled(partition)
 

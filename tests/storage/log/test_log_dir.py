@@ -55,7 +55,8 @@ def test_a_real_log_dir_shows_its_broker_and_partitions(fixture_set: Callable[[s
 def test_a_real_partition_shows_what_its_checkpoints_say(fixture_set: Callable[[str], FixtureSet]) -> None:
     compacted, *others = load_log_dir(fixture_set("kafka-2.7.2").data).partitions
     assert (compacted.high_watermark, compacted.recovery_point, compacted.cleaner_offset) == (800, 800, 790)
-    assert (compacted.log_start_offset, compacted.topic_id, compacted.has_leader_epochs) == (0, None, True)
+    checkpoint = str(compacted.path / "leader-epoch-checkpoint")
+    assert (compacted.log_start_offset, compacted.topic_id, compacted.leader_epochs) == (0, None, checkpoint)
     assert (compacted.deleted, compacted.unfinished) == (39, ())
     assert {partition.cleaner_offset for partition in others} == {None}
 
@@ -69,8 +70,8 @@ def test_a_real_partition_shows_every_live_file_with_its_length(
         found |= {snapshot.path: snapshot.size_bytes for snapshot in partition.snapshots}
         for segment in partition.segments:
             lengths = (segment.index_bytes, segment.timeindex_bytes, segment.txnindex_bytes)
-            for suffix, length in zip((".index", ".timeindex", ".txnindex"), lengths, strict=True):
-                found |= {} if length is None else {str(segment.sibling(suffix)): length}
+            for suffix, length in zip(("index", "timeindex", "txnindex"), lengths, strict=True):
+                found |= {} if length is None else {segment.sibling(suffix): length}
         there = {str(path): path.stat().st_size for path in partition.path.glob("0*") if path.suffix != ".deleted"}
         assert found == there
 
@@ -112,9 +113,9 @@ def test_a_segment_carries_what_the_file_system_says_of_its_log(tmp_path: Path) 
     assert (segment.index_bytes, segment.txnindex_bytes) == (len("00000000000000000005.index"), None)
 
 
-def test_a_sibling_suffix_may_come_without_its_dot(tmp_path: Path) -> None:
+def test_the_other_files_of_a_segment_stand_beside_its_log(tmp_path: Path) -> None:
     (segment,) = load_partition_dir(make_segments(tmp_path, "payments-0", 5)).segments
-    assert segment.sibling("index") == segment.sibling(".index") == tmp_path / "payments-0/00000000000000000005.index"
+    assert Path(segment.sibling("index")) == tmp_path / "payments-0/00000000000000000005.index"
 
 
 def test_a_snapshot_is_found_by_its_exact_offset(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage.crc32c import crc32c
-from storage.errors import ObjectExistsError, ObjectNotFoundError, UsageError, VerificationError
+from storage.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, UsageError, VerificationError
 from storage.remote.urls import open_store
 
 if TYPE_CHECKING:
@@ -126,6 +126,20 @@ class ObjectStoreContract:
     def test_every_range_of_an_empty_object_is_empty(self, store: ObjectStore) -> None:
         store.put("key", b"")
         assert [store.get_range("key", *span) for span in ((0, 0), (0, 1), (3, 9))] == [b"", b"", b""]
+
+    def test_a_range_of_the_version_that_was_seen_is_given_and_of_another_refused(self, store: ObjectStore) -> None:
+        store.put("key", ALL_BYTES)
+        seen = store.head("key").etag
+        assert store.get_range("key", 3, 9, etag=seen) == ALL_BYTES[3:9]
+        assert store.get_range("key", 3, 3, etag=seen) == b""
+        store.put("key", ALL_BYTES[::-1])
+        for span in ((3, 9), (3, 3), (0, 256)):
+            with pytest.raises(ObjectChangedError, match="replaced while it was read") as raised:
+                store.get_range("key", *span, etag=seen)
+            assert raised.value.key == "key"
+        store.delete("key")
+        with pytest.raises(ObjectNotFoundError):
+            store.get_range("key", 3, 9, etag=seen)
 
     @pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 4), (-5, -1)])
     def test_what_is_no_range_is_refused(self, store: ObjectStore, start: int, end: int) -> None:

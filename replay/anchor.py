@@ -1,0 +1,184 @@
+"""Anchors: the state at an offset, kept by one replay for later ones, which then read only what lies above it.
+
+A state is itself a summary (``partial_state``), so a run that begins with the rows of an anchor ends where a run from
+that run's own start would have ended. With the rows goes what the run knew of itself: from where on it had read, since
+when it had seen everything, and the clocks.
+
+Rows that cannot matter any more are left out (``pruned``): idle producers that have expired, and of which a later
+batch would inherit nothing. What a pruned producer's later batches may still ask for is told by ``forsaken``; the run
+is then repeated without its anchor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replay.boundary_state import in_doubt, may_have_begun_below
+from replay.partial_state import NONE
+from replay.state_file import StateFile, write_state
+from storage.log.names import segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from replay.header_scan import Array
+    from replay.partial_state import BoolArray
+    from replay.plan import PartitionPlan, Run
+    from replay.splits import Piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """The state of everything in [``read_from``, ``offset``), and how it was come by."""
+
+    offset: int
+    read_from: int
+    """Where the run began that this state is of, or the first of a chain of runs that anchored in each other."""
+    seen_since_ms: int | None
+    """As in ``plan.Run``, of the run that began there; so are the next two."""
+    touched_until_ms: int | None
+    cut_through: frozenset[int]
+    oldest_clock_ms: int | None
+    """Oldest server clock in what was read."""
+    clock_ms: int
+    """Newest server clock; -1 if there was none."""
+    compacted: bool
+    """Batches were seen that only a cleaner leaves behind."""
+    certain_silence_ms: int
+    """Under which rebirth was judged (``producer_state.Expiry``)."""
+    pruned_ms: int | None
+    """Idle producers up to this timestamp may have been left out; None: nobody was."""
+    states: tuple[StateFile, ...]
+    """The rows; several files where several tasks combined the run, each of other producers."""
+
+
+def anchored(plan: PartitionPlan, anchors: Iterable[Anchor]) -> PartitionPlan:
+    """Return ``plan`` with its last run begun at the nearest of ``anchors`` that serves it; as it is, if none does.
+
+    Only what the plan asks of the states is judged here, not whether the log below them is still the same.
+    """
+    serving = [anchor for anchor in anchors if _serves(anchor, plan)]
+    if not serving:
+        return plan
+    *others, window = plan.runs
+    anchor = max(serving, key=lambda one: one.offset)
+    aborted = {txn.producer_id for txn in plan.evidence.aborted_across(anchor.read_from)}
+    begun = replace(
+        window,
+        start=_index_of(plan, anchor.offset) or 0,
+        seen_since_ms=anchor.seen_since_ms,
+        touched_until_ms=anchor.touched_until_ms,
+        cut_through=anchor.cut_through | aborted,
+        anchor=anchor,
+        unanchored=window,
+    )
+    return replace(plan, runs=(*others, begun))
+
+
+def _serves(anchor: Anchor, plan: PartitionPlan) -> bool:
+    """Whether the last run of ``plan`` may begin at ``anchor``, and is the shorter for it."""
+    window = plan.runs[-1] if plan.runs else None
+    index = _index_of(plan, anchor.offset)
+    if window is None or index is None or not window.boundaries:
+        return False
+    above = window.start < index < window.end and window.boundaries[0].segment_index >= index
+    reaches = anchor.read_from <= plan.segments[window.start].base_offset
+    below_high_watermark = plan.high_watermark is None or anchor.offset <= plan.high_watermark
+    same_silence = anchor.certain_silence_ms == plan.rules.written_under.certain_silence_ms
+    kept_after_ms = _kept_after_ms(plan, anchor.clock_ms)
+    complete = anchor.pruned_ms is None or (kept_after_ms is not None and anchor.pruned_ms <= kept_after_ms)
+    return above and reaches and below_high_watermark and same_silence and complete
+
+
+def _index_of(plan: PartitionPlan, offset: int) -> int | None:
+    """Return the index of the segment that begins at ``offset``."""
+    return next((i for i, segment in enumerate(plan.segments) if segment.base_offset == offset), None)
+
+
+def _kept_after_ms(plan: PartitionPlan, clock_ms: int) -> int | None:
+    """Return up to when idle producers have expired at every T that the plan, or a later one, can have.
+
+    Under ``roll`` no later boundary's T is before the newest server clock below it.
+    """
+    if not plan.rules.as_of.roll:
+        return plan.rules.kept_after_ms(plan.rules.as_of.now_ms)
+    return plan.rules.kept_after_ms(clock_ms) if clock_ms >= 0 else None
+
+
+def kept_places(plan: PartitionPlan, run: Run) -> frozenset[int]:
+    """Return the indexes of the segments at whose ends the state is kept: the last ones of ``run``, ever farther apart.
+
+    The newest serves a log that grew; the older ones serve where the oldest segment still to be done lies deeper.
+    """
+    if plan.keep_in is None or run is not plan.runs[-1]:
+        return frozenset()
+    high_watermark = plan.segments[-1].base_offset if plan.high_watermark is None else plan.high_watermark
+    closed = [
+        index
+        for index in range(run.start, run.end)
+        if (end := plan.segments[index].next_base_offset) is not None and end <= high_watermark
+    ]
+    return frozenset(closed[-back] for back in KEPT_BACK if back <= len(closed))
+
+
+KEPT_BACK = (1, 2, 4, 16)
+"""How many segments from the end of a run the states lie that are kept."""
+
+
+def keep_state(
+    plan: PartitionPlan, run: Run, seen: Piece, offset: int, *, oldest_clock_ms: int | None, compacted: bool
+) -> Anchor | None:
+    """Write the state ``seen`` at ``offset`` as an anchor; None if that cannot be, which only costs later reading."""
+    if plan.keep_in is None or (seen.rows["illegal_offset"] != NONE).any():
+        return None
+    kept_after_ms = _kept_after_ms(plan, seen.clock_ms)
+    rows = seen.rows if kept_after_ms is None else pruned(seen.rows, plan, kept_after_ms)
+    earlier_ms = run.anchor.pruned_ms if run.anchor else None
+    pruned_ms = max((ms for ms in (earlier_ms, kept_after_ms) if ms is not None), default=None)
+    state = write_state(plan.keep_in, segment_name(offset, "state"), rows)
+    if state is None:
+        return None
+    return Anchor(
+        offset=offset,
+        read_from=run.read_from(plan),
+        seen_since_ms=run.seen_since_ms,
+        touched_until_ms=run.touched_until_ms,
+        cut_through=run.cut_through,
+        oldest_clock_ms=oldest_clock_ms,
+        clock_ms=seen.clock_ms,
+        compacted=compacted,
+        certain_silence_ms=plan.rules.written_under.certain_silence_ms,
+        pruned_ms=pruned_ms,
+        states=(state,),
+    )
+
+
+def pruned(rows: Array, plan: PartitionPlan, kept_after_ms: int) -> Array:
+    """Return ``rows`` without those that no later boundary can need.
+
+    These are idle, expired at every later T, and whatever data their producers write next, its entry is the same with
+    and without them: there is no coordinator epoch to inherit, or it is certain that the broker has forgotten it.
+    """
+    idle = (rows["txn_first_offset"] == NONE) & (rows["timestamp"] <= kept_after_ms)
+    inherited = (rows["coordinator_epoch"] != NONE) & ~_forgotten(rows, plan.rules.written_under.certain_silence_ms)
+    shown_open = np.isin(rows["producer_id"], [seen.entry.producer_id for seen in plan.evidence.open])
+    kept: Array = rows[~idle | inherited | shown_open]
+    return kept
+
+
+def _forgotten(rows: Array, certain_silence_ms: int) -> BoolArray:
+    """Tell which producers' next data will be a rebirth (``producer_state``), whenever it comes."""
+    certain: BoolArray = rows["clock_since_ms"] - certain_silence_ms >= rows["timestamp"]
+    return rows["last_is_marker"] & (rows["timestamp"] >= 0) & certain
+
+
+def forsaken(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> bool:
+    """Whether ``run`` met a producer of which rows that were left out of its anchor may matter after all."""
+    if run.anchor is None or run.anchor.pruned_ms is None:
+        return False
+    fresh = state[state["first_offset"] >= run.anchor.offset]
+    doubtful: BoolArray = fresh["first_is_marker"] | may_have_begun_below(fresh, plan, run, oldest_clock_ms)
+    return bool((doubtful | in_doubt(fresh, plan, run, oldest_clock_ms)).any())

@@ -1,0 +1,251 @@
+"""The fold in machine code: one event of a producer onto its row of ``partial_state.SUMMARY_DTYPE``.
+
+Rows stand in the order in which producers first appear; an open-addressing table of their numbers finds them. While a
+fold is open, ``clock_since_ms`` of a row holds the number of the producer's last event instead of a clock. What clocks
+came after that is looked up in a stack: of the clocks so far it keeps those that no later one has reached, so they
+decrease, and the first one above an event's number is the newest since. Clocks mostly rise, so there are few.
+"""
+
+# ruff: noqa: PLR0917 - machine code knows no keyword-only arguments
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from replay.kernel.compiling import compiled, inlined
+from replay.kernel.machine import Record, record_at
+from replay.partial_state import NONE, SUMMARY_DTYPE
+from replay.producer_events import EVENT_DTYPE
+
+FOLD_DTYPE: Final = np.dtype(
+    [
+        ("certain_silence_ms", "i8"),
+        # where the arrays lie, and how many fit in; who sets this keeps them alive
+        ("rows_at", "i8"), ("row_room", "i8"), ("slots_at", "i8"), ("slot_room", "i8"),
+        ("clocks_at", "i8"), ("clock_room", "i8"),
+        # how many there are
+        ("rows", "i8"), ("clocks", "i8"), ("events", "i8"),
+        ("clock_ms", "i8"),
+    ]
+)  # fmt: skip
+"""One record, a summary in the making; ``clock_ms`` is the newest of all events."""
+SLOT_DTYPE: Final = np.dtype([("row", "i4")])
+CLOCK_DTYPE: Final = np.dtype([("event", "i8"), ("clock_ms", "i8")])
+"""An entry of the stack: the number of an event, and its clock."""
+FREE: Final = -1
+"""A slot of the table without a row."""
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio: spreads ids that follow each other, as Kafka gives them out."""
+_HALF: Final = np.uint64(32)
+
+
+row_at = record_at(SUMMARY_DTYPE)
+record_of_fold = record_at(FOLD_DTYPE)
+_event_at = record_at(EVENT_DTYPE)
+_slot_at = record_at(SLOT_DTYPE)
+_clock_at = record_at(CLOCK_DTYPE)
+
+
+@inlined
+def find_slot(fold: Record, producer_id: int) -> Record:
+    """Return the slot that holds the row of ``producer_id``, or the free one where it belongs."""
+    spread = np.int64(np.uint64(producer_id) * _GOLDEN >> _HALF)
+    number = spread * fold.slot_room >> 32  # the upper bits decide, which are the well mixed ones
+    slot = _slot_at(fold.slots_at, number)
+    while slot.row != FREE and row_at(fold.rows_at, slot.row).producer_id != producer_id:
+        number = 0 if number + 1 == fold.slot_room else number + 1
+        slot = _slot_at(fold.slots_at, number)
+    return slot
+
+
+@compiled
+def enter_rows(fold_at: int) -> None:
+    """Enter the rows into slots that are all free."""
+    fold = record_of_fold(fold_at, 0)
+    for number in range(fold.rows):
+        slot = find_slot(fold, row_at(fold.rows_at, number).producer_id)
+        slot.row = number
+
+
+@inlined
+def has_room(fold: Record) -> bool:
+    """Tell whether another event surely finds room."""
+    return bool(fold.rows < fold.row_room and fold.clocks < fold.clock_room)
+
+
+@inlined
+def append_data(
+    fold: Record, producer_id: int, epoch: int, offset: int,
+    last_offset: int, base_sequence: int, last_sequence: int, timestamp: int, transactional: bool, clock_ms: int,
+) -> None:  # fmt: skip
+    """Append a data batch; ``clock_ms`` as in ``EVENT_DTYPE``."""
+    number = _note_clock(fold, clock_ms)
+    slot = find_slot(fold, producer_id)
+    if slot.row == FREE:
+        slot.row = _add_row(fold, producer_id, epoch, offset, timestamp, base_sequence, False, transactional)
+    row = row_at(fold.rows_at, slot.row)
+    if row.epoch != epoch:
+        row.epoch = epoch
+        row.one_epoch = False
+        row.has_data = False
+    if row.last_is_marker:
+        row.last_is_marker = False
+        between = newest_since(fold, row.clock_since_ms)
+        if row.timestamp >= 0 and between - fold.certain_silence_ms >= row.timestamp:
+            row.coordinator_epoch = NONE
+    _join_transaction(row, offset, transactional)
+    if not row.has_data:
+        row.has_data = True
+        if row.first_data_offset == NONE:
+            row.first_data_offset = offset
+    row.last_sequence = last_sequence
+    row.last_offset = last_offset
+    row.offset_delta = last_offset - offset
+    row.timestamp = timestamp
+    row.clock_since_ms = number
+
+
+@inlined
+def _join_transaction(row: Record, offset: int, transactional: bool) -> None:
+    if transactional:
+        if row.txn_first_offset == NONE:
+            row.txn_first_offset = offset
+    elif row.txn_first_offset != NONE:
+        if row.illegal_offset == NONE:
+            row.illegal_offset = offset
+    elif not row.closed and not row.has_data and row.illegal_if_open == NONE:
+        # With data before, of the same epoch and outside any transaction, it has been noted already.
+        row.illegal_if_open = offset
+
+
+@inlined
+def append_marker(
+    fold: Record, producer_id: int, epoch: int, offset: int,
+    base_sequence: int, coordinator_epoch: int, timestamp: int, transactional: bool, clock_ms: int,
+) -> None:  # fmt: skip
+    """Append a marker; ``clock_ms`` as in ``EVENT_DTYPE``."""
+    number = _note_clock(fold, clock_ms)
+    slot = find_slot(fold, producer_id)
+    if slot.row == FREE:
+        slot.row = _add_row(fold, producer_id, epoch, offset, timestamp, base_sequence, True, transactional)
+    row = row_at(fold.rows_at, slot.row)
+    if row.epoch != epoch:
+        row.epoch = epoch
+        row.one_epoch = False
+        row.has_data = False
+        row.last_sequence = NONE
+        row.last_offset = NONE
+        row.offset_delta = 0
+    if not row.closed:
+        row.closed = True
+        row.coordinator_known = True
+        row.first_marker_offset = offset
+    row.txn_first_offset = NONE
+    row.coordinator_epoch = coordinator_epoch
+    row.timestamp = timestamp
+    row.last_is_marker = True
+    row.clock_since_ms = number
+
+
+@inlined
+def _add_row(
+    fold: Record, producer_id: int, epoch: int, offset: int, timestamp: int, sequence: int, is_marker: bool,
+    transactional: bool,
+) -> int:  # fmt: skip
+    """Add the row of a producer's first event, with nothing before it; return its number."""
+    number: int = fold.rows
+    fold.rows += 1
+    row = row_at(fold.rows_at, number)
+    row.producer_id = producer_id
+    row.epoch = epoch
+    row.one_epoch = True
+    row.has_data = False
+    row.last_sequence = NONE
+    row.last_offset = NONE
+    row.offset_delta = 0
+    row.coordinator_known = False
+    row.coordinator_epoch = NONE
+    row.last_is_marker = False
+    row.closed = False
+    row.txn_first_offset = NONE
+    row.illegal_if_open = NONE
+    row.illegal_offset = NONE
+    row.first_offset = offset
+    row.first_timestamp = timestamp
+    row.first_sequence = sequence
+    row.first_epoch = epoch
+    row.first_is_marker = is_marker
+    row.first_is_transactional = transactional
+    row.first_clock_ms = fold.clock_ms
+    row.first_marker_offset = NONE
+    row.first_data_offset = NONE
+    return number
+
+
+@inlined
+def _note_clock(fold: Record, clock_ms: int) -> int:
+    """Count the event, and note its clock; return its number."""
+    number: int = fold.events
+    fold.events += 1
+    push_clock(fold, number, clock_ms)
+    return number
+
+
+@inlined
+def push_clock(fold: Record, number: int, clock_ms: int) -> None:
+    """Note the clock of the event ``number``, if it has one."""
+    if clock_ms < 0:
+        return
+    fold.clock_ms = max(fold.clock_ms, clock_ms)
+    depth = fold.clocks
+    while depth and _clock_at(fold.clocks_at, depth - 1).clock_ms <= clock_ms:
+        depth -= 1
+    top = _clock_at(fold.clocks_at, depth)
+    top.event = number
+    top.clock_ms = clock_ms
+    fold.clocks = depth + 1
+
+
+@inlined
+def newest_since(fold: Record, number: int) -> int:
+    """Return the newest clock of the events after ``number``, -1 if they have none."""
+    low, high = 0, fold.clocks
+    while low < high:
+        middle = low + high >> 1
+        if _clock_at(fold.clocks_at, middle).event > number:
+            high = middle
+        else:
+            low = middle + 1
+    return _clock_at(fold.clocks_at, low).clock_ms if low < fold.clocks else NONE
+
+
+@compiled
+def append_events(events_at: int, count: int, fold_at: int) -> int:
+    """Append rows of ``EVENT_DTYPE`` until there is no more room; return how many."""
+    fold = record_of_fold(fold_at, 0)
+    for number in range(count):
+        event = _event_at(events_at, number)
+        if not has_room(fold):
+            return number
+        if event.is_marker:
+            append_marker(
+                fold, event.producer_id, event.producer_epoch, event.offset, event.base_sequence,
+                event.coordinator_epoch, event.timestamp, event.is_transactional, event.clock_ms,
+            )  # fmt: skip
+        else:
+            append_data(
+                fold, event.producer_id, event.producer_epoch, event.offset, event.last_offset, event.base_sequence,
+                event.last_sequence, event.timestamp, event.is_transactional, event.clock_ms,
+            )  # fmt: skip
+    return count
+
+
+@compiled
+def settle_clocks(fold_at: int, trailing_ms: int) -> None:
+    """Give ``clock_since_ms`` its meaning; ``trailing_ms`` is the newest clock after the last event of all."""
+    fold = record_of_fold(fold_at, 0)
+    for number in range(fold.rows):
+        row = row_at(fold.rows_at, number)
+        row.clock_since_ms = max(newest_since(fold, row.clock_since_ms), trailing_ms)

@@ -1,0 +1,108 @@
+"""What numba has no word for: big-endian numbers at an address, the processor's CRC-32C, and reads of a file.
+
+Addresses are trusted here: callers compare every position with the bytes that are there before they load from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import llvmlite.binding  # type: ignore[import-untyped]
+from llvmlite import ir
+from numba import from_dtype, types
+from numba.core import config
+from numba.extending import intrinsic
+
+if sys.byteorder != "little" or not hasattr(ctypes.CDLL(None), "preadv2"):
+    raise ImportError("machine code is made for little-endian processors and a C library with preadv2")
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Record: TypeAlias = Any
+"""A record of a structured array, as machine code sees it: its fields are attributes."""
+
+Intrinsic: TypeAlias = Any
+"""A function that only machine code can call."""
+
+HAS_CRC32C: Final = bool(
+    not config.CPU_NAME  # type: ignore[attr-defined]
+    and llvmlite.binding.get_host_cpu_features().get("sse4.2", False)
+)
+"""Whether the processor has an instruction for CRC-32C that can be used here."""
+
+RWF_NOWAIT: Final = 0x00000008
+"""``preadv2``: give what is in the page cache, and do not wait for the disk."""
+
+_LONG = ir.IntType(64)
+
+pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.int64, types.int64, types.int64))
+"""``pread(descriptor, address, length, position)``: how many bytes came, or -1."""
+
+preadv2: Any = types.ExternalFunction(
+    "preadv2", types.int64(types.int32, types.int64, types.int32, types.int64, types.int32)
+)
+"""``preadv2(descriptor, address of one iovec, 1, position, flags)``: how many bytes came, or -1."""
+
+
+def _big_endian(bits: int) -> Intrinsic:
+    """Make the function that loads a signed number of so many bits, in network order, from ``address + position``."""
+
+    def load(typing: Any, address: Any, position: Any) -> Any:  # noqa: ANN401, ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
+            pointer = builder.inttoptr(builder.add(*arguments), ir.IntType(bits).as_pointer())
+            value = builder.load(pointer, align=1)
+            value = value if bits == 8 else builder.bswap(value)  # noqa: PLR2004 - a byte has no order
+            return value if bits == 64 else builder.sext(value, _LONG)  # noqa: PLR2004
+
+        return types.int64(types.int64, types.int64), generate
+
+    return intrinsic(load)
+
+
+load_8 = _big_endian(8)
+load_16 = _big_endian(16)
+load_32 = _big_endian(32)
+load_64 = _big_endian(64)
+
+
+def record_at(dtype: np.dtype[np.void]) -> Intrinsic:
+    """Make the function that returns the record ``number`` of an array of ``dtype`` at ``address``.
+
+    Arrays as such are counted references in machine code, and counting them up and down is an atomic operation each
+    time: with it a batch takes ten times as long. Records are bare pointers; who calls keeps the arrays alive.
+    """
+    kind = from_dtype(dtype)
+
+    def locate(typing: Any, address: Any, number: Any) -> Any:  # noqa: ANN401, ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
+            position = builder.mul(arguments[1], ir.Constant(_LONG, dtype.itemsize))
+            return builder.inttoptr(builder.add(arguments[0], position), context.get_value_type(kind))
+
+        return kind(types.int64, types.int64), generate
+
+    return intrinsic(locate)
+
+
+def _crc32(bits: int) -> Intrinsic:
+    """Make the function that takes so many bits at an address into a CRC-32C register."""
+
+    def step(typing: Any, register: Any, address: Any) -> Any:  # noqa: ANN401, ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
+            width = ir.IntType(64 if bits == 64 else 32)  # noqa: PLR2004
+            value = builder.load(builder.inttoptr(arguments[1], ir.IntType(bits).as_pointer()), align=1)
+            name = f"llvm.x86.sse42.crc32.{width.width}.{bits}"
+            instruction = builder.module.declare_intrinsic(name, (), ir.FunctionType(width, [width, ir.IntType(bits)]))
+            register = arguments[0] if bits == 64 else builder.trunc(arguments[0], width)  # noqa: PLR2004
+            result = builder.call(instruction, [register, value])
+            return result if bits == 64 else builder.zext(result, _LONG)  # noqa: PLR2004
+
+        return types.int64(types.int64, types.int64), generate
+
+    return intrinsic(step)
+
+
+crc32_8 = _crc32(8)
+crc32_64 = _crc32(64)

@@ -1,0 +1,154 @@
+"""What a replay gives: the outcome of each boundary, and what a partition's runs come to together.
+
+If a boundary has entries whose past is in doubt and more may be read, nothing is written for it: the run is planned
+anew with a longer window (``next_round``). So whatever is written is final.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from replay.plan import PartitionPlan, reach_back
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from replay.anchor import Anchor
+    from replay.boundary_state import LeftOut
+    from replay.comparison import Comparison
+    from replay.header_scan import Array
+    from replay.plan import Boundary
+    from storage.errors import ResnapError
+    from storage.log.names import TopicPartition
+    from storage.log.producer_snapshot import SnapshotDigest
+
+
+class Outcome(StrEnum):
+    """What became of one boundary."""
+
+    REBUILT = "rebuilt"
+    DAMAGED = "damaged"
+    """A segment below it could not be read."""
+    ILLEGAL = "invalid-txn-state"
+    """Below it is input that Kafka itself refuses to load."""
+    UNEXPLAINED = "unexplained"
+    """More must be read first; never the last word of a replay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryResult:
+    """One boundary, done or not."""
+
+    boundary: Boundary
+    outcome: Outcome
+    as_of_ms: int
+    window_start_offset: int | None
+    """Base offset of the first segment that was read for it; None if nothing was."""
+    entries: int = 0
+    digest: SnapshotDigest | None = None
+    """Of the snapshot as written; None where it was not."""
+    left_out: tuple[LeftOut, ...] = ()
+    comparison: Comparison | None = None
+    unexplained_since_ms: int | None = None
+    reason: str | None = None
+    """Why it was not rebuilt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What one run gave."""
+
+    boundaries: tuple[BoundaryResult, ...]
+    first_unstable_offset: int | None
+    compacted: bool
+    batches: int
+    bytes_read: int
+    segments_read: int
+    error: ResnapError | None
+    anchors: tuple[Anchor, ...] = ()
+    """States that were kept on the way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResult:
+    """What the replay of one partition gave."""
+
+    topic_partition: TopicPartition
+    boundaries: tuple[BoundaryResult, ...]
+    """By offset."""
+    first_unstable_offset: int | None
+    """First offset of the oldest transaction without a marker below the high watermark; None if all have one."""
+    compacted: bool = False
+    """Batches were seen that only a cleaner leaves behind."""
+    batches: int = 0
+    bytes_read: int = 0
+    segments_read: int = 0
+    error: ResnapError | None = None
+    """Damage, or a segment that could not be read: boundaries above it are not rebuilt."""
+    anchor: int | None = None
+    """Offset of the state that the last run began with; everything below it was known from an earlier replay."""
+    anchors: tuple[Anchor, ...] = ()
+    """States that were kept on the way, for later replays to begin with."""
+
+
+class SnapshotSink(Protocol):
+    """Takes the snapshots that are made."""
+
+    def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest | None:
+        """Store the entries (``ENTRY_DTYPE``, by producer id) as the snapshot at ``offset``, whole or not at all.
+
+        Return None if they are only some of it, and the snapshot is still to be put together.
+        """
+        ...
+
+
+class PartSink(SnapshotSink, Protocol):
+    """Also takes snapshots that come in parts."""
+
+    def write_parts(
+        self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
+    ) -> SnapshotDigest:
+        """Do as ``write`` with ``count`` entries that come in parts, of which one at a time is held."""
+        ...
+
+
+def partition_result(plan: PartitionPlan, runs: Sequence[RunResult], idle: Sequence[BoundaryResult]) -> PartitionResult:
+    """Join what the runs of one partition gave, in their order."""
+    results = [*idle, *(result for run in runs for result in run.boundaries)]
+    return PartitionResult(
+        topic_partition=plan.topic_partition,
+        boundaries=tuple(sorted(results, key=lambda result: result.boundary.offset)),
+        first_unstable_offset=runs[-1].first_unstable_offset if runs else None,
+        compacted=any(run.compacted for run in runs),
+        batches=sum(run.batches for run in runs),
+        bytes_read=sum(run.bytes_read for run in runs),
+        segments_read=sum(run.segments_read for run in runs),
+        error=next((run.error for run in runs if run.error), None),
+        anchor=next((run.anchor.offset for run in plan.runs if run.anchor is not None), None),
+        anchors=tuple(anchor for run in runs for anchor in run.anchors),
+    )
+
+
+def unexplained_since(result: PartitionResult) -> int | None:
+    """Return how far back a replay must look further, or None if every boundary has its last word."""
+    times = [b.unexplained_since_ms for b in result.boundaries if b.unexplained_since_ms is not None]
+    return min(times, default=None)
+
+
+def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | None:
+    """Return the plan that reads further back, or None if ``result`` is final."""
+    since_ms = unexplained_since(result)
+    return None if since_ms is None else reach_back(plan, since_ms)
+
+
+def join_rounds(earlier: PartitionResult | None, later: PartitionResult) -> PartitionResult:
+    """Return ``later``, but what ``earlier`` had made where damage is in the way that only the longer window meets."""
+    made = {b.boundary.offset: b for b in earlier.boundaries if b.outcome is Outcome.REBUILT} if earlier else {}
+    return replace(
+        later,
+        boundaries=tuple(
+            made.get(b.boundary.offset, b) if b.outcome is Outcome.DAMAGED else b for b in later.boundaries
+        ),
+    )

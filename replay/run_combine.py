@@ -1,0 +1,312 @@
+"""The ordered combine: summaries of splits in, one snapshot per boundary out.
+
+A run of a partition is combined in one ordered pass: the state so far is itself a summary, each split's summary is
+composed onto it, and at every segment end that is a boundary the entries that survive are written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replay.anchor import forsaken, keep_state, kept_places
+from replay.boundary_state import BoundaryState, boundary_state, idle_state, may_have_begun_below
+from replay.comparison import Comparison, compare
+from replay.partial_state import NONE
+from replay.producer_table import ProducerTable, producer_table
+from replay.results import BoundaryResult, Outcome, RunResult
+from replay.splits import ANCHOR_PART, Piece
+from replay.window import roll_time_ms
+from storage.errors import FormatError, LogDirError, ObjectNotFoundError
+from storage.log.producer_snapshot import read_snapshot_array
+from storage.source import PLAIN
+
+if TYPE_CHECKING:
+    from replay.anchor import Anchor
+    from replay.header_scan import Array
+    from replay.plan import Boundary, PartitionPlan, Run
+    from replay.ranges import IdRange
+    from replay.results import SnapshotSink
+    from replay.splits import SplitSummary
+    from storage.errors import ResnapError
+    from storage.source import Sources
+
+
+@dataclass(slots=True)
+class RunCombine:
+    """Folds the summaries of one run, which come in offset order."""
+
+    plan: PartitionPlan
+    run: Run
+    sink: SnapshotSink
+    ids: IdRange | None = None
+    """Of the producers whose rows come; None for all."""
+    sources: Sources = PLAIN
+    """How the snapshots to compare with are reached."""
+    _table: ProducerTable = field(init=False)
+    _results: list[BoundaryResult] = field(default_factory=list)
+    _first_unstable_offset: int | None = None
+    _compacted: bool = False
+    _batches: int = 0
+    _bytes_read: int = 0
+    _segments_read: int = 0
+    _error: ResnapError | None = None
+    _at_high_watermark: bool = False
+    _waiting: Boundary | None = None
+    _clock_above_ms: int | None = None
+    _oldest_clock_ms: int | None = None
+    _by_segment: dict[int, Boundary] = field(init=False)
+    _kept_places: frozenset[int] = field(init=False)
+    _anchors: list[Anchor] = field(default_factory=list)
+    _forsaken: bool = False
+    """The anchor that the run began with has gone, or lacks what turned out to matter."""
+
+    def __post_init__(self) -> None:
+        self._table = producer_table(self.plan.rules.written_under.certain_silence_ms)
+        self._kept_places = kept_places(self.plan, self.run)
+        self._by_segment = {boundary.segment_index: boundary for boundary in self.run.boundaries}
+
+    def add(self, split: SplitSummary) -> None:
+        """Take the next split."""
+        if split.part == ANCHOR_PART:
+            self._begin(split)
+            return
+        self._make_waiting(split.facts.oldest_server_clock_ms)
+        self._count(split)
+        if self._error is not None:
+            self._pass_high_watermark()
+            return
+        base_offset = self.plan.segments[split.segment_index].base_offset
+        if self.plan.high_watermark is not None and self.plan.high_watermark <= base_offset:
+            self._pass_high_watermark()
+        for piece in split.pieces:
+            if piece.above and len(piece.rows):
+                self._pass_high_watermark()
+            self._compose(piece)
+        if split.ends_segment:
+            self._waiting = self._by_segment.get(split.segment_index)
+            self._keep(split.segment_index)
+
+    def _begin(self, kept: SplitSummary) -> None:
+        """Take the state that the run begins with."""
+        self._forsaken = kept.error is not None
+        self._compacted = kept.facts.compacted
+        self._oldest_clock_ms = kept.facts.oldest_server_clock_ms
+        for piece in kept.pieces:
+            self._compose(piece)
+
+    def _keep(self, segment_index: int) -> None:
+        offset = self.plan.segments[segment_index].next_base_offset
+        if segment_index not in self._kept_places or offset is None or self._is_forsaken():
+            return
+        anchor = keep_state(
+            self.plan, self.run, self._seen, offset, oldest_clock_ms=self._oldest_clock_ms, compacted=self._compacted
+        )
+        if anchor is not None:
+            self._anchors.append(anchor)
+
+    def _is_forsaken(self) -> bool:
+        self._forsaken = self._forsaken or forsaken(self._state, self.plan, self.run, self._oldest_clock_ms)
+        return self._forsaken
+
+    def finish(self) -> RunResult:
+        """Return what came out; boundaries that were not reached lie above damage."""
+        self._make_waiting(None)
+        self._pass_high_watermark()
+        reached = {result.boundary.offset for result in self._results}
+        missed = [boundary for boundary in self.run.boundaries if boundary.offset not in reached]
+        damaged = [self._result(boundary, Outcome.DAMAGED, reason=str(self._error)) for boundary in missed]
+        boundaries = (*self._results, *damaged)
+        if self._forsaken:
+            boundaries = tuple(
+                self._result(found.boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0) for found in boundaries
+            )
+        return RunResult(
+            boundaries=boundaries,
+            anchors=() if self._forsaken else tuple(self._anchors),
+            first_unstable_offset=self._first_unstable_offset,
+            compacted=self._compacted,
+            batches=self._batches,
+            bytes_read=self._bytes_read,
+            segments_read=self._segments_read,
+            error=self._error,
+        )
+
+    def _count(self, split: SplitSummary) -> None:
+        self._batches += split.facts.batches
+        self._bytes_read += split.facts.bytes_read
+        self._segments_read += split.ends_segment
+        self._compacted = self._compacted or split.facts.compacted
+        self._error = self._error or split.error
+        clocks = (self._oldest_clock_ms, split.facts.oldest_server_clock_ms)
+        self._oldest_clock_ms = min((clock for clock in clocks if clock is not None), default=None)
+
+    @property
+    def _state(self) -> Array:
+        return self._table.rows()
+
+    @property
+    def _seen(self) -> Piece:
+        return Piece(self._state, self._table.clock_ms)
+
+    def _compose(self, piece: Piece) -> None:
+        self._table.append(piece)
+
+    def _pass_high_watermark(self) -> None:
+        if self._at_high_watermark:
+            return
+        self._at_high_watermark = True
+        self._is_forsaken()
+        is_open = self._state["txn_first_offset"] != NONE
+        found = [*self._state["txn_first_offset"][is_open].tolist(), *self._open_since_before()]
+        if may_have_begun_below(self._state, self.plan, self.run, self._oldest_clock_ms).any():
+            found.append(self._start_offset)
+        self._first_unstable_offset = min(found, default=None)
+
+    def _open_since_before(self) -> list[int]:
+        """Return where transactions began that hang from below the run, by what the newest snapshots show."""
+        hanging = self.plan.evidence.hanging_from_below(self._start_offset)
+        ended = set(self._state["producer_id"][self._state["closed"]].tolist())
+        return [seen.first_offset for seen in hanging if seen.entry.producer_id not in ended]
+
+    def _make_waiting(self, clock_above_ms: int | None) -> None:
+        """Make the boundary that the last split ended at, now that the one above it tells its clock."""
+        self._clock_above_ms = clock_above_ms
+        if self._waiting is not None:
+            self._results.append(self._make(self._waiting))
+            self._waiting = None
+
+    def _make(self, boundary: Boundary) -> BoundaryResult:
+        illegal = self._state["illegal_offset"][self._state["illegal_offset"] != NONE]
+        if len(illegal):
+            reason = f"non-transactional data inside an open transaction at offset {int(illegal.min())}"
+            return self._result(boundary, Outcome.ILLEGAL, reason=reason)
+        as_of_ms = self._as_of_ms(boundary)
+        if self._is_forsaken():
+            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0)
+        kept_after_ms = self.plan.rules.kept_after_ms(as_of_ms)
+        since_ms = self.run.seen_since_ms
+        if since_ms is not None and kept_after_ms < since_ms and not self.run.last_chance:
+            # Planned with a later T than the clocks then showed: the window begins too late.
+            since_ms = kept_after_ms + self.plan.rules.silence_ms
+            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=since_ms)
+        found = boundary_state(
+            self._state, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms
+        )
+        if found.unexplained_since_ms is not None and not self.run.last_chance:
+            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=found.unexplained_since_ms)
+        return make_snapshot(
+            self.plan, boundary, found, self.sink, as_of_ms=as_of_ms, seen=self._state["producer_id"],
+            window_start_offset=self._start_offset, ids=self.ids, sources=self.sources,
+        )  # fmt: skip
+
+    def _as_of_ms(self, boundary: Boundary) -> int:
+        as_of = self.plan.rules.as_of
+        if not as_of.roll:
+            return as_of.now_ms
+        return roll_time_ms(boundary.earliest_roll_ms, self._table.clock_ms, self._clock_above_ms)
+
+    @property
+    def _start_offset(self) -> int:
+        return self.run.read_from(self.plan)
+
+    def _result(
+        self,
+        boundary: Boundary,
+        outcome: Outcome,
+        *,
+        reason: str | None = None,
+        unexplained_since_ms: int | None = None,
+    ) -> BoundaryResult:
+        return BoundaryResult(
+            boundary=boundary,
+            outcome=outcome,
+            as_of_ms=self._as_of_ms(boundary),
+            window_start_offset=self._start_offset,
+            reason=reason,
+            unexplained_since_ms=unexplained_since_ms,
+        )
+
+
+def make_snapshot(
+    plan: PartitionPlan,
+    boundary: Boundary,
+    found: BoundaryState,
+    sink: SnapshotSink,
+    *,
+    as_of_ms: int,
+    seen: Array,
+    window_start_offset: int | None,
+    ids: IdRange | None = None,
+    sources: Sources = PLAIN,
+) -> BoundaryResult:
+    """Write the snapshot of ``boundary``, and compare the one that is there with it, as far as ``ids`` go."""
+    return BoundaryResult(
+        boundary=boundary,
+        outcome=Outcome.REBUILT,
+        as_of_ms=as_of_ms,
+        window_start_offset=window_start_offset,
+        entries=len(found.entries),
+        digest=sink.write(plan.topic_partition, boundary.offset, found.entries),
+        left_out=found.left_out,
+        comparison=_compare_existing(
+            plan,
+            boundary,
+            found,
+            as_of_ms,
+            seen=seen,
+            window_start_offset=window_start_offset,
+            ids=ids,
+            sources=sources,
+        ),
+    )
+
+
+def _compare_existing(
+    plan: PartitionPlan,
+    boundary: Boundary,
+    found: BoundaryState,
+    as_of_ms: int,
+    *,
+    seen: Array,
+    window_start_offset: int | None,
+    ids: IdRange | None,
+    sources: Sources,
+) -> Comparison | None:
+    if boundary.existing is None:
+        return None
+    try:
+        data, facts = sources.read(boundary.existing), sources.look(boundary.existing)
+        existing = read_snapshot_array(data)
+    except (LogDirError, ObjectNotFoundError, FormatError):
+        return None  # the inventory has called it corrupt already, or it went away meanwhile
+    # What was left out is no contradiction to a snapshot that has it.
+    known = np.setdiff1d(seen, [producer.producer_id for producer in found.left_out])
+    comparison = compare(
+        existing if ids is None else ids.of(existing),
+        found.entries,
+        kept_after_ms=plan.rules.kept_after_ms(as_of_ms),
+        written_ms=facts.mtime_ns // 1_000_000,
+        expiration_ms=plan.rules.written_under.expiration_ms,
+        seen=known,
+        read_from=window_start_offset or 0,
+        is_empty=not len(existing),
+    )
+    return replace(comparison, sha256=hashlib.sha256(data).hexdigest())
+
+
+def make_idle(plan: PartitionPlan, sink: SnapshotSink, sources: Sources = PLAIN) -> list[BoundaryResult]:
+    """Write the snapshots for which nothing need be read."""
+    made = []
+    for boundary in plan.idle:
+        found = idle_state(boundary)
+        made.append(
+            make_snapshot(
+                plan, boundary, found, sink, as_of_ms=plan.rules.as_of.now_ms, seen=found.entries["producer_id"],
+                window_start_offset=None, sources=sources,
+            )
+        )  # fmt: skip
+    return made

@@ -1,0 +1,115 @@
+"""Files of summary rows: the states that anchors begin with.
+
+A file is written whole or not at all, under a name that its content gives: two runs that write the same state write
+the same file. It carries the layout of its rows and a checksum, so that a file of another version, or one that was cut
+or changed, is told from a state; whoever reads it then does without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import numpy as np
+
+from replay.partial_state import SUMMARY_DTYPE
+from storage.crc32c import crc32c
+from storage.errors import FormatError, LogDirError, in_file
+
+if TYPE_CHECKING:
+    from replay.header_scan import Array
+
+MAGIC: Final = b"RSNPSTAT"
+LAYOUT: Final = crc32c(repr(SUMMARY_DTYPE.descr).encode())
+HEADER: Final = struct.Struct("<8sIIQ")
+"""Magic, layout of the rows, CRC-32C of the rows, their number."""
+MAX_BYTES: Final = 512 << 20
+"""Larger states are not kept: reading the log again is then the lesser evil."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFile:
+    """A file of rows, as whoever wrote it knows it."""
+
+    path: str
+    rows: int
+    crc32c: int
+    """Of the rows."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the whole file."""
+        return HEADER.size + self.rows * SUMMARY_DTYPE.itemsize
+
+
+def write_state(directory: str, name: str, rows: Array) -> StateFile | None:
+    """Write ``rows`` into ``directory`` under a name that begins with ``name``; None if that is not possible.
+
+    A state that cannot be kept, be it for want of room or of rights, is no failure of the replay.
+    """
+    if rows.nbytes > MAX_BYTES:
+        return None
+    body = rows.tobytes()
+    checksum = crc32c(body)
+    head = HEADER.pack(MAGIC, LAYOUT, checksum, len(rows))
+    digest = hashlib.sha256(head)
+    digest.update(body)
+    path = Path(directory) / f"{name}.{digest.hexdigest()[:16]}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (head, body))
+    except OSError:
+        return None
+    return StateFile(path=str(path), rows=len(rows), crc32c=checksum)
+
+
+def write_whole(path: Path, parts: tuple[bytes, ...]) -> None:
+    """Write ``parts`` one after the other to ``path``, durably: all of them, or nothing.
+
+    Raises:
+        OSError: the file cannot be written; ``path`` is as it was.
+
+    """
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def read_state(state: StateFile) -> Array:
+    """Return the rows of ``state``.
+
+    Raises:
+        FormatError: the file is not what was written.
+        LogDirError: it cannot be read.
+
+    """
+    hint = "the next run makes it anew; --fresh does without"
+    try:
+        with Path(state.path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read() if size == state.size_bytes else b""
+    except OSError as error:
+        raise LogDirError(f"{state.path}: cannot be read: {error.strerror}", hint=hint) from error
+    with in_file(state.path):
+        if size != state.size_bytes:
+            raise FormatError("length of the state", position=0, expected=state.size_bytes, found=size, hint=hint)
+        found = HEADER.unpack_from(data)
+        computed = crc32c(memoryview(data)[HEADER.size :])
+        if found != (MAGIC, LAYOUT, state.crc32c, state.rows) or computed != state.crc32c:
+            raise FormatError("state", position=0, expected="what was written", found="something else", hint=hint)
+    return np.frombuffer(data, dtype=SUMMARY_DTYPE, offset=HEADER.size)

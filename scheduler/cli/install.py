@@ -1,0 +1,209 @@
+"""The command that puts snapshots back beside the segments of a stopped broker, and takes that back: install."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.failures import OK
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import STORE, TOPIC, WRITE, with_settings
+from scheduler.rendering import Answer, Column, Row, human_count
+
+if TYPE_CHECKING:
+    from scheduler.installing import Installing, InstallOrder, InstallReport
+    from storage.errors import ResnapError
+
+app = typer.Typer()
+
+Staged = Annotated[str | None, typer.Argument(metavar="[STAGED]", help="What `resnap regenerate --into` was given.")]
+LogDirectory = Annotated[
+    Path | None, typer.Argument(metavar="[LOG_DIR]", help="The log dir of a stopped broker that they were made from.")
+]
+Replacing = Annotated[
+    list[str] | None,
+    typer.Option("--replace", metavar="corrupt|false-empty",
+                 help="Also replace such files, and keep them aside; may be given twice."),
+]  # fmt: skip
+UndoDirectory = Annotated[
+    Path | None,
+    typer.Option("--undo-dir", metavar="DIR", help="Where what undoes it is kept; STAGED.undo unless given."),
+]
+Manifest = Annotated[
+    Path | None, typer.Option("--undo", metavar="MANIFEST", help="Take an installation back, by its manifest.")
+]
+
+
+@app.command()
+@with_settings(TOPIC, WRITE, STORE)
+def install(
+    run: Invocation,
+    staged: Staged = None,
+    log_dir: LogDirectory = None,
+    *,
+    replacing: Replacing = None,
+    undo_dir: UndoDirectory = None,
+    undo: Manifest = None,
+) -> int:
+    """Put regenerated snapshots beside the segments of a stopped broker, so that it tiers them by itself.
+
+    The log dir's lock is held until the end; a valid snapshot is never replaced; --undo restores what was before.
+    """
+    from scheduler.installing import Installing  # noqa: PLC0415
+
+    if undo is not None:
+        _refuse_beside_undo(staged, replacing, undo_dir)
+        return _take_back(run, undo)
+    order = _order(run, staged, log_dir, replacing or [], undo_dir)
+    installing = Installing(clock=run.clock, s3=run.settings.s3())
+    return _preview(run, installing, order) if run.settings.dry_run else _install(run, installing, order)
+
+
+def _refuse_beside_undo(staged: str | None, replacing: list[str] | None, undo_dir: Path | None) -> None:
+    from storage.errors import UsageError  # noqa: PLC0415
+
+    if staged is not None or replacing or undo_dir is not None:
+        raise UsageError("--undo stands alone", hint="the manifest names the log dir and all that is to be done there")
+
+
+def _order(
+    run: Invocation, staged: str | None, log_dir: Path | None, replacing: list[str], undo_dir: Path | None
+) -> "InstallOrder":
+    from scheduler.installing import InstallOrder  # noqa: PLC0415
+    from scheduler.sources import Scope  # noqa: PLC0415
+    from storage.errors import UsageError  # noqa: PLC0415
+    from tiering.installation import Replace  # noqa: PLC0415
+
+    if staged is None or log_dir is None:
+        raise UsageError("STAGED and LOG_DIR say what to install where",
+                         hint="`resnap install STAGED LOG_DIR`, or `resnap install --undo MANIFEST`")  # fmt: skip
+    unknown = [kind for kind in replacing if kind not in set(Replace)]
+    if unknown:
+        raise UsageError(
+            f"--replace {unknown[0]}: expected {' or '.join(Replace)}", hint="give --replace once for each"
+        )
+    return InstallOrder(
+        staged=staged,
+        scope=Scope(sources=(str(log_dir),), topics=run.settings.topics),
+        asked=frozenset(map(Replace, replacing)),
+        undo_dir=undo_dir,
+    )
+
+
+def _preview(run: Invocation, installing: "Installing", order: "InstallOrder") -> int:
+    report, obstacle = installing.preview(order)
+    _answer(run, report)
+    if obstacle is not None:
+        run.warn(f"nothing could be installed now: {obstacle}; {obstacle.hint}")
+    _report(run, report)
+    return OK
+
+
+def _install(run: Invocation, installing: "Installing", order: "InstallOrder") -> int:
+    with run.progress("install") as progress:
+        report = installing.install(order, progress, lambda path: run.note(f"what undoes it: {path}"))
+    _answer(run, report)
+    _report(run, report)
+    return OK
+
+
+def _answer(run: Invocation, report: "InstallReport") -> None:
+    from scheduler.install_rows import install_tail, installation_row  # noqa: PLC0415
+
+    is_table, dry_run = run.output.form == "table", run.settings.dry_run
+    rows = [
+        {**installation_row(one), **({"place": str(one.topic_partition)} if is_table else {})}
+        for one in report.partitions
+    ]
+    run.answer(
+        Answer(
+            head={} if is_table else {"dryRun": dry_run, "undoManifest": _text(report.manifest)},
+            name="partitions",
+            kind="partition",
+            rows=rows,
+            columns=(
+                Column(key="place", title="PARTITION"),
+                Column(key="installed", title="INSTALLED", right=True),
+                Column(key="replaced", title="REPLACED", right=True),
+                Column(key="alreadyThere", title="ALREADY", right=True),
+                Column(key="left", title="LEFT", right=True),
+                Column(key="refused", title="REFUSED", right=True),
+                Column(key="why", title="WHY", show=_why),
+            ),
+            tail=lambda: install_tail(report),
+            closing=lambda: _closing(install_tail(report), report.manifest, dry_run=dry_run),
+        )
+    )
+
+
+def _closing(total: Row, manifest: Path | None, *, dry_run: bool) -> list[str]:
+    number = {key: int(str(value)) for key, value in total.items()}
+    counts = f"{human_count(number['installed'])} snapshots installed, {human_count(number['replaced'])} replaced"
+    aside = f", {human_count(number['setAside'])} at the log end set aside" if number["setAside"] else ""
+    rest = f"; {human_count(number['alreadyThere'])} were there already."
+    if dry_run:
+        return [f"would be: {counts}{aside}{rest} Nothing was written."]
+    if manifest is None:
+        return [f"Nothing to install: {human_count(number['alreadyThere'])} snapshots are there already."]
+    return [
+        f"{counts}{aside}{rest}",
+        f"To take it back, before a broker starts: `resnap install --undo {manifest}`",
+        "Next: start the broker; it tiers the segments by itself.",
+    ]
+
+
+def _why(value: object) -> str:
+    return ", ".join(value) if isinstance(value, list) else ""
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _report(run: Invocation, report: "InstallReport") -> None:
+    from scheduler.install_rows import refusals_of  # noqa: PLC0415
+
+    run.partly_done = not run.settings.dry_run and any(one.changes for one in report.partitions)
+    for key in report.absent:
+        run.warn(f"{key} is staged, but not in the log dir")
+    errors: list[ResnapError] = [*report.problems, *(error for one in report.partitions for error in refusals_of(one))]
+    if report.error is not None:
+        errors.append(report.error)
+    for error in errors:
+        run.error(error)
+
+
+def _take_back(run: Invocation, manifest: Path) -> int:
+    from scheduler.install_rows import undo_row  # noqa: PLC0415
+    from storage.disk import Disk  # noqa: PLC0415
+    from tiering.undo import UndoStep, read_undo  # noqa: PLC0415
+
+    undo, done = read_undo(manifest, Disk()), list[UndoStep]()
+    try:
+        if run.settings.dry_run:
+            undo.check()
+            done += undo.steps()
+        else:
+            undo.apply(done.append)
+    finally:
+        if done:
+            run.partly_done = not run.settings.dry_run
+            run.answer(_undone(run, [undo_row(step) for step in done]))
+    if not done:
+        run.answer(_undone(run, []))
+    return OK
+
+
+def _undone(run: Invocation, rows: list[Row]) -> Answer:
+    would = "would be " if run.settings.dry_run else ""
+    removed = sum(row["action"] == "removed" for row in rows)
+    total = {"dryRun": run.settings.dry_run, "removed": removed, "restored": len(rows) - removed}
+    text = f"{removed} snapshots {would}removed, {len(rows) - removed} {would}restored." if rows else "Nothing to undo."
+    return Answer(
+        name="files",
+        kind="file",
+        rows=rows,
+        columns=(Column(key="path", title="FILE"), Column(key="action", title="ACTION")),
+        tail=lambda: total,
+        closing=lambda: [text],
+    )

@@ -1,0 +1,241 @@
+"""Changing files so that a crash leaves each as it was or as it is to be: one small method for each step.
+
+The steps are methods of a class, and not calls here and there, so that their order can be watched, and stopped at any
+of them. ``write_file`` puts them together: a temporary name, the data, owner and mode, sync, rename, sync of the
+directory. What is durable is known only after that last sync.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import FileGoneError, LogDirError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+TEMPORARY: Final = ".tmp"
+"""Suffix of a file in the making; brokers ignore such files."""
+READ_BYTES: Final = 1 << 20
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+_DENIED: Final = {errno.EACCES, errno.EPERM}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dress:
+    """What a file is besides its bytes."""
+
+    mode: int
+    """Permission bits."""
+    user_id: int
+    group_id: int
+    mtime_ns: int | None = None
+    """None: whatever the time of writing makes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDigest:
+    """What identifies the bytes of a file."""
+
+    size_bytes: int
+    sha256: str
+    """In hexadecimal."""
+
+
+class Disk:
+    """The file system of this machine; each method is one step, and raises ``OSError``."""
+
+    def create(self, path: Path) -> int:
+        """Open ``path`` for writing, empty, and for nobody but us as yet; return its descriptor."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Write the front of ``data``; return how many bytes of it."""
+        return os.write(descriptor, data)
+
+    def dress(self, descriptor: int, dress: Dress) -> None:
+        """Give the file its owner, where that is not ours already, its mode and its time."""
+        status = os.fstat(descriptor)
+        if (status.st_uid, status.st_gid) != (dress.user_id, dress.group_id):
+            os.fchown(descriptor, dress.user_id, dress.group_id)
+        os.fchmod(descriptor, dress.mode)
+        if dress.mtime_ns is not None:
+            os.utime(descriptor, ns=(dress.mtime_ns, dress.mtime_ns))
+
+    def sync(self, descriptor: int) -> None:
+        """Make the bytes of the file durable."""
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Close the file."""
+        os.close(descriptor)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Give ``path`` the name ``target``, in the place of what has it."""
+        path.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """Take the name ``path`` away."""
+        path.unlink()
+
+    def make_directory(self, path: Path) -> None:
+        """Make the directory ``path``; it must not be there."""
+        path.mkdir()
+
+    def set_directory_time(self, path: Path, mtime_ns: int) -> None:
+        """Set the modification time of a directory."""
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in the directory durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None = None) -> FileDigest:
+    """Write ``chunks`` as the file ``path``, whole and durable, or leave what is there.
+
+    Raises:
+        LogDirError: it cannot be written; no temporary file remains.
+
+    """
+    temporary = temporary_of(path)
+    with writable(path):
+        try:
+            digest = _write(disk, temporary, chunks, dress)
+            disk.rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                disk.remove(temporary)
+            raise
+        disk.sync_directory(path.parent)
+    return digest
+
+
+def remove_file(disk: Disk, path: Path) -> None:
+    """Remove the file ``path``, durably.
+
+    Raises:
+        LogDirError: it cannot be removed.
+
+    """
+    with writable(path):
+        disk.remove(path)
+        disk.sync_directory(path.parent)
+
+
+def make_directories(disk: Disk, path: Path) -> None:
+    """Make ``path`` and what is missing above it; each is durable before anything is put into it.
+
+    Raises:
+        LogDirError: one of them cannot be made.
+
+    """
+    if path.is_dir():
+        return
+    make_directories(disk, path.parent)
+    with writable(path):
+        disk.make_directory(path)
+        disk.sync_directory(path.parent)
+
+
+def temporary_of(path: Path) -> Path:
+    """Return the name under which the file ``path`` is made."""
+    return path.with_name(path.name + TEMPORARY)
+
+
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file.
+
+    Raises:
+        LogDirError: it cannot be read; ``FileGoneError`` where it is not there.
+
+    """
+    with legible(path), path.open("rb") as file:
+        while chunk := file.read(READ_BYTES):
+            yield chunk
+
+
+def digest_of_file(path: Path) -> FileDigest | None:
+    """Return what identifies the bytes of a file, None where there is none; raises as ``read_chunks`` does."""
+    sha256, size_bytes = hashlib.sha256(), 0
+    try:
+        for chunk in read_chunks(path):
+            sha256.update(chunk)
+            size_bytes += len(chunk)
+    except FileGoneError:
+        return None
+    return FileDigest(size_bytes=size_bytes, sha256=sha256.hexdigest())
+
+
+def dress_of(path: Path) -> Dress:
+    """Return what the file ``path`` is besides its bytes; raises as ``read_chunks`` does."""
+    with legible(path):
+        status = path.stat()
+    return Dress(
+        mode=stat.S_IMODE(status.st_mode),
+        user_id=status.st_uid,
+        group_id=status.st_gid,
+        mtime_ns=status.st_mtime_ns,
+    )
+
+
+@contextmanager
+def legible(path: Path) -> Iterator[None]:
+    """Turn what the operating system says when ``path`` is read into an error of ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileGoneError(f"{path}: there is no such file", hint="run the same command again") from error
+    except OSError as error:
+        hint = "run as root, or as the user that the broker runs as" if error.errno in _DENIED else "check the disk"
+        raise LogDirError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
+
+
+@contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Turn what the operating system says when ``path`` is changed into an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{path}: cannot be written: {error.strerror}"
+        raise LogDirError(what, hint=f"{_remedy(error)}, and run the same command again") from error
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in _FULL:
+        return "free some space"
+    if error.errno in _DENIED:
+        return "run as root, or as the user that the broker runs as"
+    if error.errno == errno.EROFS:
+        return "mount the file system for writing"
+    return "look into the kernel's log for this disk"
+
+
+def _write(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None) -> FileDigest:
+    sha256, size_bytes = hashlib.sha256(), 0
+    descriptor = disk.create(path)
+    try:
+        for chunk in chunks:
+            sha256.update(chunk)
+            size_bytes += len(chunk)
+            left = memoryview(chunk)
+            while left:
+                left = left[disk.write(descriptor, left) :]
+        if dress is not None:
+            disk.dress(descriptor, dress)
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)
+    return FileDigest(size_bytes=size_bytes, sha256=sha256.hexdigest())

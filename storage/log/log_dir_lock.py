@@ -1,0 +1,160 @@
+"""The lock of a log dir: asked about beside a running broker, and taken before anything in the log dir is changed.
+
+A broker holds ``.lock`` as a POSIX record lock while it runs, as Java's ``FileChannel.tryLock`` takes it; ``flock`` is
+another kind of lock and would report it free. Record locks belong to a process: this one's own are never reported, and
+they end with the first descriptor of the file that the process closes. So nothing here may open the file of a lock that
+is held.
+
+Source: ``LogManager.lockLogDirs`` and ``FileLock``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import LogDirError, LogDirInUseError
+from storage.log.partition_dir import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCK_FILE: Final = ".lock"
+_RECORD_LOCK: Final = struct.Struct("@hhqqi4x")
+"""``struct flock`` of 64-bit Linux: type, whence, start, length (0: to the end), process."""
+_LOCK_MODE: Final = 0o644
+_TAKEN: Final = {errno.EACCES, errno.EAGAIN}
+"""What POSIX lets a system say of a lock that another process holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """A process that has the log dir in use."""
+
+    process_id: int
+    """As seen from here; 0 or less for a process of another container."""
+
+    @property
+    def description(self) -> str:
+        """What to call the process in a message, with its name where the system tells it."""
+        if self.process_id <= 0:
+            return "a process of another container or machine"
+        with suppress(OSError):
+            return f"process {self.process_id} ({Path(f'/proc/{self.process_id}/comm').read_text().strip()})"
+        return f"process {self.process_id}"
+
+
+def lock_holder(log_dir: Path) -> LockHolder | None:
+    """Return who holds the lock of ``log_dir``; None if nobody does, or there is no lock file.
+
+    Raises:
+        LogDirError: the lock file may not be opened.
+
+    """
+    path = log_dir / LOCK_FILE
+    if not path.exists():
+        return None
+    with readable(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _holder(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(log_dir: Path) -> Iterator[None]:
+    """Hold the lock of ``log_dir`` while the context lasts: no broker starts on it meanwhile.
+
+    A lock file that was not there goes again at the end, so that a log dir in which nothing was done stays as it was.
+
+    Raises:
+        LogDirInUseError: a broker holds the lock, or another run.
+        LogDirError: it cannot be taken.
+
+    """
+    path = log_dir / LOCK_FILE
+    before = _times(log_dir)
+    with _takeable(path):
+        made = _make(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _take(descriptor, path)
+        try:
+            yield
+        finally:
+            if made:  # while the lock is held: whoever opens the file before this finds it locked
+                _unmake(path, log_dir, before)
+    finally:
+        os.close(descriptor)
+
+
+def in_use(log_dir: Path, who: str) -> LogDirInUseError:
+    """Return the error of a log dir that ``who`` has in use."""
+    return LogDirInUseError(
+        f"{log_dir} is in use: {who} holds its lock",
+        hint="stop the broker (kafka-server-stop.sh) and wait for its process to end; if it is another resnap, wait",
+    )
+
+
+def _holder(descriptor: int) -> LockHolder | None:
+    wanted = _RECORD_LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, process_id = _RECORD_LOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
+    return None if kind == fcntl.F_UNLCK else LockHolder(process_id=process_id)
+
+
+def _take(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            hint = "the file system must know POSIX record locks, as a broker's own start asks of it"
+            raise LogDirError(f"{path}: cannot be locked: {error.strerror}", hint=hint) from error
+        holder = _holder(descriptor)
+        raise in_use(path.parent, holder.description if holder else "a process that has just ended") from error
+
+
+def _make(path: Path) -> bool:
+    """Make the lock file if there is none, at once with the owner of the log dir: a broker must be able to open it."""
+    if path.exists():
+        return False
+    owner = path.parent.stat()
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _LOCK_MODE)
+    try:
+        if os.geteuid() == 0:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        return False
+    finally:
+        os.close(descriptor)
+        temporary.unlink()
+    return True
+
+
+def _unmake(path: Path, log_dir: Path, times_ns: tuple[int, int]) -> None:
+    with suppress(OSError):
+        path.unlink()
+        os.utime(log_dir, ns=times_ns)
+
+
+def _times(directory: Path) -> tuple[int, int]:
+    with readable(directory):
+        status = directory.stat()
+    return status.st_atime_ns, status.st_mtime_ns
+
+
+@contextmanager
+def _takeable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "run as the user that the broker runs as, often kafka, where the log dir may be written to"
+        raise LogDirError(f"{path}: cannot be opened for writing: {error.strerror}", hint=hint) from error

@@ -1,0 +1,206 @@
+"""What the layout ``flat`` holds, as a log dir: segments by their manifests, and a chain of them per partition.
+
+Only manifests count; what no manifest names is not there. All segments are closed, and what was shipped lies below the
+high watermark. The files of a segment share the front of their keys, as those of a log dir share theirs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.errors import FormatError, ResnapError, UsageError, VerificationError, in_file
+from storage.log.names import TopicPartition
+from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+from storage.log.survey import LogDir, PartitionProblem
+from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
+from storage.remote.manifest import Manifest, ObjectKind, read_manifest
+from storage.remote.store_path import StorePath
+from storage.source import each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from storage.remote.layouts.flat import FlatKey
+    from storage.remote.object_store import ObjectInfo, ObjectStore
+
+
+class _Read(NamedTuple):
+    """A manifest, or why it is none."""
+
+    place: FlatKey
+    manifest: Manifest | None
+    error: FormatError | VerificationError | None
+
+
+def shipped_log_dir(
+    store: ObjectStore, listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
+) -> LogDir:
+    """Return what the objects ``listed`` of ``store`` hold by their manifests.
+
+    A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem.
+
+    Raises:
+        UsageError: segments of several clusters.
+        StoreError: the store failed.
+
+    """
+    infos = {info.key: info for info in listed}
+    places = [place for key in infos if (place := parse_key(key)) and place.extension == MANIFEST_EXTENSION]
+    read = each(partial(_read, store, infos), [one for one in places if _may_be_wanted(one, topics)], remote=True)
+    partitions: dict[TopicPartition, list[_Read]] = {}
+    for one in read:
+        topic = one.place.topic if one.manifest is None else one.manifest.topic
+        partitions.setdefault(TopicPartition(topic, one.place.partition), []).append(one)
+    wanted = {key: found for key, found in sorted(partitions.items()) if topics is None or topics(key)}
+    return _log_dir(StorePath(store.url), infos, wanted)
+
+
+def _may_be_wanted(place: FlatKey, topics: Callable[[TopicPartition], bool] | None) -> bool:
+    """Whether to read the manifest: a name that stands escaped in the key is known only then."""
+    return topics is None or "=" in place.topic or topics(TopicPartition(place.topic, place.partition))
+
+
+def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: FlatKey) -> _Read:
+    key = place.key
+    try:
+        with in_file(f"{store.url}/{key}"):
+            manifest = read_manifest(store.get(key))
+        _check_objects(store, infos, key, manifest)
+    except (FormatError, VerificationError) as error:
+        return _Read(place, None, error)
+    return _Read(place, manifest, None)
+
+
+def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], key: str, manifest: Manifest) -> None:
+    """Make sure that what the manifest names is there, under keys of this layout."""
+    stem = key.removesuffix(MANIFEST_EXTENSION)
+    for entry in manifest.objects:
+        found = infos.get(entry.key)
+        if entry.key != f"{stem}{entry.kind}" or found is None or found.size_bytes != entry.size_bytes:
+            size = "nothing" if found is None else f"{found.size_bytes} bytes"
+            raise VerificationError(
+                f"{store.url}/{key}: names {entry.key} of {entry.size_bytes} bytes, found {size}",
+                hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
+            )
+
+
+def _log_dir(
+    root: StorePath, infos: Mapping[str, ObjectInfo], partitions: Mapping[TopicPartition, Sequence[_Read]]
+) -> LogDir:
+    known = [one.manifest for found in partitions.values() for one in found if one.manifest is not None]
+    clusters = {manifest.cluster_id for manifest in known}
+    if len(clusters) > 1:
+        names = ", ".join(sorted(str(cluster) for cluster in clusters))
+        raise UsageError(f"{root}: segments of several clusters: {names}", hint="give the URL with the id of one")
+    brokers = {manifest.broker_id for manifest in known}
+    made: list[PartitionDir] = []
+    problems: list[PartitionProblem] = []
+    for topic_partition, found in partitions.items():
+        try:
+            made.append(_partition(root, infos, topic_partition, found))
+        except ResnapError as error:
+            problems.append(PartitionProblem(path=_directory(root, found[0].place), error=error))
+    return LogDir(
+        path=root,
+        cluster_id=next(iter(clusters), None),
+        broker_id=brokers.pop() if len(brokers) == 1 else None,
+        partitions=tuple(made),
+        set_aside=(),
+        clean_shutdown=False,
+        problems=tuple(problems),
+        is_shipped=True,
+    )
+
+
+def _directory(root: StorePath, place: FlatKey) -> StorePath:
+    return root / place.cluster / place.topic / place.topic_id / str(place.partition)
+
+
+def _partition(
+    root: StorePath, infos: Mapping[str, ObjectInfo], topic_partition: TopicPartition, found: Sequence[_Read]
+) -> PartitionDir:
+    error = next((one.error for one in found if one.error is not None), None)
+    if error is not None:
+        raise error
+    chain = _chain(topic_partition, [one.manifest for one in found if one.manifest is not None])
+    return PartitionDir(
+        path=_directory(root, found[-1].place),
+        topic_partition=topic_partition,
+        segments=tuple(_segment(root, infos, manifest) for manifest in chain),
+        snapshots=tuple(_snapshot(root, infos, manifest) for manifest in chain),
+        unfinished=(),
+        deleted=0,
+        leader_epochs=_leader_epochs(root, chain[-1]),
+        topic_id=next((manifest.topic_id for manifest in chain if manifest.topic_id is not None), None),
+        high_watermark=chain[-1].next_base_offset,
+        log_start_offset=chain[0].base_offset,
+        recovery_point=None,
+        cleaner_offset=None,
+    )
+
+
+def _chain(topic_partition: TopicPartition, manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Return the segments in offset order; of two with the same offsets, which are both true, the one made last.
+
+    Raises:
+        VerificationError: they are of several topics, overlap, or leave a gap.
+
+    """
+    ids = {manifest.topic_id for manifest in manifests} - {None}
+    if len(ids) > 1:
+        raise VerificationError(
+            f"{topic_partition}: segments of several topics of this name: {', '.join(sorted(map(str, ids)))}",
+            hint="give the URL of one: <URL>/<cluster id>/<topic>/<topic id>/<partition>",
+        )
+    newest = {
+        (one.base_offset, one.next_base_offset): one for one in sorted(manifests, key=attrgetter("created_at_ms"))
+    }
+    chain = [newest[offsets] for offsets in sorted(newest)]
+    for below, above in pairwise(chain):
+        if below.next_base_offset != above.base_offset:
+            what = "overlap" if above.base_offset < below.next_base_offset else "leave a gap"
+            raise VerificationError(
+                f"{topic_partition}: the segments [{below.base_offset}, {below.next_base_offset}) and"
+                f" [{above.base_offset}, {above.next_base_offset}) {what}",
+                hint="see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again",
+            )
+    return chain
+
+
+def _segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> Segment:
+    sizes = {entry.kind: entry.size_bytes for entry in manifest.objects}
+    log = infos[_key_of(manifest, ObjectKind.LOG)]
+    return Segment(
+        base_offset=manifest.base_offset,
+        next_base_offset=manifest.next_base_offset,
+        path=str(root / log.key),
+        size_bytes=log.size_bytes,
+        mtime_ns=log.modified_ms * 1_000_000,
+        inode=0,
+        index_bytes=sizes.get(ObjectKind.INDEX),
+        timeindex_bytes=sizes.get(ObjectKind.TIME_INDEX),
+        txnindex_bytes=sizes.get(ObjectKind.TXN_INDEX),
+    )
+
+
+def _snapshot(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> SnapshotFile:
+    info = infos[_key_of(manifest, ObjectKind.SNAPSHOT)]
+    return SnapshotFile(
+        offset=manifest.next_base_offset,
+        path=str(root / info.key),
+        size_bytes=info.size_bytes,
+        mtime_ns=info.modified_ms * 1_000_000,
+    )
+
+
+def _leader_epochs(root: StorePath, manifest: Manifest) -> str | None:
+    """Return the checkpoint of the last segment, which has those of all before it."""
+    found = manifest.object(ObjectKind.LEADER_EPOCH_CHECKPOINT)
+    return None if found is None else str(root / found.key)
+
+
+def _key_of(manifest: Manifest, kind: ObjectKind) -> str:
+    return next(entry.key for entry in manifest.objects if entry.kind is kind)

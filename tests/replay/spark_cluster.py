@@ -1,0 +1,117 @@
+"""A Spark standalone cluster on loopback, from the installed package: for tests that need real executors."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from replay.jvm import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_PACKAGE = "org.apache.spark.deploy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One worker daemon, with a home and working directory of its own."""
+
+    pid: int
+    directory: Path
+
+    def executors(self) -> list[int]:
+        """Give the processes of its executors."""
+        children = Path(f"/proc/{self.pid}/task").glob("*/children")
+        pids = [int(pid) for path in children for pid in path.read_text().split()]
+        return [pid for pid in pids if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A master and its workers."""
+
+    url: str
+    workers: tuple[Worker, ...]
+
+
+def bare_environment(home: Path) -> dict[str, str]:
+    """Give what Spark's scripts need and no Java: a ``PATH`` of five programs, and directories under ``home``."""
+    programs = home / "programs"
+    programs.mkdir(parents=True)
+    for name in ("bash", "dirname", "ps", "sh", "env"):
+        (programs / name).symlink_to(shutil.which(name) or "missing")
+    (home / "tmp").mkdir()
+    return {"PATH": str(programs), "HOME": str(home), "TMPDIR": str(home / "tmp")}
+
+
+def python_without_the_project(directory: Path) -> Path:
+    """Write a Python that has the dependencies alone.
+
+    An editable installation puts the project on the path by a .pth file; without the site module none is read.
+    """
+    python = directory / "python"
+    packages = sysconfig.get_path("purelib")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def wait_for(text: str, log: Path) -> None:
+    """Return when ``text`` stands in ``log``."""
+    deadline = time.monotonic() + 120
+    while text not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+@contextmanager
+def a_daemon(directory: Path, environment: Mapping[str, str], *command: str) -> Iterator[tuple[Path, int]]:
+    """Run a daemon of Spark's in a home and working directory of its own; gives its log and its process."""
+    directory.mkdir(parents=True)
+    log = directory / "log"
+    launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    with log.open("wb") as output:
+        process = subprocess.Popen([launcher, *command], cwd=directory, env={**environment, "HOME": str(directory)},
+                                   stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # fmt: skip
+    try:
+        yield log, process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextmanager
+def a_cluster(directory: Path, *, workers: int = 1, environment: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """Run a standalone master and workers of one core each; ``environment`` is added to theirs."""
+    java = find_java({}, scratch=directory)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    variables = {**os.environ, "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": "",
+                 "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -Dspark.ui.enabled=false",
+                 **(environment or {})}  # fmt: skip
+    url = f"spark://127.0.0.1:{port}"
+    master = (f"{_PACKAGE}.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
+    with ExitStack() as daemons:
+        log, _ = daemons.enter_context(a_daemon(directory / "master", variables, *master))
+        wait_for("New state: ALIVE", log)
+        started = []
+        for number in range(workers):
+            work = directory / f"worker{number}"
+            command = (f"{_PACKAGE}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g",
+                       "--webui-port", "0", "--work-dir", str(work), url)  # fmt: skip
+            worker_log, pid = daemons.enter_context(a_daemon(work, variables, *command))
+            started.append(Worker(pid=pid, directory=work))
+            wait_for("Successfully registered with master", worker_log)
+        yield Cluster(url=url, workers=tuple(started))

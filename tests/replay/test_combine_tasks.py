@@ -1,0 +1,157 @@
+"""The stages of a distributed replay, one after the other in this process: what Spark does with them is shuffling."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay import blocks
+from replay.blocks import block_bytes, parted
+from replay.combine_tasks import FAILED, Combining, Share, merge
+from replay.distinct import join, range_starts
+from replay.ranges import id_ranges
+from replay.reading import Reading
+from replay.rebuild import rebuild_locally
+from replay.results import partition_result
+from replay.run_combine import make_idle
+from replay.scan_tasks import pack, scan
+from replay.spark_job import _assembled
+from replay.staging import DirectorySink, MemorySink
+from storage.errors import ResnapError
+from tests.builders import a_partition
+from tests.replay.replaying import planned
+from tests.replay.simulation import Simulation, moves, write
+from tests.replay.test_spark_job import NOW_MS, files, log_dir, plans_of, told, transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay.plan import PartitionPlan
+    from replay.results import PartitionResult, PartSink
+    from tests.replay.simulation import Move
+
+
+def staged(plan: PartitionPlan, sink: PartSink, *, ranges: int, reading: Reading, size: int = 500) -> PartitionResult:
+    """Replay ``plan`` as Spark would, every run in so many ranges of producers."""
+    runs = [(plan, run) for run in plan.runs]
+    met: dict[int, object] = {}
+
+    def note(seen: dict[int, object]) -> None:
+        for run, sample in seen.items():
+            met[run] = join(met[run], sample) if run in met else sample
+
+    tasks = [pickle.loads(pickle.dumps(task)) for task in pack(runs, reading, slots=2)]  # noqa: S301 - our own
+    scanned = [*chain.from_iterable(scan(task, reading, size, met=note, done=lambda _: None) for task in tasks)]
+    shares, first, starts = [], [], {}
+    for run in range(len(runs)):
+        first.append(len(shares))
+        starts[run] = range_starts(met[run], ranges) if ranges > 1 else ()
+        shares += [Share(run, number, ids if ranges > 1 else None) for number, ids in enumerate(id_ranges(starts[run]))]
+    divided = [(first[run] + number, part) for run, block in scanned for number, part in parted(block, starts[run])]
+    random.Random(7).shuffle(divided)
+    made = [*Combining(shares=shares, sink=sink, reading=reading, size=size).combine(divided)]
+    if ranges > 1:
+        random.Random(8).shuffle(made)
+        made = [*merge(made, dict.fromkeys(range(len(runs)), plan.topic_partition), sink)]
+    return partition_result(plan, _assembled(made, runs), make_idle(plan, sink))
+
+
+READINGS = {"whole": Reading(), "in parts": Reading(split_bytes=400, least_part_bytes=400)}
+
+
+@pytest.mark.parametrize("ranges", [1, 3, 40])
+@pytest.mark.parametrize("how", READINGS)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"roll": True}, {"full": True}, {"full": True, "high_watermark": 300}, {"max_reach_back_ms": 0}],
+    ids=["now", "roll", "full", "high watermark", "limited"],
+)
+def test_stages_say_and_write_what_the_local_engine_does(
+    options: dict[str, object], how: str, ranges: int, tmp_path: Path
+) -> None:
+    plans = plans_of(log_dir(tmp_path / "log"), **options)
+    plans = [replace(plan, runs=tuple(replace(run, last_chance=True) for run in plan.runs)) for plan in plans]
+    here, there = tmp_path / "local", tmp_path / "staged"
+    local = list(rebuild_locally(plans, DirectorySink(here)))
+    found = [staged(plan, DirectorySink(there), ranges=ranges, reading=READINGS[how]) for plan in plans]
+    assert told(found) == told(local)
+    assert files(there) == files(here)
+
+
+@settings(deadline=None, max_examples=15)
+@given(drawn=moves, ranges=st.integers(1, 7), roll=st.booleans())
+def test_ranges_of_any_history_are_together_what_the_run_is(drawn: Sequence[Move], ranges: int, roll: bool) -> None:
+    with TemporaryDirectory() as directory:
+        written = write(Simulation().play(drawn).finish(), Path(directory))
+        plan = planned(
+            Path(directory) / "payments-0", now_ms=NOW_MS - 60 * 3_600_000, roll=roll, to_end=True, compared=True,
+            full=True,
+        )  # fmt: skip
+        assert written.end_offset
+        expected, found = MemorySink(), MemorySink()
+        (local,) = rebuild_locally([plan], expected)
+        assert told([staged(plan, found, ranges=ranges, reading=Reading())]) == told([local])
+        assert found.snapshots.keys() == expected.snapshots.keys()
+        assert all((found.snapshots[key] == expected.snapshots[key]).all() for key in expected.snapshots)
+
+
+def test_ranges_divide_the_work(tmp_path: Path) -> None:
+    plan = planned(
+        a_partition(tmp_path, [transactions(hour, pids=range(40)) for hour in range(4)]), now_ms=NOW_MS, full=True
+    )
+    tasks = pack([(plan, plan.runs[0])], Reading(), slots=1)
+    rows = [
+        (number, blocks.rows_of(part.body)["producer_id"].tolist())
+        for task in tasks
+        for _, block in scan(task, Reading(), 1_000, met=lambda _: None, done=lambda _: None)
+        for number, part in parted(block, (10, 30))
+        if part.place.kind == blocks.ROWS
+    ]
+    held = {number: {pid for at, pids in rows if at == number for pid in pids} for number in range(3)}
+    assert held == {0: {*range(10)}, 1: {*range(10, 30)}, 2: {*range(30, 40)}}
+    assert max(len(pids) for _, pids in rows) <= 1_000 // 128
+
+
+def test_a_destination_that_fails_is_told_from_either_stage(tmp_path: Path) -> None:
+    plan = planned(
+        a_partition(tmp_path, [transactions(hour, pids=range(40)) for hour in range(4)]), now_ms=NOW_MS, full=True
+    )
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    for ranges in (1, 3):
+        with pytest.raises(ResnapError, match=str(in_the_way)):
+            staged(plan, DirectorySink(in_the_way), ranges=ranges, reading=Reading())
+    assert FAILED < 0
+
+
+def test_tasks_cover_every_split_once_and_in_order(tmp_path: Path) -> None:
+    plan = planned(log_dir(tmp_path)["sound"], now_ms=NOW_MS, full=True)
+    for slots in (1, 2, 50):
+        tasks = pack([(plan, plan.runs[0])] * 2, Reading(), slots=slots)
+        covered = [(one.run, one.split.segment_index) for task in tasks for one in task.splits]
+        assert covered == [(run, index) for run in range(2) for index in range(9)]
+        assert [run for task in tasks for run, _, _ in task.plans] == [0, 1]
+        assert 1 <= len(tasks) <= 18
+
+
+def test_large_segments_spread_over_tasks_and_small_ones_share_them(tmp_path: Path) -> None:
+    plan = planned(log_dir(tmp_path)["sound"], now_ms=NOW_MS, full=True)
+    small = pack([(plan, plan.runs[0])], Reading(), slots=1)
+    large = pack([(plan, plan.runs[0])], Reading(least_part_bytes=300), slots=16)
+    assert max(len(task.splits) for task in small) >= 3
+    assert len(large) >= 16
+    assert max(one.split.part for task in large for one in task.splits) >= 2
+
+
+def test_blocks_are_small_enough_to_wait_for_many_partitions() -> None:
+    for partitions in (1, 6, 50, 100, 10_000):
+        assert block_bytes(partitions) * min(10 * partitions, 1_000) <= 64 << 20

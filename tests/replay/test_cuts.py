@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.cuts import index_locator, locate, position_at
+from replay.header_scan import SegmentRange
+from replay.splits import Split
+from storage.log.indexes import OffsetIndexEntry, write_offset_index
+from storage.source import BytesReader, Sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG_BYTES = 10_000_000
+
+
+def an_index(positions: list[int], *, padding: int = 0) -> BytesReader:
+    entries = [OffsetIndexEntry(number, position) for number, position in enumerate(positions, start=1)]
+    return BytesReader(write_offset_index(entries) + bytes(8 * padding))
+
+
+@given(
+    positions=st.sets(st.integers(1, LOG_BYTES - 1), max_size=60).map(sorted),
+    padding=st.sampled_from([0, 1, 5, 400]),
+    target=st.integers(1, LOG_BYTES),
+    block=st.sampled_from([1, 2, 3, 16, 1024]),
+)
+def test_the_first_position_at_or_after_the_target_is_found(
+    positions: list[int], padding: int, target: int, block: int
+) -> None:
+    at = bisect_left(positions, target)
+    expected = positions[at] if at < len(positions) else None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("replay.cuts.BLOCK_ENTRIES", block)
+        assert position_at(an_index(positions, padding=padding), target, LOG_BYTES) == expected
+
+
+@given(content=st.binary(max_size=400), target=st.integers(1, LOG_BYTES))
+def test_whatever_the_bytes_a_position_lies_within_the_log_at_or_after_the_target(content: bytes, target: int) -> None:
+    found = position_at(BytesReader(content), target, LOG_BYTES)
+    assert found is None or target <= found < LOG_BYTES
+
+
+class CountedReader(BytesReader):
+    reads = 0
+
+    def read(self, position: int, length: int) -> bytes:
+        self.reads += 1
+        return super().read(position, length)
+
+
+def test_one_look_is_enough_where_entries_lie_evenly() -> None:
+    positions = list(range(4_096, LOG_BYTES, 4_096))
+    index = CountedReader(write_offset_index([OffsetIndexEntry(at, at) for at in positions]))
+    for target in (1, LOG_BYTES // 3, LOG_BYTES - 5_000):
+        index.reads = 0
+        assert position_at(index, target, LOG_BYTES) == positions[bisect_left(positions, target)]
+        assert index.reads == 1
+
+
+def test_a_part_without_an_index_is_the_whole_if_it_is_the_first_and_else_empty(tmp_path: Path) -> None:
+    segment = SegmentRange(locator=str(tmp_path / "0.log"), base_offset=0, next_base_offset=9)
+    first, second = (
+        Split(
+            segment_index=0, part=part, range=segment, size_bytes=50, segment_bytes=100, start_target=start,
+            end_target=end, ends_segment=end is None,
+        )
+        for part, start, end in ((0, 0, 50), (1, 50, None))
+    )  # fmt: skip
+    assert locate(first, Sources()) == segment
+    assert locate(second, Sources()) is None
+
+
+@pytest.mark.parametrize("segment", ["/logs/t-0/00000000000000000042.log", "s3://bucket/x.log.d/t-0/42-id.log"])
+def test_the_index_lies_beside_the_segment(segment: str) -> None:
+    assert index_locator(segment) == f"{segment[:-4]}.index"

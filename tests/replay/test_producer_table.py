@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import reduce
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.kernel_table import KernelTable
+from replay.partial_state import SUMMARY_DTYPE
+from replay.producer_table import PlainTable, producer_table
+from replay.splits import NOTHING, Piece, join
+from tests.replay.specification import piece_of
+from tests.replay.strategies import EXPIRY, event_lists
+from tests.replay.test_partial_state import cuts
+
+if TYPE_CHECKING:
+    from replay.producer_state import Event
+    from replay.producer_table import ProducerTable
+
+SILENCE_MS = EXPIRY.certain_silence_ms
+KINDS = {"compiled": KernelTable, "plain": PlainTable}
+thorough = settings(deadline=None, max_examples=400, derandomize=True)
+
+
+def pieces_of(events: list[Event], points: list[int]) -> list[Piece]:
+    return [piece_of(part, SILENCE_MS) for part in cuts(events, points)]
+
+
+def held(table: ProducerTable) -> tuple[list[object], int]:
+    return table.rows().tolist(), table.clock_ms
+
+
+def told(piece: Piece) -> tuple[list[object], int]:
+    return piece.rows.tolist(), piece.clock_ms
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@thorough
+@given(events=event_lists(max_events=40), points=st.lists(st.integers(0, 40), max_size=12), look=st.booleans())
+def test_a_table_holds_what_joining_its_pieces_gives(
+    kind: str, events: list[Event], points: list[int], look: bool
+) -> None:
+    table, joined = KINDS[kind](SILENCE_MS), NOTHING
+    for piece in pieces_of(events, points):
+        table.append(piece)
+        joined = join(joined, piece, SILENCE_MS)
+        if look:
+            assert held(table) == told(joined)
+    assert held(table) == told(joined)
+    assert held(table) == told(joined)
+
+
+def many_pieces(seed: int, *, producers: int, pieces: int, share: float) -> list[Piece]:
+    """Make pieces of which each has another share of the producers, with values of every sign of plausibility."""
+    chance = np.random.default_rng(seed)
+    made = []
+    for number in range(pieces):
+        ids = np.flatnonzero(chance.random(producers) < share) * 7
+        rows = np.zeros(len(ids), dtype=SUMMARY_DTYPE)
+        for name in SUMMARY_DTYPE.names or ():
+            low, high = (0, 2) if rows[name].dtype == bool else (-1, 3)
+            rows[name] = chance.integers(low, high, len(ids))
+        rows["producer_id"] = ids
+        made.append(Piece(rows, int(chance.integers(-1, 5)) + number % 3))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("share", [0.02, 0.5, 1.0])
+def test_tables_of_many_producers_grow_and_stay_in_order(seed: int, share: float) -> None:
+    pieces = many_pieces(seed, producers=5_000, pieces=12, share=share)
+    table = KernelTable(1)
+    for number, (piece, expected) in enumerate(
+        zip(pieces, accumulate(pieces, lambda one, other: join(one, other, 1)), strict=True)
+    ):
+        table.append(piece)
+        if number % 3 != 1:
+            assert held(table) == told(expected)
+
+
+def test_a_table_may_begin_with_rows() -> None:
+    first, *others = many_pieces(1, producers=3_000, pieces=4, share=0.3)
+    expected = told(reduce(lambda one, other: join(one, other, SILENCE_MS), others, first))
+    for kernel in (True, False):
+        table = producer_table(SILENCE_MS, first, kernel=kernel)
+        for piece in others:
+            table.append(piece)
+        assert held(table) == expected
+
+
+def test_appending_changes_no_piece() -> None:
+    pieces = many_pieces(3, producers=100, pieces=3, share=0.5)
+    before = [told(piece) for piece in pieces]
+    table = KernelTable(SILENCE_MS)
+    for piece in pieces:
+        table.append(piece)
+        table.rows()
+    assert [told(piece) for piece in pieces] == before
+
+
+def test_clocks_that_fall_from_piece_to_piece_are_all_remembered() -> None:
+    clocks = [Piece(NOTHING.rows, 10_000 - number) for number in range(300)]
+    pieces = [many_pieces(0, producers=9, pieces=1, share=1)[0], *clocks]
+    table = KernelTable(SILENCE_MS)
+    for piece in pieces:
+        table.append(piece)
+    assert held(table) == told(reduce(lambda one, other: join(one, other, SILENCE_MS), pieces))
+
+
+@pytest.mark.heavy
+def test_two_million_producers_fit_into_600_megabytes() -> None:
+    program = (
+        "import resource\n"
+        "import numpy as np\n"
+        "from replay.kernel_table import KernelTable\n"
+        "from replay.partial_state import SUMMARY_DTYPE\n"
+        "from replay.splits import Piece\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
+        "table = KernelTable(1_100)\n"
+        "table.append(Piece(np.zeros(0, dtype=SUMMARY_DTYPE), -1)); table.rows()\n"
+        "before = peak()\n"
+        "chance = np.random.default_rng(0)\n"
+        "for number in range(40):\n"
+        "    rows = np.zeros(100_000, dtype=SUMMARY_DTYPE)\n"
+        "    rows['producer_id'] = np.sort(chance.permutation(2_000_000)[:100_000]) if number > 20 else (\n"
+        "        np.arange(100_000) * 20 + number % 20)\n"
+        "    table.append(Piece(rows, number)); table.rows()\n"
+        "print(len(table.rows()), peak() - before)\n"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parent.parent.parent,
+    ).stdout.split()  # fmt: skip
+    assert output[0] == "2000000"
+    assert int(output[1]) < 600

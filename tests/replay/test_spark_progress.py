@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from replay.spark_context import spark_context
+from replay.spark_progress import progress_of, running_tasks, watched_jobs
+from replay.spark_settings import SparkSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark import SparkContext
+
+    from replay.watching import Phase
+
+PATIENCE_S = 60
+
+
+class Heard:
+    """What a watcher was told."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Phase, int]] = []
+        self.done = [0, 0]
+
+    def expect(self, segments: int, size_bytes: int) -> None:
+        raise AssertionError(segments, size_bytes)
+
+    def at_work(self, phase: Phase, tasks: int) -> None:
+        self.said.append((phase, tasks))
+
+    def advance(self, segments: int, size_bytes: int) -> None:
+        self.done[0] += segments
+        self.done[1] += size_bytes
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[SparkContext]:
+    with spark_context(SparkSettings(master="local[2]"), dict(os.environ)) as running:
+        yield running
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.spark
+def test_a_watcher_hears_the_phase_and_the_running_tasks_and_all_that_is_done(context: SparkContext) -> None:
+    heard, done = Heard(), context.accumulator(0)
+
+    def work(number: int) -> None:
+        time.sleep(2)
+        done.add(progress_of(100 + number, ends_segment=number % 2 == 0))
+
+    with watched_jobs(context, done, heard.advance, heard) as watch:
+        context.parallelize(range(4), 4).foreach(work)
+        watch.phase = "combining"
+        context.parallelize(range(1), 1).foreach(work)
+    assert heard.done == [3, 506]
+    assert ("scanning", 2) in heard.said
+    assert ("combining", 1) in heard.said, str(heard.said)
+
+
+@pytest.mark.spark
+def test_jobs_are_cancelled_when_nobody_waits_for_them_any_more(context: SparkContext) -> None:
+    group = "abandoned"
+    left = threading.Event()
+
+    def work() -> None:
+        context.setJobGroup(group, group, interruptOnCancel=True)
+        with pytest.raises(Exception, match="cancelled"):
+            context.parallelize(range(2), 2).foreach(lambda _: time.sleep(PATIENCE_S * 10))
+        left.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    wait_until(lambda: running_tasks(context, group) == 2)
+    context.setJobGroup(group, group, interruptOnCancel=True)
+    with pytest.raises(KeyboardInterrupt), watched_jobs(context, context.accumulator(0), None, None):
+        raise KeyboardInterrupt
+    assert left.wait(PATIENCE_S)
+    worker.join()
+    wait_until(lambda: running_tasks(context, group) == 0)
+    context.setLocalProperty("spark.jobGroup.id", None)
+
+
+@pytest.mark.spark
+def test_the_caller_s_own_group_is_kept(context: SparkContext) -> None:
+    context.setJobGroup("mine", "mine")
+    with watched_jobs(context, context.accumulator(0), None, None) as watch:
+        context.parallelize(range(1), 1).count()
+    assert watch.group == "mine"
+    assert len(context.statusTracker().getJobIdsForGroup("mine")) == 1
+    context.setLocalProperty("spark.jobGroup.id", None)
+    with watched_jobs(context, context.accumulator(0), None, None) as watch:
+        assert watch.group.startswith("resnap-")
+    assert context.getLocalProperty("spark.jobGroup.id") is None

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+from replay.spark_reach import _Question
+from storage.remote.memory import MemoryObjectStore
+from storage.source import PLAIN, Sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from storage.remote.s3_settings import S3Settings
+
+
+def test_an_executor_tells_what_it_cannot_see_and_why(tmp_path: Path) -> None:
+    there, gone = tmp_path / "there.log", tmp_path / "gone.log"
+    there.touch()
+    MemoryObjectStore("reach").put("logs/0.log", b"x")
+    asked = _Question((str(there), str(gone), "memory://reach/logs/0.log", "memory://reach/logs/1.log"), None, PLAIN)
+    assert dict(asked.answers()) == {
+        str(gone): f"{gone}: the file is gone",
+        "memory://reach/logs/1.log": "memory://reach/logs/1.log: no such object",
+    }
+
+
+def test_an_executor_tries_to_write_and_leaves_nothing() -> None:
+    store = MemoryObjectStore("reach-sink", "staging")
+    assert list(_Question((), store.url, PLAIN).answers()) == []
+    assert list(store.list()) == []
+
+
+@pytest.mark.s3
+def test_a_store_that_an_executor_may_not_use_is_told_with_its_own_words(s3_settings: S3Settings) -> None:
+    question = _Question(("s3://no-such-bucket/0.log",), "s3://no-such-bucket/staging", Sources(s3=s3_settings))
+    asked = pickle.loads(pickle.dumps(question))  # noqa: S301 - our own, as it travels to executors
+    said = dict(asked.answers())
+    assert said.keys() == {"s3://no-such-bucket/0.log", "s3://no-such-bucket/staging"}
+    assert all("bucket" in told for told in said.values())

@@ -1,0 +1,559 @@
+"""``resnap install``: snapshots beside the segments of a stopped broker, nothing else changed, and all of it undone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, flip, lost_boundaries
+from tests.scheduler.installed import (
+    INSTALLED,
+    SET,
+    check_install,
+    copied,
+    delete_oldest,
+    look,
+    lose_all_snapshots,
+    manifest_of,
+    regenerate,
+    staged_in,
+)
+from tests.scheduler.shipped import entries
+from tests.storage.log.test_log_dir_lock import another_holding
+from tiering.fingerprint import read_fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Bucket, Resnap
+
+JSON = ("--output", "json")
+
+
+@pytest.fixture(scope="module")
+def regenerated(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("regenerated") / "staged"
+    regenerate(fixture_set(SET).data, into)
+    return into
+
+
+@pytest.fixture
+def staged(regenerated: Path, tmp_path: Path) -> Path:
+    return copied(regenerated, tmp_path / "staged")
+
+
+def outcomes(document: dict[str, list[dict[str, object]]], place: str) -> dict[int, str]:
+    """Return the outcome by offset of the partition whose directory is ``place``."""
+    [row] = [one for one in document["partitions"] if f"{one['topic']}-{one['partition']}" == place]
+    return {one["offset"]: one["outcome"] for one in row["snapshots"]}  # type: ignore[attr-defined]
+
+
+def folders(log_dir: Path) -> set[str]:
+    return {path.name for path in log_dir.iterdir() if path.is_dir() and path.name != "compacted-0"}
+
+
+def test_every_lost_snapshot_comes_to_stand_beside_its_segment(
+    command: Resnap, broker_log: Path, staged: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    lost = {f"{name}/{offset:020d}.snapshot" for name in folders(broker_log)
+            for offset in lost_boundaries(broker_log / name)}  # fmt: skip
+    before = look(broker_log)
+    ran = command("install", staged, broker_log, *JSON)
+    assert ran.code == 0
+    assert check_install(broker_log, before, staged) == lost
+    assert ran.document["summary"]["installed"] == len(lost) == INSTALLED
+    for place in lost:
+        theirs = fixture_set(SET).expected / place
+        assert entries((broker_log / place).read_bytes()) == entries(theirs.read_bytes())
+    assert lost_boundaries(broker_log / "payments-0") == []
+
+
+def test_owner_and_mode_are_those_of_the_segment(command: Resnap, broker_log: Path, staged: Path) -> None:
+    for number, log in enumerate(sorted((broker_log / "payments-0").glob("*.log"))):
+        log.chmod(0o600 + number % 8)
+        if os.geteuid() == 0:
+            os.chown(log, 1000 + number, 2000 + number)
+    assert command("install", staged, broker_log).code == 0
+    offsets = bases(broker_log / "payments-0")
+    for path in (staged / "payments-0").glob("*.snapshot"):
+        segment = file_at(broker_log / "payments-0", offsets[offsets.index(int(path.stem)) - 1], "log").stat()
+        made = (broker_log / "payments-0" / path.name).stat()
+        assert (made.st_mode, made.st_uid, made.st_gid) == (segment.st_mode, segment.st_uid, segment.st_gid)
+
+
+def test_a_second_run_does_nothing(command: Resnap, broker_log: Path, staged: Path) -> None:
+    assert command("install", staged, broker_log).code == 0
+    after, undo = look(broker_log), look(staged.with_name("staged.undo"))
+    ran = command("install", staged, broker_log, *JSON)
+    assert (ran.code, ran.document["undoManifest"]) == (0, None)
+    assert ran.document["summary"] == {
+        "installed": 0, "replaced": 0, "setAside": 0, "alreadyThere": INSTALLED, "left": 0, "refused": 0,
+    }  # fmt: skip
+    assert (look(broker_log), look(staged.with_name("staged.undo"))) == (after, undo)
+    assert "Nothing to install: 31 snapshots are there already." in command("install", staged, broker_log).out
+
+
+def test_undoing_restores_everything_and_can_be_repeated(command: Resnap, broker_log: Path, staged: Path) -> None:
+    before = look(broker_log)
+    manifest = manifest_of(command("install", staged, broker_log, *JSON))
+    assert look(broker_log) != before
+    tried = command("install", "--undo", manifest, "--dry-run", *JSON)
+    assert tried.document["summary"] == {"dryRun": True, "removed": INSTALLED, "restored": 0}
+    undone = command("install", "--undo", manifest, *JSON)
+    assert (undone.code, undone.document["summary"]["removed"]) == (0, INSTALLED)
+    assert look(broker_log) == before
+    again = command("install", "--undo", Path(manifest).parent)
+    assert (again.code, again.out) == (0, "Nothing to undo.\n")
+    assert look(broker_log) == before
+    assert command("install", staged, broker_log, *JSON).document["summary"]["installed"] == INSTALLED
+
+
+def test_a_dry_run_writes_nothing_and_says_what_stands_against_it(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    before = look(broker_log.parent)
+    ran = command("install", staged, broker_log, "--dry-run")
+    assert ran.code == 0
+    assert ran.out.endswith(
+        "would be: 31 snapshots installed, 0 replaced; 0 were there already. Nothing was written.\n"
+    )
+    assert look(broker_log.parent) == before
+    with another_holding(broker_log / ".lock"):
+        ran = command("install", staged, broker_log, "--dry-run", *JSON)
+        assert (ran.code, ran.document["summary"]["installed"]) == (0, INSTALLED)
+        assert "holds its lock" in ran.err
+    (broker_log / ".kafka_cleanshutdown").unlink()
+    ran = command("install", staged, broker_log, "--dry-run")
+    assert (ran.code, "did not stop in order" in ran.err) == (0, True)
+
+
+def test_a_log_dir_in_use_is_left_alone(command: Resnap, broker_log: Path, staged: Path) -> None:
+    with another_holding(broker_log / ".lock") as process_id:
+        before = look(broker_log.parent)
+        ran = command("install", staged, broker_log, *JSON)
+        assert (ran.code, ran.out, ran.error["type"]) == (14, "", "LogDirInUseError")
+        assert str(process_id) in ran.error["message"]
+        assert "stop the broker" in ran.error["hint"]
+        assert look(broker_log.parent) == before
+
+
+def test_a_broker_that_did_not_stop_in_order_is_told_how_to(command: Resnap, broker_log: Path, staged: Path) -> None:
+    (broker_log / ".kafka_cleanshutdown").unlink()
+    before = look(broker_log.parent)
+    ran = command("install", staged, broker_log)
+    assert (ran.code, ran.out) == (1, "")
+    assert "start the broker, so that it recovers its logs, and stop it once more" in ran.err
+    assert look(broker_log.parent) == before
+
+
+def test_one_partitions_directory_will_do_and_topics_can_be_chosen(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    before = look(broker_log)
+    ran = command("install", staged, broker_log / "payments-0", *JSON)
+    assert ran.code == 0
+    assert "payments-1 is staged, but not in the log dir" in ran.err
+    made = check_install(broker_log, before, staged)
+    assert {place.partition("/")[0] for place in made} == {"payments-0"}
+    ran = command("install", staged, broker_log, "--topic", "pay*", *JSON)
+    assert [(row["partition"], row["installed"]) for row in ran.document["partitions"]] == [(0, 0), (1, 4)]
+
+
+def test_what_is_staged_in_a_store_is_installed_from_there(
+    command: Resnap, broker_log: Path, staged: Path, tmp_path: Path
+) -> None:
+    before = look(broker_log)
+    ran = command("install", staged.as_uri(), broker_log)
+    assert ran.code == 0
+    assert len(check_install(broker_log, before, staged)) == INSTALLED
+    assert (tmp_path / "staged.undo").is_dir()
+
+
+@pytest.mark.s3
+def test_what_is_staged_in_a_bucket_is_installed_from_there(
+    command: Resnap, broker_log: Path, staged: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    url, before = f"{bucket.url}/snapshots", look(broker_log)
+    arguments = ("regenerate", broker_log, "--into", url, "--as-of", "roll", "--engine", "local", *bucket.flags)
+    assert command(*arguments, **bucket.variables).code == 0
+    ran = command("install", url, broker_log, *bucket.flags, **bucket.variables)
+    assert (ran.code, "give --undo-dir" in ran.err) == (2, True)
+    ran = command("install", url, broker_log, "--undo-dir", tmp_path / "undo", *bucket.flags, **bucket.variables)
+    assert ran.code == 0
+    assert len(check_install(broker_log, before, staged)) == INSTALLED
+
+
+@pytest.mark.parametrize("damage", ["corrupt", "zero-byte"])
+def test_a_useless_file_is_replaced_only_on_request_and_comes_back(
+    command: Resnap, broker_log: Path, staged: Path, damage: str
+) -> None:
+    offset = lost_boundaries(broker_log / "payments-0")[1]
+    path = file_at(broker_log / "payments-0", offset, "snapshot")
+    path.write_bytes(b"" if damage == "zero-byte" else EMPTY_SNAPSHOT + b"more")
+    path.chmod(0o604)
+    os.utime(path, ns=(1, 2))
+    before = look(broker_log)
+    ran = command("install", staged, broker_log, *JSON)
+    assert ran.code == 0
+    assert outcomes(ran.document, "payments-0")[offset] == "not-asked"
+    assert look(broker_log)[f"payments-0/{path.name}"] == before[f"payments-0/{path.name}"]
+    ran = command("install", staged, broker_log, "--replace", "corrupt", *JSON)
+    assert outcomes(ran.document, "payments-0")[offset] == "replaced"
+    assert path.read_bytes() == (staged / "payments-0" / path.name).read_bytes()
+    for manifest in sorted(staged.with_name("staged.undo").iterdir(), reverse=True):
+        assert command("install", "--undo", manifest).code == 0
+    assert look(broker_log) == before
+
+
+def false_empties(broker_log: Path, staged: Path) -> Path:
+    """Put empty snapshots where a broker that finds none does, and stage right ones for all boundaries."""
+    partition = broker_log / "payments-0"
+    for path in partition.glob("*.snapshot"):
+        path.write_bytes(EMPTY_SNAPSHOT)
+    shutil.rmtree(staged)
+    regenerate(broker_log, staged, "--topic", "payments", "--boundaries", "all")
+    return partition
+
+
+def test_false_empty_files_are_replaced_only_on_request_and_with_them_that_at_the_log_end(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = false_empties(broker_log, staged)
+    offsets, log_end = bases(partition), max(bases(partition, "snapshot"))
+    assert log_end > offsets[-1]
+    before = look(broker_log)
+    ran = command("install", staged, partition, *JSON)
+    assert ran.code == 0
+    assert outcomes(ran.document, "payments-0")[offsets[-1]] == "not-asked"
+    assert command("install", "--undo", manifest_of(ran)).code == 0
+    assert look(broker_log) == before
+    ran = command("install", staged, partition, "--replace", "false-empty", *JSON)
+    assert ran.code == 0
+    found = outcomes(ran.document, "payments-0")
+    assert (found[offsets[-1]], found[log_end]) == ("replaced", "set-aside")
+    assert log_end not in bases(partition, "snapshot")
+    assert {place for place in staged_in(staged) if place.startswith("payments-0/")} == {
+        f"payments-0/{offset:020d}.snapshot" for offset in offsets[1:]
+    }
+    again = command("install", staged, partition, "--replace", "false-empty", *JSON)
+    assert again.document["undoManifest"] is None
+    assert command("install", "--undo", manifest_of(ran)).code == 0
+    assert look(broker_log) == before
+
+
+def test_a_log_end_left_over_by_a_killed_run_is_set_aside_by_the_next(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = false_empties(broker_log, staged)
+    last, log_end = bases(partition)[-1], max(bases(partition, "snapshot"))
+    shutil.copy(staged / f"payments-0/{last:020d}.snapshot", partition)
+    ran = command("install", staged, partition, "--replace", "false-empty", *JSON)
+    found = outcomes(ran.document, "payments-0")
+    assert (found[last], found[log_end]) == ("already-there", "set-aside")
+
+
+def test_a_valid_snapshot_with_entries_is_never_replaced(command: Resnap, broker_log: Path, staged: Path) -> None:
+    first, second, *_ = lost_boundaries(broker_log / "payments-0")
+    path = file_at(broker_log / "payments-0", second, "snapshot")
+    path.write_bytes(file_at(staged / "payments-0", first, "snapshot").read_bytes())
+    before = look(broker_log)
+    ran = command("install", staged, broker_log, "--replace", "corrupt", "--replace", "false-empty", *JSON)
+    assert ran.code == 0
+    assert outcomes(ran.document, "payments-0")[second] == "good-file-there"
+    assert look(broker_log)[f"payments-0/{path.name}"] == before[f"payments-0/{path.name}"]
+
+
+def test_a_snapshot_whose_segments_have_changed_is_stale_and_the_others_are_installed(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = broker_log / "payments-1"
+    offsets = bases(partition)
+    flip(file_at(partition, offsets[2], "log"), 20)
+    ran = command("install", staged, broker_log, *JSON)
+    assert (ran.code, ran.error["type"], ran.error["exitCode"]) == (3, "StalePlanError", 15)
+    assert f"segment {offsets[2]}, which it rests on, is another one now" in ran.error["message"]
+    assert "resnap regenerate" in ran.error["hint"]
+    found = outcomes(ran.document, "payments-1")
+    assert {offset for offset, outcome in found.items() if outcome == "stale"} == set(offsets[3:]) & found.keys()
+    assert {offset for offset, outcome in found.items() if outcome == "installed"} == set(offsets[1:3])
+    alone = command("install", staged, broker_log, "--topic", "payments")
+    assert alone.code == 15
+
+
+def test_what_a_broker_deleted_is_not_needed_and_makes_nothing_stale(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = broker_log / "payments-0"
+    offsets = bases(partition)
+    delete_oldest(partition, 2)
+    ran = command("install", staged, broker_log, *JSON)
+    assert ran.code == 0
+    found = outcomes(ran.document, "payments-0")
+    assert [found[offset] for offset in offsets[1:4]] == ["below-log-start", "below-log-start", "installed"]
+    assert not file_at(partition, offsets[2], "snapshot").exists()
+
+
+def test_below_the_log_start_of_the_checkpoint_nothing_is_installed(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    third = bases(broker_log / "payments-0")[2]
+    (broker_log / "log-start-offset-checkpoint").write_text(f"0\n1\npayments 0 {third}\n")
+    found = outcomes(command("install", staged, broker_log, *JSON).document, "payments-0")
+    assert [found[offset] for offset in sorted(found)][:3] == ["below-log-start", "below-log-start", "installed"]
+
+
+def test_a_log_that_was_cut_off_has_no_place_for_what_stood_above(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = broker_log / "payments-0"
+    offsets = bases(partition)
+    for offset in offsets[3:]:
+        for path in partition.glob(f"{offset:020d}.*"):
+            path.unlink()
+    ran = command("install", staged, broker_log, *JSON)
+    assert ran.code == 3
+    assert f"{offsets[3]} is no longer the base of a segment" in ran.error["message"]
+    found = outcomes(ran.document, "payments-0")
+    assert [found[offset] for offset in offsets[1:4]] == ["installed", "installed", "stale"]
+
+
+def test_what_was_made_from_another_log_is_stale(
+    command: Resnap, staged: Path, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    other = copied(fixture_set("kafka-2.7.2-nine-days").data, tmp_path / "other")
+    before = look(other)
+    ran = command("install", staged, other, "--topic", "payments")
+    assert ran.code == 15
+    assert look(other) == before
+
+
+def test_without_a_fingerprint_nothing_is_installed(command: Resnap, broker_log: Path, staged: Path) -> None:
+    for path in staged.glob("*/fingerprint.json"):
+        path.unlink()
+    before = look(broker_log)
+    ran = command("install", staged, broker_log, *JSON)
+    assert (ran.code, ran.document["summary"]["refused"]) == (15, INSTALLED)
+    assert set(outcomes(ran.document, "payments-0").values()) == {"no-fingerprint"}
+    (staged / "payments-0" / "fingerprint.json").write_text("{")
+    assert command("install", staged, broker_log).code == 15
+    assert look(broker_log) == before
+
+
+def test_a_staged_file_that_is_not_what_was_made_is_not_installed(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    first, second, *_ = lost_boundaries(broker_log / "payments-0")
+    flip(file_at(staged / "payments-0", first, "snapshot"), 12)
+    shutil.copy(file_at(staged / "payments-1", lost_boundaries(broker_log / "payments-1")[0], "snapshot"),
+                file_at(staged / "payments-0", second, "snapshot"))  # fmt: skip
+    ran = command("install", staged, broker_log, *JSON)
+    assert (ran.code, ran.error["exitCode"]) == (3, 13)
+    found = outcomes(ran.document, "payments-0")
+    assert (found[first], found[second]) == ("staged-damaged", "staged-damaged")
+    assert not file_at(broker_log / "payments-0", first, "snapshot").exists()
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.log.swap", "00000000000000000000.index.cleaned"])
+def test_a_directory_in_the_middle_of_a_change_is_left_alone(
+    command: Resnap, broker_log: Path, staged: Path, name: str
+) -> None:
+    (broker_log / "payments-0" / name).touch()
+    ran = command("install", staged, broker_log, *JSON)
+    assert (ran.code, ran.error["exitCode"]) == (3, 1)
+    assert set(outcomes(ran.document, "payments-0").values()) == {"directory-busy"}
+    assert "start the broker and stop it once" in ran.error["hint"]
+
+
+def test_where_an_index_is_missing_a_broker_would_delete_what_is_installed(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    file_at(broker_log / "payments-0", 0, "index").unlink()
+    ran = command("install", staged, broker_log, *JSON)
+    assert ran.code == 3
+    assert set(outcomes(ran.document, "payments-0").values()) == {"index-missing"}
+
+
+def test_a_directory_without_any_snapshot_gets_none_unless_its_tail_is_covered(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = broker_log / "payments-0"
+    last = bases(partition)[-1]
+    lose_all_snapshots(partition)
+    ran = command("install", staged, broker_log, *JSON)
+    assert (ran.code, set(outcomes(ran.document, "payments-0").values())) == (3, {"tail-uncovered"})
+    assert bases(partition, "snapshot") == []
+    regenerate(broker_log, staged, "--topic", "payments")
+    ran = command("install", staged, broker_log, *JSON)
+    assert ran.code == 0
+    assert bases(partition, "snapshot")[-1] == last
+
+
+def test_a_snapshot_that_lacks_a_producer_never_becomes_the_newest(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = broker_log / "payments-0"
+    offsets = bases(partition)
+    for path in partition.glob("*.snapshot"):
+        if int(path.stem) > offsets[-3]:
+            path.unlink()
+    regenerate(broker_log, staged, "--topic", "payments")
+    told = staged / "payments-0" / "fingerprint.json"
+    last = read_fingerprint(told.read_bytes()).at(offsets[-1])
+    assert last is not None
+    told.write_text(told.read_text().replace(f'"{last.sha256}", 0]', f'"{last.sha256}", 2]'))
+    ran = command("install", staged, broker_log, *JSON)
+    found = outcomes(ran.document, "payments-0")
+    assert (found[offsets[-1]], found[offsets[-2]]) == ("tail-incomplete", "installed")
+    assert ran.code == 3
+
+
+def test_a_place_for_undoing_can_be_chosen_but_not_inside_a_log_dir(
+    command: Resnap, broker_log: Path, staged: Path, tmp_path: Path
+) -> None:
+    before = look(broker_log)
+    (tmp_path / "link").symlink_to(broker_log)
+    for place in (broker_log / "undo", broker_log / "payments-0" / "x", tmp_path / "link" / "undo"):
+        ran = command("install", staged, broker_log, "--undo-dir", place)
+        assert (ran.code, ran.out) == (2, "")
+        assert "inside the log dir" in ran.err
+    assert look(broker_log) == before
+    ran = command("install", staged, broker_log, "--undo-dir", tmp_path / "a" / "b", *JSON)
+    assert Path(manifest_of(ran)).is_relative_to(tmp_path / "a" / "b")
+    assert not staged.with_name("staged.undo").exists()
+
+
+def test_two_installations_in_a_second_have_places_of_their_own(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    before = look(broker_log)
+    for topic in ("payments", "legacy", "dash*"):
+        assert command("install", staged, broker_log, "--topic", topic).code == 0
+    manifests = sorted(staged.with_name("staged.undo").iterdir())
+    assert len(manifests) == 3
+    for path in manifests:
+        assert command("install", "--undo", path).code == 0
+    assert look(broker_log) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "STAGED and LOG_DIR"),
+        (("{staged}",), "STAGED and LOG_DIR"),
+        (("{staged}", "{log}", "--replace", "good"), "expected corrupt or false-empty"),
+        (("{staged}", "{log}", "--undo", "x"), "--undo stands alone"),
+        (("--undo", "{staged}/nothing"), "cannot be read"),
+        (("{staged}/nothing", "{log}"), "is no directory"),
+        (("{log}/orders-0", "{log}"), "is inside the log dir"),
+        (("{staged}", "{staged}"), "neither a Kafka log dir nor"),
+        (("{staged}", "{log}/nothing"), "does not exist"),
+        (("{staged}", "{log}", "--topic", "no-such"), "has no snapshot of any topic in question"),
+    ],
+)
+def test_what_makes_no_sense_is_a_matter_of_usage(
+    command: Resnap, broker_log: Path, staged: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    before = look(broker_log)
+    ran = command("install", *(one.format(staged=staged, log=broker_log) for one in arguments))
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert "hint: " in ran.err
+    assert look(broker_log) == before
+
+
+def test_a_broker_that_has_run_since_is_not_undone(command: Resnap, broker_log: Path, staged: Path) -> None:
+    manifest = manifest_of(command("install", staged, broker_log, *JSON))
+    mark = broker_log / ".kafka_cleanshutdown"
+    mark.touch()
+    after = look(broker_log)
+    for flags in ((), ("--dry-run",)):
+        ran = command("install", "--undo", manifest, *flags, *JSON)
+        assert (ran.code, ran.error["type"]) == (15, "StalePlanError")
+        assert "a broker has run on" in ran.error["message"]
+    assert look(broker_log) == after
+    mark.unlink()
+    assert command("install", "--undo", manifest).code == 15
+    with another_holding(broker_log / ".lock"):
+        assert command("install", "--undo", manifest).code == 14
+
+
+def test_a_file_that_somebody_changed_since_stops_the_undoing_before_it_begins(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    manifest = manifest_of(command("install", staged, broker_log, *JSON))
+    path = file_at(broker_log / "payments-1", lost_boundaries_of(staged, "payments-1")[2], "snapshot")
+    flip(path, 15)
+    after = look(broker_log)
+    ran = command("install", "--undo", manifest, *JSON)
+    assert (ran.code, path.name in ran.error["message"]) == (15, True)
+    assert look(broker_log) == after
+
+
+def lost_boundaries_of(staged: Path, name: str) -> list[int]:
+    return bases(staged / name, "snapshot")
+
+
+def test_without_what_was_kept_aside_nothing_is_undone(command: Resnap, broker_log: Path, staged: Path) -> None:
+    offset = lost_boundaries(broker_log / "payments-0")[0]
+    file_at(broker_log / "payments-0", offset, "snapshot").write_bytes(b"rubbish")
+    manifest = Path(manifest_of(command("install", staged, broker_log, "--replace", "corrupt", *JSON)))
+    kept = manifest.parent / "aside" / "payments-0" / f"{offset:020d}.snapshot"
+    assert kept.read_bytes() == b"rubbish"
+    kept.write_bytes(b"rubbisH")
+    after = look(broker_log)
+    assert command("install", "--undo", manifest).code == 13
+    kept.unlink()
+    assert command("install", "--undo", manifest).code == 13
+    assert look(broker_log) == after
+
+
+def test_a_damaged_manifest_is_refused_whatever_it_names(command: Resnap, broker_log: Path, staged: Path) -> None:
+    manifest = Path(manifest_of(command("install", staged, broker_log, *JSON)))
+    whole, after = manifest.read_text(), look(broker_log)
+    content = json.loads(whole)
+    evil = []
+    for place in (
+        "../victim.snapshot",
+        "payments-0/00000000000000000000.log",
+        "payments-0/../x.snapshot",
+        "/etc/passwd",
+    ):
+        content["changes"][0]["place"] = place
+        evil.append(json.dumps(content))
+    for text in (whole[: len(whole) // 2], "[]", "", whole.replace('"version": 1', '"version": 2'), *evil):
+        manifest.write_text(text)
+        ran = command("install", "--undo", manifest, *JSON)
+        assert (ran.code, ran.error["type"]) == (1, "FormatError")
+    assert look(broker_log) == after
+
+
+def test_a_partition_that_cannot_be_read_is_told_and_the_others_are_done(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    (broker_log / "payments-0" / "partition.metadata").write_text("nonsense")
+    ran = command("install", staged, broker_log, *JSON)
+    assert (ran.code, ran.error["type"]) == (3, "FormatError")
+    assert ran.document["summary"]["installed"] == INSTALLED - len(lost_boundaries_of(staged, "payments-0"))
+
+
+def test_the_answer_has_three_forms(command: Resnap, broker_log: Path, staged: Path) -> None:
+    table = command("install", staged, broker_log, "-n").out.splitlines()
+    assert table[0].split() == ["PARTITION", "INSTALLED", "REPLACED", "ALREADY", "LEFT", "REFUSED", "WHY"]
+    rows = [
+        json.loads(line)
+        for line in command("install", staged, broker_log, "-n", "--output", "ndjson").out.split("\n")[:-1]
+    ]
+    assert [row["type"] for row in rows] == ["partition"] * 4 + ["summary"]
+    assert (rows[-1]["dryRun"], rows[-1]["installed"]) == (True, INSTALLED)
+    manifest = manifest_of(command("install", staged, broker_log, *JSON))
+    rows = [
+        json.loads(line) for line in command("install", "--undo", manifest, "--output", "ndjson").out.split("\n")[:-1]
+    ]
+    assert [row["type"] for row in rows] == ["file"] * INSTALLED + ["summary"]
+    assert {row["action"] for row in rows[:-1]} == {"removed"}

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+
+from scheduler.progress import LINE_INTERVAL_S, LineProgress, ProgressState, TrackedProgress, progress_row
+from tests.scheduler.test_rendering import FixedClock
+
+MIB = 1 << 20
+
+
+def test_the_rate_counts_from_when_the_engine_is_at_work_and_the_time_left_follows_from_it() -> None:
+    clock, told = FixedClock(0), list[ProgressState]()
+    progress = TrackedProgress("replay", clock, told.append)
+    progress.expect(4, 40 * MIB)
+    clock.advance(6_000)
+    progress.at_work("scanning", 2)
+    clock.advance(5_000)
+    progress.advance(1, 10 * MIB)
+    state = told[-1]
+    assert (state.phase, state.tasks_running, state.elapsed_s) == ("scanning", 2, 11)
+    assert state.rate_bytes_s == 2 * MIB
+    assert state.left_s == 15
+    assert told[0].rate_bytes_s is told[0].left_s is None
+
+
+def test_a_further_round_extends_what_is_expected() -> None:
+    progress = TrackedProgress("replay", FixedClock(0), lambda _: None)
+    progress.expect(2, 20)
+    progress.advance(2, 20)
+    progress.expect(5, 50)
+    progress.advance(5, 50)
+    state = progress.state()
+    assert (state.segments, state.segments_expected) == (7, 7)
+    assert (state.size_bytes, state.bytes_expected) == (70, 70)
+
+
+def test_more_than_was_expected_leaves_no_negative_time() -> None:
+    clock = FixedClock(0)
+    progress = TrackedProgress("replay", clock, lambda _: None)
+    progress.expect(1, 10)
+    clock.advance(1_000)
+    progress.advance(2, 20)
+    assert progress.state().left_s == 0
+
+
+def test_reports_of_many_threads_add_up_and_are_told_one_at_a_time() -> None:
+    told = list[ProgressState]()
+    progress = TrackedProgress("replay", FixedClock(0), told.append)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: progress.advance(1, 3), range(2_000)))
+    assert [state.segments for state in told] == list(range(1, 2_001))
+    assert progress.state().size_bytes == 6_000
+
+
+def test_a_line_comes_also_where_nothing_is_done_for_long() -> None:
+    clock, stream = FixedClock(0), io.StringIO()
+    progress = LineProgress("replay", stream, clock)
+    progress.at_work("scanning", 2)
+    progress.expect(1, 10 * MIB)
+    for _ in range(3):
+        clock.advance(int(LINE_INTERVAL_S * 1000))
+        progress.at_work("scanning", 2)
+    assert stream.getvalue().splitlines()[-1] == "replay: 0/1 segments, 0 B/10.0 MiB, 30.0 s"
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_a_state_in_json_has_rate_and_time_left_where_they_are_known() -> None:
+    clock = FixedClock(0)
+    progress = TrackedProgress("replay", clock, lambda _: None)
+    progress.expect(2, 200)
+    progress.at_work("combining", 1)
+    clock.advance(2_000)
+    assert "leftMs" not in progress_row(progress.state())
+    progress.advance(1, 100)
+    assert progress_row(progress.state()) == {
+        "task": "replay", "phase": "combining", "tasksRunning": 1, "segments": 1, "segmentsTotal": 2, "bytes": 100,
+        "bytesTotal": 200, "elapsedMs": 2000, "bytesPerSecond": 50, "leftMs": 2000,
+    }  # fmt: skip

@@ -1,0 +1,279 @@
+"""Logs that lie in an object store, through the commands."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from scheduler.engines import Engine
+from tests.fixture_sets import NAMES
+from tests.scheduler.mirrors import mirror
+from tests.scheduler.shipped import entries, files_of, manifests
+from tiering.fingerprint import FINGERPRINT_FILE, read_fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Bucket, Ran, Resnap
+
+pytestmark = pytest.mark.s3
+
+LOCAL = ("--engine", "local", "--as-of", "roll", "--output", "json", "-q")
+
+
+def without_snapshots(data: Path) -> None:
+    for path in data.rglob("*.snapshot"):
+        path.unlink()
+
+
+@pytest.fixture
+def payments(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    """A log dir with two small topics, to be changed and copied at will."""
+    data = fixture_set("kafka-2.7.2").data
+    chosen = shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("compacted-*", "legacy-*", "dash*"))
+    return Path(chosen)
+
+
+@pytest.fixture
+def at(command: Resnap, bucket: Bucket) -> Callable[..., Ran]:
+    """Run a command with what it takes to reach the bucket."""
+    return lambda *arguments: command(*arguments, *bucket.flags, **bucket.variables)
+
+
+@pytest.fixture
+def s3_requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """What the server is asked from now on: method, path, and bytes of the range."""
+    from moto.moto_server.werkzeug_app import MotoRequestHandler  # noqa: PLC0415 - as slow as the server
+
+    heard: list[tuple[str, str, int]] = []
+
+    def hear(handler: MotoRequestHandler, *_: object) -> None:
+        first, _, last = handler.headers.get("Range", "bytes=0--1").removeprefix("bytes=").partition("-")
+        heard.append((handler.command, urlsplit(handler.path).path, int(last) + 1 - int(first)))
+
+    monkeypatch.setattr(MotoRequestHandler, "log_request", hear)
+    return heard
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_in_a_bucket_gives_the_snapshots_of_the_log_dir_byte_by_byte(
+    name: str, command: Resnap, bucket: Bucket, tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    data = shutil.copytree(fixture_set(name).data, tmp_path / "data")
+    mirror(bucket.client, bucket.name, data, "logs/data")
+    local = command("regenerate", data, "--boundaries", "all", "--into", tmp_path / "local", *LOCAL)
+    remote = command(
+        "regenerate", f"{bucket.url}/logs/data", "--boundaries", "all", "--into", tmp_path / "remote", *LOCAL,
+        *bucket.flags, **bucket.variables,
+    )  # fmt: skip
+    assert (remote.code, remote.document) == (local.code, local.document)
+    assert files_of(tmp_path / "remote") == files_of(tmp_path / "local")
+
+
+def test_a_file_url_stands_for_the_directory(command: Resnap, payments: Path, tmp_path: Path) -> None:
+    by_path = command("regenerate", payments, "--boundaries", "all", "--into", tmp_path / "path", *LOCAL)
+    by_url = command("regenerate", payments.as_uri(), "--boundaries", "all", "--into", tmp_path / "url", *LOCAL)
+    assert (by_url.code, by_url.document) == (by_path.code, by_path.document) == (0, by_path.document)
+    assert files_of(tmp_path / "url") == files_of(tmp_path / "path") != {}
+
+
+def test_snapshots_come_to_stand_beside_the_segments_of_a_copy_and_good_ones_stay(
+    at: Callable[..., Ran], bucket: Bucket, payments: Path
+) -> None:
+    kept = payments / "orders-0"
+    for path in (payments / "payments-0").glob("*.snapshot"):
+        path.unlink()
+    mirror(bucket.client, bucket.name, payments, "logs")
+    url, before = f"{bucket.url}/logs", bucket.objects()
+    assert at("scan", url, "--output", "json", "-q").document["summary"]["lost"] > 0
+    made = at("regenerate", url, "--into", url, *LOCAL)
+    assert made.code == 0, made.err
+    after = bucket.objects()
+    assert {key: after[key] for key in before} == before
+    added = {key.removeprefix("logs/") for key in after.keys() - before.keys() if key.endswith(".snapshot")}
+    assert added == {
+        f"{row['topic']}-{row['partition']}/{row['offset']:020d}.snapshot" for row in made.document["boundaries"]
+    }
+    assert at("scan", url, "--exit-code", "--output", "json", "-q").document["summary"]["lost"] == 0
+    assert kept.exists()
+    replaced = at("regenerate", url, "--into", url, "--boundaries", "all", *LOCAL)
+    assert (replaced.code, "would be replaced" in replaced.err) == (2, True)
+    assert bucket.objects() == after
+    again = at("regenerate", url, "--into", url, *LOCAL)
+    assert (again.code, again.document["summary"]["snapshots"]) == (0, 0)
+
+
+def test_one_partition_of_a_copy_is_a_source_too(at: Callable[..., Ran], bucket: Bucket, payments: Path) -> None:
+    mirror(bucket.client, bucket.name, payments, "logs")
+    whole = at("scan", f"{bucket.url}/logs", "--topic", "orders", "--output", "json", "-q")
+    lone = at("scan", f"{bucket.url}/logs/orders-0/", "--output", "json", "-q")
+    assert (lone.code, lone.document) == (0, whole.document)
+    assert [row["highWatermark"] is not None for row in lone.document["partitions"]] == [True]
+    inside = at("regenerate", f"{bucket.url}/logs", "--into", f"{bucket.url}/logs/orders-0", *LOCAL)
+    assert (inside.code, "is the folder of a partition" in inside.err) == (2, True)
+
+
+def test_scan_plan_explain_and_verify_tell_the_same_of_a_copy(
+    command: Resnap, at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
+) -> None:
+    mirror(bucket.client, bucket.name, payments, "logs")
+    url = f"{bucket.url}/logs"
+    for arguments in (
+        ("scan",),
+        ("plan", "--as-of", "roll", "--boundaries", "all"),
+        ("verify", "--engine", "local", "--as-of", "roll"),
+    ):
+        ours = command(*arguments, payments, "--output", "json", "-q")
+        theirs = at(*arguments, url, "--output", "json", "-q")
+        assert theirs.code == ours.code, theirs.err
+        assert theirs.out.replace(url, str(payments)) == ours.out
+    ours = command("explain", payments, "payments-0", "552", "--output", "json", "-q")
+    assert at("explain", url, "payments-0", "552", "--output", "json", "-q").document == ours.document
+    at("regenerate", url, "--boundaries", "all", "--into", f"{bucket.url}/out", *LOCAL)
+    checked = at("verify", url, "--snapshots", f"{bucket.url}/out", *LOCAL)
+    assert checked.code == 0, checked.err
+    saved = at("plan", url, "--boundaries", "all", "--save", tmp_path / "plan.json", "-q")
+    assert saved.code == 0
+    carried_out = at(
+        "regenerate", "--plan", tmp_path / "plan.json", "--into", tmp_path / "planned", "--engine", "local"
+    )
+    assert carried_out.code == 0, carried_out.err
+    assert at("doctor", url).out.count("segments, readable") == 1
+
+
+def test_what_was_shipped_is_a_source_and_gives_its_own_snapshots_again(
+    at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
+) -> None:
+    store = f"{bucket.url}/shipped"
+    assert at("tier", payments, "--to", store, *LOCAL).code == 0
+    shipped = {
+        (one["topic"], one["partition"], one["nextBaseOffset"]): one for one in manifests(bucket.objects()).values()
+    }
+    seen = at("scan", store, "--output", "json", "-q").document["summary"]
+    assert (seen["boundaries"], seen["lost"]) == (len(shipped), 0)
+    made = at("regenerate", store, "--boundaries", "all", "--into", tmp_path / "again", *LOCAL)
+    assert made.code == 0, made.err
+    objects = bucket.objects()
+    again = {name: body for name, body in files_of(tmp_path / "again").items() if name.endswith(".snapshot")}
+    assert len(again) == len(shipped)
+    for (topic, partition, end), manifest in shipped.items():
+        key = next(entry["key"] for entry in manifest["objects"] if entry["kind"] == "snapshot")
+        assert entries(again[f"{topic}-{partition}/{end:020d}.snapshot"]) == entries(objects[f"shipped/{key}"])
+    inside = at("regenerate", store, "--boundaries", "all", "--into", store, *LOCAL)
+    assert (inside.code, "manifests are never changed" in inside.err) == (2, True)
+    lone = at("scan", f"{store}/{next(iter(shipped_folders(objects)))}", "--output", "json", "-q")
+    assert (lone.code, len(lone.document["partitions"])) == (0, 1)
+
+
+def test_what_was_shipped_to_a_directory_gives_snapshots_that_can_be_installed(
+    command: Resnap, payments: Path, tmp_path: Path
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    assert command("tier", payments, "--to", store, *LOCAL).code == 0
+    assert command("regenerate", store, "--boundaries", "all", "--into", tmp_path / "again", *LOCAL).code == 0
+    told = [read_fingerprint(path.read_bytes()) for path in (tmp_path / "again").rglob(FINGERPRINT_FILE)]
+    assert told
+    for fingerprint in told:
+        assert len(fingerprint.segments) == len(fingerprint.snapshots) > 0
+
+
+def shipped_folders(objects: dict[str, bytes]) -> set[str]:
+    return {key.removeprefix("shipped/").rpartition("/")[0] for key in objects if key.endswith(".manifest")}
+
+
+def test_of_what_was_shipped_only_manifests_count_and_a_gap_is_told(
+    at: Callable[..., Ran], bucket: Bucket, payments: Path
+) -> None:
+    store = f"{bucket.url}/shipped"
+    at("tier", payments, "--to", store, "--topic", "payments", *LOCAL)
+    keys = sorted(key for key in bucket.objects() if key.endswith(".manifest") and "/payments/" in key)
+    last = max(key for key in keys if key.rpartition("/")[0] == keys[0].rpartition("/")[0])
+    bucket.client.delete_object(Bucket=bucket.name, Key=last)
+    found = at("scan", store, "--output", "json", "-q").document["summary"]
+    assert (found["boundaries"], found["problems"]) == (len(keys) - 1, 0)
+    bucket.client.delete_object(Bucket=bucket.name, Key=keys[2])
+    gap = at("scan", store, "--output", "json", "-q")
+    assert (gap.code, "leave a gap" in gap.err, gap.document["summary"]["problems"]) == (3, True, 1)
+
+
+def test_tier_ships_from_a_copy_what_it_ships_from_the_log_dir(
+    at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
+) -> None:
+    without_snapshots(payments)
+    mirror(bucket.client, bucket.name, payments, "logs")
+    local = at("tier", payments, "--to", (tmp_path / "local").as_uri(), *LOCAL)
+    remote = at("tier", f"{bucket.url}/logs", "--to", f"{bucket.url}/shipped", *LOCAL)
+    assert (local.code, remote.code) == (0, 0), remote.err
+    shipped = {
+        key.removeprefix("shipped/"): body for key, body in bucket.objects().items() if key.startswith("shipped/")
+    }
+    expected = files_of(tmp_path / "local")
+    assert {key: body for key, body in shipped.items() if not key.endswith(".manifest")} == {
+        key: body for key, body in expected.items() if not key.endswith(".manifest")
+    }
+    assert shipped.keys() == expected.keys()
+
+
+@pytest.mark.parametrize("url", ["", "/nothing/here"])
+def test_a_prefix_that_holds_no_log_is_a_matter_of_usage(at: Callable[..., Ran], bucket: Bucket, url: str) -> None:
+    ran = at("scan", f"{bucket.url}{url}")
+    assert (ran.code, "neither a copy of a Kafka log dir" in ran.err) == (2, True)
+
+
+def test_a_bucket_that_is_not_there_is_the_stores_fault(at: Callable[..., Ran]) -> None:
+    ran = at("scan", "s3://no-such-bucket-here/logs")
+    assert (ran.code, "bucket" in ran.err) == (12, True)
+
+
+def test_a_segment_that_vanishes_ends_its_partition_and_no_other(
+    at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror(bucket.client, bucket.name, payments, "logs")
+    gone = sorted(key for key in bucket.objects() if "/payments-0/" in key and key.endswith(".log"))[1]
+    replay = Engine.replay
+
+    def delete_and_replay(self: Engine, *arguments: Any) -> Any:
+        bucket.client.delete_object(Bucket=bucket.name, Key=gone)
+        return replay(self, *arguments)
+
+    monkeypatch.setattr(Engine, "replay", delete_and_replay)
+    ran = at("regenerate", f"{bucket.url}/logs", "--boundaries", "all", "--into", tmp_path / "out", *LOCAL)
+    assert (ran.code, f"{gone}: no such object" in ran.err) == (3, True), ran.err
+    made = {key.split("/")[0] for key in files_of(tmp_path / "out")}
+    assert {"orders-0", "payments-1"} <= made
+
+
+def test_a_replay_fetches_each_segment_once_and_asks_no_object_for_its_head_to_list_it(
+    at: Callable[..., Ran], bucket: Bucket, payments: Path, s3_requests: list[tuple[str, str, int]]
+) -> None:
+    mirror(bucket.client, bucket.name, payments, "logs")
+    s3_requests.clear()
+    ran = at("scan", f"{bucket.url}/logs", "--output", "json", "-q")
+    assert ran.code == 0
+    assert not [one for one in s3_requests if one[0] == "HEAD" or one[1].endswith(".log")]
+    s3_requests.clear()
+    assert at("plan", f"{bucket.url}/logs", "--prove", *LOCAL).code == 0
+    logs = {path.relative_to(payments): path.stat().st_size for path in payments.rglob("*.log")}
+    fetched = [one for one in s3_requests if one[0] == "GET" and one[1].endswith(".log")]
+    assert len(fetched) == len({key for _, key, _ in fetched}) <= len(logs)
+    assert sum(size for _, _, size in fetched) <= sum(logs.values())
+
+
+@pytest.mark.spark
+def test_spark_reads_a_copy_and_puts_snapshots_beside_its_segments(
+    command: Resnap, at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
+) -> None:
+    without_snapshots(payments)
+    mirror(bucket.client, bucket.name, payments, "logs")
+    url = f"{bucket.url}/logs"
+    local = command("regenerate", payments, "--into", tmp_path / "local", *LOCAL)
+    spark = at("regenerate", url, "--into", url, "--as-of", "roll", "--spark-master", "local[2]", "-q")
+    assert (local.code, spark.code) == (0, 0), spark.err
+    made = {key.removeprefix("logs/"): body for key, body in bucket.objects().items() if key.endswith(".snapshot")}
+    expected = files_of(tmp_path / "local")
+    assert made == {name: body for name, body in expected.items() if name.endswith(".snapshot")} != {}

@@ -1,0 +1,134 @@
+"""Logs written by columns: the same files as batch by batch, and nothing in between where they are sparse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from storage.log.bulk_log import BulkPartitionWriter
+from storage.log.log_writer import PartitionWriter
+from storage.log.names import segment_name
+from storage.log.producer_snapshot import read_snapshot
+from storage.log.record_batch import RecordBatchHeader, check_crc, read_header
+from storage.log.traffic import Traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BUSY = Traffic(producers=40, records=3, end_share=0.3, abort_share=0.3, fence_share=0.5, linger_ms=400,
+               batches_per_leader=150)  # fmt: skip
+TINY_BATCHES = replace(BUSY, records=1, ms_per_batch=0.3, linger_ms=20)
+SEGMENTS = (2000, 30_000, 90_000, 60_000)
+
+
+def written(directory: Path, traffic: Traffic, *, batch_bytes: int = 400, sparse: bool = False) -> list[int]:
+    """Write four segments and return their base offsets, and the log end."""
+    writer = BulkPartitionWriter(directory, traffic, batch_bytes=batch_bytes, seed=7, sparse=sparse)
+    bases = []
+    for size_bytes in SEGMENTS:
+        bases.append(writer.next_offset)
+        writer.write_segment(size_bytes)
+        writer.write_snapshot()
+    writer.close()
+    return [*bases, writer.next_offset]
+
+
+def batches(directory: Path, base_offset: int) -> Iterator[tuple[RecordBatchHeader, bytes]]:
+    log, position = (directory / segment_name(base_offset, "log")).read_bytes(), 0
+    while position < len(log):
+        header = read_header(log, position)
+        yield header, log[position : position + header.size_bytes]
+        position += header.size_bytes
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix != ".snapshot"}
+
+
+@pytest.mark.parametrize("traffic", [BUSY, TINY_BATCHES], ids=["busy", "tiny batches"])
+def test_all_files_are_what_the_writer_of_single_batches_makes_of_the_same_batches(
+    tmp_path: Path, traffic: Traffic
+) -> None:
+    *bases, _ = written(tmp_path / "bulk-0", traffic, batch_bytes=400 if traffic is BUSY else 120)
+    with PartitionWriter(tmp_path / "plain-0") as plain:
+        for base in bases:
+            plain.roll()
+            for _, batch in batches(tmp_path / "bulk-0", base):
+                plain.append_batch(batch)
+    assert files(tmp_path / "bulk-0") == files(tmp_path / "plain-0")
+    assert any(path.suffix == ".txnindex" for path in (tmp_path / "bulk-0").iterdir())
+
+
+def test_every_checksum_is_right(tmp_path: Path) -> None:
+    *bases, _ = written(tmp_path / "bulk-0", BUSY)
+    for base in bases:
+        for _, batch in batches(tmp_path / "bulk-0", base):
+            check_crc(batch)
+
+
+def test_no_segment_is_larger_than_asked_for_and_none_could_take_one_more_batch(tmp_path: Path) -> None:
+    *bases, _ = written(tmp_path / "bulk-0", BUSY)
+    sizes = [(tmp_path / "bulk-0" / segment_name(base, "log")).stat().st_size for base in bases]
+    assert all(limit - 500 < size <= limit for size, limit in zip(sizes, SEGMENTS, strict=True))
+
+
+def test_holes_have_the_checksum_of_zeros_and_take_no_room(tmp_path: Path) -> None:
+    *bases, _ = written(tmp_path / "full-0", BUSY)
+    big = BulkPartitionWriter(tmp_path / "big-0", BUSY, batch_bytes=1 << 20, sparse=True)
+    big.write_segment(50 << 20)
+    for _, batch in batches(tmp_path / "big-0", 0):
+        check_crc(batch)
+    log = (tmp_path / "big-0" / segment_name(0, "log")).stat()
+    assert log.st_size > 45 << 20
+    assert log.st_blocks * 512 < 1 << 20
+    *sparse_bases, _ = written(tmp_path / "sparse-0", BUSY, sparse=True)
+    assert sparse_bases == bases
+    assert without_checksums(tmp_path / "sparse-0", bases) == without_checksums(tmp_path / "full-0", bases)
+
+
+def without_checksums(directory: Path, bases: list[int]) -> list[RecordBatchHeader]:
+    return [header._replace(crc=0) for base in bases for header, _ in batches(directory, base)]
+
+
+def test_equal_seeds_write_equal_files(tmp_path: Path) -> None:
+    written(tmp_path / "one-0", BUSY)
+    written(tmp_path / "two-0", BUSY)
+    assert files(tmp_path / "one-0") == files(tmp_path / "two-0")
+
+
+def test_producers_differ_as_in_life_or_not_at_all(tmp_path: Path) -> None:
+    def shares(skew: float) -> np.ndarray:
+        directory = tmp_path / f"{skew}-0"
+        writer = BulkPartitionWriter(directory, Traffic(producers=50, skew=skew), batch_bytes=150)
+        writer.write_segment(1 << 20)
+        ids = [header.producer_id for header, _ in batches(directory, 0) if header.has_producer]
+        return np.sort(np.unique(ids, return_counts=True)[1])[::-1] / len(ids)
+
+    assert shares(1.0)[0] > 10 * shares(1.0)[-1]
+    assert shares(0.0)[0] < 3 * shares(0.0)[-1]
+
+
+def test_there_are_plain_batches_commits_aborts_and_fenced_producers(tmp_path: Path) -> None:
+    *bases, end = written(tmp_path / "bulk-0", BUSY)
+    headers = [header for base in bases for header, _ in batches(tmp_path / "bulk-0", base)]
+    assert any(not header.has_producer for header in headers)
+    assert any(header.is_control for header in headers)
+    assert any(header.partition_leader_epoch for header in headers)
+    entries = read_snapshot((tmp_path / "bulk-0" / segment_name(end, "snapshot")).read_bytes()).values()
+    assert any(entry.producer_epoch for entry in entries)
+    assert any(entry.has_open_transaction for entry in entries)
+
+
+def test_a_segment_that_holds_no_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no batch of"):
+        BulkPartitionWriter(tmp_path / "bulk-0", BUSY, batch_bytes=400).write_segment(100)
+
+
+def test_files_are_as_old_as_the_newest_batch(tmp_path: Path) -> None:
+    writer = BulkPartitionWriter(tmp_path / "bulk-0", BUSY, batch_bytes=400)
+    writer.write_segment(50_000)
+    assert (tmp_path / "bulk-0" / segment_name(0, "log")).stat().st_mtime_ns // 10**6 == writer.last_timestamp

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.errors import LogDirError, LogDirInUseError
+from storage.log.log_dir_lock import LockHolder, lock_holder, locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOLD = """
+import fcntl, sys
+with open(sys.argv[1], "r+") as lock:
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+TRY = """
+import fcntl, sys
+with open(sys.argv[1], "r+") as lock:
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit(1)
+"""
+
+
+@contextmanager
+def another_holding(path: Path) -> Iterator[int]:
+    """Hold the lock as a broker does, until the context ends."""
+    path.touch()
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield holder.pid
+
+
+def can_be_taken(path: Path) -> bool:
+    """Whether a process of its own, a broker that starts, gets the lock."""
+    return subprocess.run([sys.executable, "-c", TRY, str(path)], check=False).returncode == 0
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def facts(directory: Path) -> tuple[list[str], int]:
+    return names(directory), directory.stat().st_mtime_ns
+
+
+def test_who_holds_the_lock_is_told_with_what_to_do(tmp_path: Path) -> None:
+    holding, refused = another_holding(tmp_path / ".lock"), pytest.raises(LogDirInUseError)
+    with holding as process_id, refused as caught, locked(tmp_path):
+        pass
+    assert f"process {process_id} (" in str(caught.value)
+    assert "stop the broker" in str(caught.value.hint)
+    assert caught.value.exit_code == 14
+
+
+def test_nobody_else_gets_the_lock_before_the_context_ends(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    with locked(tmp_path):
+        assert not can_be_taken(tmp_path / ".lock")
+    assert can_be_taken(tmp_path / ".lock")
+    assert (tmp_path / ".lock").exists()
+
+
+def test_a_lock_file_that_was_not_there_goes_again_and_leaves_no_trace(tmp_path: Path) -> None:
+    os.utime(tmp_path, ns=(1, 2))
+    with locked(tmp_path):
+        assert not can_be_taken(tmp_path / ".lock")
+        assert names(tmp_path) == [".lock"]
+    assert facts(tmp_path) == ([], 2)
+
+
+def test_an_error_inside_frees_the_lock_as_well(tmp_path: Path) -> None:
+    os.utime(tmp_path, ns=(1, 2))
+    with pytest.raises(ZeroDivisionError), locked(tmp_path):
+        raise ZeroDivisionError
+    assert facts(tmp_path) == ([], 2)
+    (tmp_path / ".lock").touch()
+    with pytest.raises(ZeroDivisionError), locked(tmp_path):
+        raise ZeroDivisionError
+    assert can_be_taken(tmp_path / ".lock")
+
+
+def test_a_refusal_leaves_the_lock_file_of_others(tmp_path: Path) -> None:
+    with another_holding(tmp_path / ".lock"):
+        before = facts(tmp_path)
+        with pytest.raises(LogDirInUseError), locked(tmp_path):
+            pass
+        assert facts(tmp_path) == before
+        assert lock_holder(tmp_path) is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can give files away")
+def test_a_lock_file_made_by_root_can_be_opened_by_the_owner_of_the_log_dir(tmp_path: Path) -> None:
+    os.chown(tmp_path, 1234, 2345)
+    with locked(tmp_path):
+        status = (tmp_path / ".lock").stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o600) == (1234, 2345, 0o600)
+
+
+@pytest.mark.usefixtures("as_nobody")
+def test_a_log_dir_that_may_not_be_written_to_is_told(open_folder: Path) -> None:
+    log_dir = open_folder / "data"
+    log_dir.mkdir(mode=0o500)
+    with pytest.raises(LogDirError, match="cannot be opened for writing") as caught, locked(log_dir):
+        pass
+    assert "run as the user that the broker runs as" in str(caught.value.hint)
+    assert names(log_dir) == []
+
+
+def test_a_read_only_disk_is_told(read_only_disk: Path) -> None:
+    with pytest.raises(LogDirError, match="cannot be opened for writing"), locked(read_only_disk):
+        pass
+
+
+def test_a_process_of_another_container_has_no_number_here() -> None:
+    assert LockHolder(process_id=0).description == "a process of another container or machine"
+    assert LockHolder(process_id=2**22 + 1).description == f"process {2**22 + 1}"

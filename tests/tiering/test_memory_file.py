@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.anchor import Anchor
+from replay.boundary_state import LeftOut, Unexplained
+from replay.partial_state import empty
+from replay.plan import Coverage
+from replay.state_file import write_state
+from storage.log.log_dir import load_partition_dir
+from storage.log.producer_snapshot import SnapshotDigest
+from tests.builders import a_partition
+from tests.strategies import START_MS, PlainEvent
+from tiering.memory import KnownBoundary, KnownRefusals, Memory
+from tiering.memory_file import FILE, MemoryFiles, decoded, encoded
+from tiering.refusal import Reason, Refusal
+from tiering.segment_marks import SegmentMark
+
+if TYPE_CHECKING:
+    from storage.log.partition_dir import PartitionDir
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> PartitionDir:
+    return load_partition_dir(a_partition(tmp_path, [[PlainEvent(records=1, timestamp=START_MS)]]))
+
+
+def boundary(offset: int) -> KnownBoundary:
+    return KnownBoundary(
+        offset=offset,
+        as_of_ms=START_MS,
+        made_ms=START_MS + 1,
+        coverage=Coverage.WINDOW,
+        window_start_offset=0,
+        entries=3,
+        digest=SnapshotDigest(size_bytes=10, crc32c=7, sha256="ab"),
+        left_out=(LeftOut(5, Unexplained.BATCH),),
+        evidence="cd",
+        proven="ef",
+    )
+
+
+def memory(directory: Path, offset: int = 10) -> Memory:
+    state = write_state(str(directory), f"{offset}.state", empty())
+    assert state is not None
+    anchor = Anchor(
+        offset=offset, read_from=0, seen_since_ms=None, touched_until_ms=4, cut_through=frozenset({3, 1}),
+        oldest_clock_ms=None, clock_ms=-1, compacted=False, certain_silence_ms=9, pruned_ms=2, states=(state,),
+    )  # fmt: skip
+    refusal = Refusal(
+        base_offset=0, next_base_offset=10, reason=Reason.ABOVE_LAST_STABLE_OFFSET, detail="it is", hint="wait"
+    )
+    return Memory(
+        rules="rules",
+        marks=(SegmentMark(0, offset, 100, 5, 6, "aa"),),
+        directory="dir",
+        boundaries={offset: boundary(offset)},
+        anchors=(anchor,),
+        refused=KnownRefusals(
+            store="file:///s", directory="dir", high_watermark=None, made_ms=1, refusals=(refusal,),
+            last_stable_offset=0,
+        ),
+    )  # fmt: skip
+
+
+def test_what_is_kept_is_known_again(partition: PartitionDir, tmp_path: Path) -> None:
+    files = MemoryFiles(tmp_path / "state")
+    kept = memory(files.directory(partition))
+    files.save(partition, kept, before=Memory())
+    assert files.load(partition) == kept
+
+
+def test_nothing_is_known_at_first(partition: PartitionDir, tmp_path: Path) -> None:
+    complaints: list[str] = []
+    assert MemoryFiles(tmp_path / "state", complaints.append).load(partition) == Memory()
+    assert complaints == []
+
+
+def test_of_another_topic_in_the_same_place_nothing_is_known(partition: PartitionDir, tmp_path: Path) -> None:
+    files = MemoryFiles(tmp_path / "state")
+    files.save(partition, memory(files.directory(partition)), before=Memory())
+    assert files.load(replace(partition, topic_id="another")) == Memory()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\n", b"{}\n{}", b"[]\n", b"null\nnull\n", b'{"version":2,"crc32c":0}\n{}\n']
+)
+def test_garbage_is_complained_of_and_written_anew(partition: PartitionDir, tmp_path: Path, garbage: bytes) -> None:
+    complaints: list[str] = []
+    files = MemoryFiles(tmp_path / "state", complaints.append)
+    path = files.directory(partition) / FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(garbage)
+    assert files.load(partition) == Memory()
+    assert len(complaints) == 1
+    assert str(path) in complaints[0]
+    kept = memory(files.directory(partition))
+    files.save(partition, kept, before=Memory())
+    assert files.load(partition) == kept
+
+
+WHOLE = Memory(rules="rules", marks=(SegmentMark(0, 1, 100, 5, 6, "aa"),), directory="dir", boundaries={1: boundary(1)})
+
+
+@given(cut=st.integers(0, 2_000), flipped=st.integers(0, 2_000), garbage=st.binary(max_size=60))
+def test_no_bytes_make_it_fail_or_become_another_memory(cut: int, flipped: int, garbage: bytes) -> None:
+    whole = b"".join(encoded(WHOLE))
+    broken = bytearray(whole[:cut] + garbage)
+    if broken:
+        broken[flipped % len(broken)] ^= 1
+    try:
+        found = decoded(bytes(broken), Path())
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return
+    assert found == WHOLE
+
+
+def test_where_nothing_can_be_written_that_is_said_once(partition: PartitionDir, read_only_disk: Path) -> None:
+    complaints: list[str] = []
+    files = MemoryFiles(read_only_disk / "state", complaints.append)
+    for _ in range(3):
+        files.save(partition, Memory(rules="x"), before=Memory())
+    assert len(complaints) == 1
+    assert "--state-dir" in complaints[0]
+    assert files.load(partition) == Memory()
+
+
+def test_a_full_disk_leaves_the_memory_that_was_there(partition: PartitionDir, tiny_disk: Path) -> None:
+    complaints: list[str] = []
+    files = MemoryFiles(tiny_disk, complaints.append)
+    kept = memory(files.directory(partition))
+    files.save(partition, kept, before=Memory())
+    large = replace(kept, boundaries={offset: boundary(offset) for offset in range(10_000)})
+    files.save(partition, large, before=kept)
+    assert len(complaints) == 1
+    assert files.load(partition) == kept
+    assert {path.name for path in files.directory(partition).iterdir()} == {
+        FILE, *(path.name for path in files.directory(partition).glob("*.state.*"))
+    }  # fmt: skip
+
+
+def test_replaced_states_go_at_once_and_unnamed_ones_after_a_day(partition: PartitionDir, tmp_path: Path) -> None:
+    files = MemoryFiles(tmp_path / "state")
+    directory = files.directory(partition)
+    before = memory(directory, 10)
+    files.save(partition, before, before=Memory())
+    stray, young = (write_state(str(directory), name, empty()) for name in ("7.state", "8.state"))
+    half_written = directory / ".9.state.tmp"
+    half_written.write_bytes(b"half")
+    assert stray is not None
+    assert young is not None
+    for path in (directory / stray.path.rpartition("/")[2], half_written):
+        os.utime(path, (0, 0))
+    now = memory(directory, 20)
+    files.save(partition, now, before=before)
+    names = {path.name.partition(".state")[0] for path in directory.iterdir()}
+    assert names == {FILE, "20", "8"}
+
+
+def test_two_that_write_at_once_leave_one_of_the_two_whole(partition: PartitionDir, tmp_path: Path) -> None:
+    files = MemoryFiles(tmp_path / "state")
+    directory = files.directory(partition)
+    candidates = [replace(memory(directory, offset), anchors=()) for offset in (10, 20)]
+    reader_found: list[Memory] = []
+    complaints: list[str] = []
+
+    def write(kept: Memory) -> None:
+        for _ in range(20):
+            MemoryFiles(tmp_path / "state").save(partition, kept, before=Memory())
+
+    def read() -> None:
+        files = MemoryFiles(tmp_path / "state", complaints.append)
+        reader_found.extend(files.load(partition) for _ in range(200))
+
+    threads = [threading.Thread(target=write, args=(kept,)) for kept in candidates] + [threading.Thread(target=read)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert complaints == []
+    assert all(found in (*candidates, Memory()) for found in reader_found)
+    assert files.load(partition) in candidates

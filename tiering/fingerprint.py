@@ -1,0 +1,204 @@
+"""What staged snapshots rest on: the closed segments they were made from, kept beside them until they are installed.
+
+A snapshot is right only for the log it was made from, and only while that is the same log. Between the making and the
+installing a live broker may append, roll and delete as it likes: that changes nothing in the closed segments that stay.
+So each of those is known again by its offsets, its length and a digest of its ends; times and inodes do not count,
+since a copy of the log is the same log.
+
+The digest is over the first and the last bytes, in which stand batch headers with the checksums of their batches. A log
+is only ever appended to or cut off: where two of the same length differ at all, they differ to the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from storage.errors import FormatError
+from storage.source import GONE, PLAIN, FileFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage.log.log_dir import Segment
+    from storage.source import Sources
+
+FINGERPRINT_FILE: Final = "fingerprint.json"
+"""Its name beside the snapshots of a partition."""
+VERSION: Final = 1
+END_BYTES: Final = 4096
+"""Read at either end of a segment."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPrint:
+    """What a closed segment is known by."""
+
+    base_offset: int
+    next_base_offset: int
+    size_bytes: int
+    digest: str
+    """SHA-256 of its first and last ``END_BYTES`` bytes, in hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPrint:
+    """One staged snapshot, and from where on segments were read for it."""
+
+    offset: int
+    rests_from: int
+    """Base offset of the first segment that it rests on; the last is the one that ends at ``offset``."""
+    size_bytes: int
+    sha256: str
+    left_out: int
+    """Producers that it lacks, since their past was not in what could be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What the staged snapshots of one partition rest on."""
+
+    segments: tuple[SegmentPrint, ...]
+    """Ascending."""
+    snapshots: tuple[StagedPrint, ...]
+    """Ascending."""
+
+    def at(self, offset: int) -> StagedPrint | None:
+        """Return what is known of the snapshot at ``offset``."""
+        index = bisect_left(self.snapshots, offset, key=lambda snapshot: snapshot.offset)
+        found = self.snapshots[index] if index < len(self.snapshots) else None
+        return found if found is not None and found.offset == offset else None
+
+
+class Staleness:
+    """Which staged snapshots no longer fit the log, given the closed segments that are there now.
+
+    Segments below the first one that is there have been deleted by retention, which harms no snapshot above them.
+    """
+
+    def __init__(self, fingerprint: Fingerprint, present: Iterable[SegmentPrint], first_base_offset: int) -> None:
+        """``present`` are those from the lowest ``rests_from`` on; ``first_base_offset`` is that of the log now."""
+        there = {segment.base_offset: segment for segment in present}
+        known = {s.base_offset: s for s in fingerprint.segments if s.base_offset >= first_base_offset}
+        self._changed = sorted(base for base in there.keys() | known.keys() if there.get(base) != known.get(base))
+
+    def of(self, snapshot: StagedPrint) -> int | None:
+        """Return the base of the first segment that ``snapshot`` rests on and that differs; None if none does."""
+        index = bisect_left(self._changed, snapshot.rests_from)
+        changed = self._changed[index] if index < len(self._changed) else None
+        return changed if changed is not None and changed < snapshot.offset else None
+
+
+def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | None:
+    """Return what ``segment``, a closed one, is known by; None where it is gone, or no longer as it was listed.
+
+    Raises:
+        LogDirError, StoreError: it cannot be read.
+
+    """
+    if segment.next_base_offset is None:
+        raise AssertionError("the active segment is known by nothing yet")
+    size = segment.size_bytes
+    try:
+        facts = sources.look(segment.path)
+        head = sources.read_range(segment.path, 0, min(END_BYTES, size))
+        tail = sources.read_range(segment.path, max(0, size - END_BYTES), size)
+    except GONE:
+        return None
+    if not facts.is_same(FileFacts(size, segment.mtime_ns, segment.inode)):
+        return None
+    return SegmentPrint(
+        base_offset=segment.base_offset,
+        next_base_offset=segment.next_base_offset,
+        size_bytes=size,
+        digest=hashlib.sha256(head + tail).hexdigest(),
+    )
+
+
+def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
+    """Return ``later`` with those snapshots of ``earlier`` that it neither makes anew nor contradicts."""
+    if earlier is None:
+        return later
+    made = {snapshot.offset for snapshot in later.snapshots}
+    now = {segment.base_offset: segment for segment in later.segments}
+    fits = {s.base_offset: s for s in earlier.segments if now.get(s.base_offset, s) == s}
+    changed = sorted({segment.base_offset for segment in earlier.segments} - fits.keys())
+    kept = [s for s in earlier.snapshots if s.offset not in made and not _any_in(changed, s.rests_from, s.offset)]
+    return Fingerprint(
+        segments=tuple(sorted((fits | now).values(), key=lambda segment: segment.base_offset)),
+        snapshots=tuple(sorted([*kept, *later.snapshots], key=lambda snapshot: snapshot.offset)),
+    )
+
+
+def _any_in(offsets: list[int], start: int, end: int) -> bool:
+    index = bisect_left(offsets, start)
+    return index < len(offsets) and offsets[index] < end
+
+
+def write_fingerprint(fingerprint: Fingerprint) -> bytes:
+    """Return ``fingerprint`` as JSON, a line for each segment and snapshot."""
+    segments = [[s.base_offset, s.next_base_offset, s.size_bytes, s.digest] for s in fingerprint.segments]
+    snapshots = [[s.offset, s.rests_from, s.size_bytes, s.sha256, s.left_out] for s in fingerprint.snapshots]
+    members = (f'"version": {VERSION}', f'"segments": {_lines(segments)}', f'"snapshots": {_lines(snapshots)}')
+    return ("{" + ",\n".join(members) + "}\n").encode()
+
+
+def read_fingerprint(text: bytes) -> Fingerprint:
+    """Return the fingerprint that ``write_fingerprint`` gave.
+
+    Raises:
+        FormatError: it is not one, or of another version.
+
+    """
+    hint = "`resnap regenerate` writes it anew"
+    try:
+        content: dict[str, Any] = json.loads(text)
+        if _typed(int, content["version"]) != VERSION:
+            raise FormatError("version of the fingerprint", position=0, expected=VERSION, found=content["version"],
+                              hint=hint)  # fmt: skip
+        segments = tuple(_segment(item) for item in _typed(list, content["segments"]))
+        snapshots = tuple(_snapshot(item) for item in _typed(list, content["snapshots"]))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise FormatError("fingerprint", position=0, expected="what `resnap regenerate` leaves beside snapshots",
+                          found=found, hint=hint) from error  # fmt: skip
+    return Fingerprint(
+        segments=tuple(sorted(segments, key=lambda segment: segment.base_offset)),
+        snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.offset)),
+    )
+
+
+def _lines(items: list[list[object]]) -> str:
+    return "[" + ",".join(f"\n  {json.dumps(item)}" for item in items) + "]"
+
+
+def _segment(item: object) -> SegmentPrint:
+    base_offset, next_base_offset, size_bytes, digest = _typed(list, item)
+    return SegmentPrint(
+        base_offset=_typed(int, base_offset),
+        next_base_offset=_typed(int, next_base_offset),
+        size_bytes=_typed(int, size_bytes),
+        digest=_typed(str, digest),
+    )
+
+
+def _snapshot(item: object) -> StagedPrint:
+    offset, rests_from, size_bytes, sha256, left_out = _typed(list, item)
+    return StagedPrint(
+        offset=_typed(int, offset),
+        rests_from=_typed(int, rests_from),
+        size_bytes=_typed(int, size_bytes),
+        sha256=_typed(str, sha256),
+        left_out=_typed(int, left_out),
+    )
+
+
+def _typed(kind: type[_T], value: object) -> _T:
+    """Return ``value`` if it is of just this type: JSON's true is no number, and its 1.0 no offset."""
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
+    return value

@@ -1,0 +1,225 @@
+"""What is to become of each staged snapshot: rules only, no file is touched here.
+
+A snapshot is put where none is, N being the base of a segment above the log start. A valid file is never replaced; one
+that no broker could load, or that is empty though the replay found producers, only on request.
+
+What a broker does when it loads the log makes two more rules. It loads the newest snapshot that is not above the log
+end, and replays what lies above that one. So snapshots that lie deeper than the newest change nothing in what it knows,
+and one that becomes the newest must lack nobody. And where it finds no snapshot file at all after an orderly stop, it
+skips the replay; a single old one would make it read everything above, so then the last segment base must be covered.
+
+Source: ``LogLoader.load``, ``UnifiedLog.rebuildProducerState``, ``ProducerStateManager.truncateAndReload``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from tiering.inventory import SnapshotState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from storage.log.names import TopicPartition
+    from tiering.inventory import BoundaryStatus, PartitionInventory
+
+
+class Replace(StrEnum):
+    """Which files that are there may be replaced."""
+
+    CORRUPT = "corrupt"
+    """Those that no broker could load, of no bytes among them."""
+    FALSE_EMPTY = "false-empty"
+    """Valid ones without entries, where the replay found producers."""
+
+
+class Fate(StrEnum):
+    """What becomes of a staged snapshot; the values are codes that users and programs see, and never change."""
+
+    INSTALLED = "installed"
+    REPLACED = "replaced"
+    SET_ASIDE = "set-aside"
+    """A false-empty snapshot at the log end is taken away: the broker makes it anew from the one installed below it."""
+    ALREADY_THERE = "already-there"
+    GOOD_FILE_THERE = "good-file-there"
+    """Another valid one; it stays."""
+    NOT_ASKED = "not-asked"
+    """A file is there that only ``--replace`` lets go."""
+    BELOW_LOG_START = "below-log-start"
+    """Retention has taken the segment meanwhile: nobody needs it."""
+    STALE = "stale"
+    NO_FINGERPRINT = "no-fingerprint"
+    STAGED_DAMAGED = "staged-damaged"
+    DIRECTORY_BUSY = "directory-busy"
+    INDEX_MISSING = "index-missing"
+    """A broker that finds an offset index missing deletes the snapshots above it when it loads the log."""
+    TAIL_UNCOVERED = "tail-uncovered"
+    TAIL_INCOMPLETE = "tail-incomplete"
+    NOT_REACHED = "not-reached"
+    """The run ended before it, by an error."""
+
+
+CHANGES: Final = frozenset({Fate.INSTALLED, Fate.REPLACED, Fate.SET_ASIDE})
+REFUSALS: Final = frozenset({
+    Fate.STALE, Fate.NO_FINGERPRINT, Fate.STAGED_DAMAGED, Fate.DIRECTORY_BUSY, Fate.INDEX_MISSING,
+    Fate.TAIL_UNCOVERED, Fate.TAIL_INCOMPLETE,
+})  # fmt: skip
+"""Something is not as it should be: an error, where the others are an answer."""
+
+_AGAIN: Final = "make it anew: start the broker, `resnap regenerate`, stop the broker, install"
+_START_ONCE: Final = "start the broker and stop it once, which mends that; then install"
+HINTS: Final = {
+    Fate.STALE: _AGAIN,
+    Fate.NO_FINGERPRINT: "run `resnap regenerate` again into the same place: it leaves the fingerprint at its end",
+    Fate.STAGED_DAMAGED: "run `resnap regenerate` again into the same place, and let it come to its end",
+    Fate.DIRECTORY_BUSY: _START_ONCE,
+    Fate.INDEX_MISSING: _START_ONCE,
+    Fate.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
+    Fate.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker goes on from an older one",
+    Fate.NOT_ASKED: "--replace corrupt or --replace false-empty replaces such files, and keeps them aside",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What becomes of one staged snapshot, or of one at the log end."""
+
+    offset: int
+    fate: Fate
+    detail: str | None = None
+    """The fact, with its numbers."""
+    size_bytes: int = 0
+    """Of the staged file."""
+    sha256: str | None = None
+    entries: int | None = None
+    left_out: int = 0
+
+    @property
+    def is_change(self) -> bool:
+        """Whether anything is done for it."""
+        return self.fate in CHANGES
+
+    @property
+    def hint(self) -> str | None:
+        """What the operator does next."""
+        return HINTS.get(self.fate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInstallation:
+    """What becomes of the staged snapshots of one partition."""
+
+    topic_partition: TopicPartition
+    decisions: tuple[Decision, ...]
+    """By offset."""
+
+    @property
+    def changes(self) -> tuple[Decision, ...]:
+        """Return what is to be done, in the order in which a crash after any of it leaves the tail covered.
+
+        The highest offset first; what is set aside goes once there is something for the broker to go on from.
+        """
+        changes = [decision for decision in self.decisions if decision.is_change]
+        return tuple(sorted(changes, key=lambda decision: (decision.fate is Fate.SET_ASIDE, -decision.offset)))
+
+
+def standings(offsets: Iterable[int], inventory: PartitionInventory, asked: Collection[Replace]) -> list[Decision]:
+    """Return what the directory alone says of staged snapshots at ``offsets``.
+
+    ``INSTALLED`` and ``REPLACED`` still depend on the staged file and on what it rests on, ``GOOD_FILE_THERE`` on
+    whether that file has the same entries.
+    """
+    partition = inventory.partition
+    first = partition.segments[0].base_offset if partition.segments else 0
+    log_start_offset = max(partition.log_start_offset, first)
+    boundaries = {boundary.offset: boundary for boundary in inventory.boundaries}
+    return [_standing(offset, log_start_offset, boundaries.get(offset), asked) for offset in offsets]
+
+
+def _standing(
+    offset: int, log_start_offset: int, boundary: BoundaryStatus | None, asked: Collection[Replace]
+) -> Decision:
+    if offset <= log_start_offset:
+        return Decision(offset=offset, fate=Fate.BELOW_LOG_START, detail=f"the log starts at {log_start_offset}")
+    if boundary is None:
+        return Decision(offset=offset, fate=Fate.STALE, detail=f"{offset} is no longer the base of a segment")
+    return _beside(boundary, asked)
+
+
+def _beside(boundary: BoundaryStatus, asked: Collection[Replace]) -> Decision:
+    match boundary.state:
+        case SnapshotState.MISSING:
+            return Decision(offset=boundary.offset, fate=Fate.INSTALLED)
+        case SnapshotState.PRESENT:
+            return Decision(offset=boundary.offset, fate=Fate.GOOD_FILE_THERE, detail="a valid one, which stays")
+        case SnapshotState.EMPTY:
+            fate = Fate.REPLACED if Replace.FALSE_EMPTY in asked else Fate.NOT_ASKED
+            detail = "the one that is there has no entries, the staged one has"
+        case _:
+            fate = Fate.REPLACED if Replace.CORRUPT in asked else Fate.NOT_ASKED
+            detail = f"the one that is there is {boundary.state}"
+    return Decision(offset=boundary.offset, fate=fate, detail=detail)
+
+
+def refuse_all(decisions: Iterable[Decision], fate: Fate, detail: str) -> list[Decision]:
+    """Return ``decisions`` with every change refused for one reason."""
+    return [replace(one, fate=fate, detail=detail) if one.is_change else one for one in decisions]
+
+
+def broken_directory(inventory: PartitionInventory) -> tuple[Fate, str] | None:
+    """Return why nothing can be installed into a directory as it is, if so."""
+    partition = inventory.partition
+    if partition.unfinished:
+        return Fate.DIRECTORY_BUSY, f"{partition.unfinished[0]} is there: a cleaner or a split has not finished"
+    without = next((segment for segment in partition.segments if segment.index_bytes is None), None)
+    if without is not None:
+        detail = f"segment {without.base_offset} has no .index: a broker would delete the snapshots above it"
+        return Fate.INDEX_MISSING, detail
+    return None
+
+
+def with_tail_judged(decisions: Sequence[Decision], inventory: PartitionInventory) -> list[Decision]:
+    """Return ``decisions`` without those that would harm what a broker loads."""
+    judged = _without_incomplete_newest(decisions, inventory)
+    placed = [decision.offset for decision in judged if decision.is_change]
+    last_base = inventory.partition.segments[-1].base_offset if inventory.partition.segments else None
+    found_by_broker = len(inventory.partition.snapshots) > len(inventory.strays)
+    if placed and not found_by_broker and max(placed) != last_base:
+        detail = f"no snapshot is there, and none would be at the last segment base, {last_base}"
+        return refuse_all(judged, Fate.TAIL_UNCOVERED, detail)
+    return judged
+
+
+def _without_incomplete_newest(decisions: Sequence[Decision], inventory: PartitionInventory) -> list[Decision]:
+    """Refuse what would become the newest though producers were left out of it, where the broker has a whole one."""
+    usable = [boundary.offset for boundary in inventory.boundaries if boundary.state.is_usable]
+    newest = max([*usable, *([inventory.log_end.offset] if inventory.log_end else [])], default=None)
+    judged = list(decisions)
+    for index in reversed(range(len(judged))):
+        one = judged[index]
+        if newest is None or one.offset <= newest or (one.is_change and not one.left_out):
+            break
+        if one.is_change:
+            detail = f"{one.left_out} producers are left out of it, and the broker would go on from it"
+            judged[index] = replace(one, fate=Fate.TAIL_INCOMPLETE, detail=detail)
+    return judged
+
+
+def set_aside_at_log_end(
+    decisions: Iterable[Decision], inventory: PartitionInventory, *, log_end_is_empty: bool, asked: Collection[Replace]
+) -> Decision | None:
+    """Return the taking away of a false-empty snapshot at the log end, where there is one.
+
+    It is false if the last segment base below it has entries by the replay. Left there, it would be what the broker
+    loads, and everything that the others know would be lost again.
+    """
+    if inventory.log_end is None or not log_end_is_empty or Replace.FALSE_EMPTY not in asked:
+        return None
+    last_base = inventory.partition.segments[-1].base_offset
+    covering = {Fate.INSTALLED, Fate.REPLACED, Fate.ALREADY_THERE}
+    if not any(one.offset == last_base and one.fate in covering and one.entries for one in decisions):
+        return None
+    detail = f"without entries, though the snapshot at {last_base} has some"
+    return Decision(offset=inventory.log_end.offset, fate=Fate.SET_ASIDE, detail=detail)

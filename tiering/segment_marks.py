@@ -1,0 +1,110 @@
+"""What a closed segment is known by from one run to the next, without reading it: file facts, first and last header.
+
+Offsets, size, modification time and inode change with whatever is done to a file, save by those who put them back. So
+the headers of the first and the last batch count as well; the tail of the offset index tells where the last one lies.
+Where there is no usable index, the first one stands alone. The time of an object in S3 is that of its last write,
+which nobody puts back, so of such an object nothing is read; what a ``file://`` URL names is a file like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage.errors import FormatError, LogDirError
+from storage.log.indexes import OFFSET_ENTRY
+from storage.log.record_batch import HEADER
+from storage.remote.urls import is_store_url, local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from storage.log.partition_dir import Segment
+    from storage.source import RangeReader, Sources
+
+HOPS: Final = 256
+"""Batches that may follow the last one in the index; a broker adds an entry every 4 KiB or so."""
+_OVERHEAD: Final = 12
+"""Bytes of a batch before what its length counts: the base offset, and the length itself."""
+_UNREADABLE: Final = (FormatError, LogDirError)
+
+
+class SegmentMark(NamedTuple):
+    """One closed segment as it was seen."""
+
+    base_offset: int
+    next_base_offset: int
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+    headers: str
+    """Digest of the first and the last batch header; empty of an object that is no file."""
+
+
+def mark_of(segment: Segment, sources: Sources) -> SegmentMark | None:
+    """Return the mark of ``segment``; None if it is active, or cannot be read."""
+    if segment.next_base_offset is None:
+        return None
+    try:
+        headers = _headers(segment, sources) if _is_file(segment.path) else ""
+    except _UNREADABLE:
+        return None
+    return SegmentMark(
+        segment.base_offset, segment.next_base_offset, segment.size_bytes, segment.mtime_ns, segment.inode, headers
+    )
+
+
+def unchanged_up_to(segments: Iterable[Segment], marks: Sequence[SegmentMark], sources: Sources) -> int | None:
+    """Return the offset up to which the log is still the one that ``marks`` are of; None if none of it is.
+
+    Retention may have deleted the oldest segments; the first one that is there must be among those marked, and so must
+    all up to the offset that is returned, as they were.
+    """
+    known = {mark.base_offset: mark for mark in marks}
+    end: int | None = None
+    for segment in segments:
+        mark = known.get(segment.base_offset)
+        if mark is None or not _looks_like(segment, mark) or mark_of(segment, sources) != mark:
+            break
+        end = mark.next_base_offset
+    return end
+
+
+def _looks_like(segment: Segment, mark: SegmentMark) -> bool:
+    facts = (segment.next_base_offset, segment.size_bytes, segment.mtime_ns, segment.inode)
+    return facts == (mark.next_base_offset, mark.size_bytes, mark.mtime_ns, mark.inode)
+
+
+def _is_file(locator: str) -> bool:
+    return not is_store_url(locator) or local_path(locator) is not None
+
+
+def _headers(segment: Segment, sources: Sources) -> str:
+    with sources.open(segment.path) as log:
+        digest = hashlib.blake2b(log.read(0, HEADER.size), digest_size=16)
+        position = _last_indexed(segment, sources)
+        if position is not None:
+            digest.update(_last_header(log, position))
+    return digest.hexdigest()
+
+
+def _last_indexed(segment: Segment, sources: Sources) -> int | None:
+    """Return where the last batch lies that the offset index names; None where it names none that can be."""
+    if not segment.index_bytes or segment.index_bytes % OFFSET_ENTRY.size:
+        return None
+    with sources.open(f"{segment.path.removesuffix('.log')}.index") as index:
+        tail = index.read(max(segment.index_bytes - OFFSET_ENTRY.size, 0), OFFSET_ENTRY.size)
+    position = int(OFFSET_ENTRY.unpack(tail)[1]) if len(tail) == OFFSET_ENTRY.size else 0
+    return position if 0 < position < segment.size_bytes else None
+
+
+def _last_header(log: RangeReader, position: int) -> bytes:
+    """Return the header of the last batch, hopping on from the one at ``position``."""
+    header = log.read(position, HEADER.size)
+    for _ in range(HOPS):
+        position += _OVERHEAD + int.from_bytes(header[8:_OVERHEAD], "big", signed=True)
+        following = log.read(position, HEADER.size) if position + HEADER.size <= log.size_bytes else b""
+        if len(following) < HEADER.size or int.from_bytes(following[8:_OVERHEAD], "big", signed=True) <= 0:
+            break
+        header = following
+    return header
