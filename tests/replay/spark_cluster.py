@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,9 +33,15 @@ class Worker:
 
     def executors(self) -> list[int]:
         """Give the processes of its executors."""
-        children = Path(f"/proc/{self.pid}/task").glob("*/children")
-        pids = [int(pid) for path in children for pid in path.read_text().split()]
-        return [pid for pid in pids if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            # Processes end while they are listed. A thread's list of children may leave some out: it is not asked.
+            with suppress(OSError):
+                command, status = (process / "cmdline").read_bytes(), (process / "stat").read_text()
+                parent = int(status.rpartition(")")[2].split()[1])
+                if parent == self.pid and b"CoarseGrainedExecutorBackend" in command:
+                    found.append(int(process.name))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

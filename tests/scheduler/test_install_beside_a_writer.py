@@ -93,6 +93,9 @@ def test_what_was_made_beside_a_live_writer_is_installed_once_it_has_stopped(
     writer.start()
     writer.to_delete = 3 if deletes_first else 0
     ran = command("regenerate", log_dir, "--into", staged, *JSON)
+    if deletes_first and "FileGoneError" in ran.err:
+        assert "run again" in ran.err
+        ran = command("regenerate", log_dir, "--into", staged, *JSON)
     assert ran.code == 0, ran.err
     made = bases(staged / str(PARTITION), "snapshot")
     assert made
