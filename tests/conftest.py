@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=1, help="of the traffic that tests let real brokers take")
+
+
 @pytest.fixture(scope="session")
 def fixture_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], FixtureSet]]:
     """Give the set of a name, unpacked once: all tests of the session share its files, so none may change them."""

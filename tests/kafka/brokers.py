@@ -1,132 +1,218 @@
-"""A real Kafka broker of 3.9 on a log dir that is there already: started, driven, and stopped in order or killed.
-
-``KAFKA_JARS`` names a folder below which ``kafka_2.13-3.9.*.jar`` lies together with all that it needs; a JDK must be
-on the ``PATH``. Everything stays on the loopback interface.
-"""
+"""One real Kafka broker on loopback: started, stopped in order or killed, and what it tells of itself."""
 
 from __future__ import annotations
 
-import os
-import shutil
+import random
+import re
 import signal
 import socket
 import subprocess
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pytest
+from tests.kafka.releases import HERE, PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
-PATIENCE_S: Final = 120
-APPENDER: Final = Path(__file__).parent / "Appender.java"
-_LOG4J: Final = """\
-log4j.rootLogger=WARN, A
-log4j.appender.A=org.apache.log4j.ConsoleAppender
-log4j.appender.A.layout=org.apache.log4j.PatternLayout
-log4j.appender.A.layout.ConversionPattern=%d %p %m%n
-"""
+    from tests.kafka.releases import Release
+
+DRIVER: Final = HERE / "Driver.java"
+CLUSTER_ID: Final = "AAAAAAAAQACAAAAAAAAAAQ"
+TIERED_STORAGE: Final = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+_STARTED: Final = re.compile(r"started \(kafka\.server\.Kafka\w*Server\)")
+_OF_EVERY_START: Final = re.compile(
+    r"Performing controller activation"
+    r"|Attempting to close NetworkClient that has already been closed"
+    r"|Connection to node \S+ \S+ could not be established"
+)
+"""Warnings of a lone node that becomes its own controller, and of its stop."""
+_PORTS: Final = range(12_000, 32_000)
+"""Below those that the kernel gives to clients, so that nobody comes between a look and a broker's own start."""
 
 
-def find_jars() -> Path:
-    """Return the folder with the jars of 3.9, or skip the test."""
-    root = os.environ.get("KAFKA_JARS")
-    found = sorted(Path(root).rglob("kafka_2.13-3.9.*.jar")) if root else []
-    if not found or shutil.which("java") is None:
-        pytest.skip("NOT TESTED: a real broker needs KAFKA_JARS with Kafka 3.9, and a JDK")
-    return found[-1].parent
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def eventually(true: Callable[[], object], what: str) -> None:
+    """Wait until ``true()`` is; fail with ``what`` after far longer than that should take."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+@contextmanager
+def zookeeper(release: Release, root: Path) -> Iterator[str]:
+    """Run ZooKeeper, of a release that brings one, and give its address."""
+    root.mkdir(parents=True, exist_ok=True)
+    port, settings = free_port(), root / "zoo.cfg"
+    settings.write_text(
+        f"dataDir={root / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
+    )
+    with (root / "zookeeper.log").open("ab") as output:
+        command = release.command("org.apache.zookeeper.server.quorum.QuorumPeerMain", settings)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        eventually(lambda: _answers(port), "ZooKeeper does not answer")
+        yield f"127.0.0.1:{port}"
+    finally:
+        _end(process)
+
+
+def tiering(remote: Path) -> dict[str, object]:
+    """Return a broker's properties that make it tier to the folder ``remote``, quickly."""
+    return {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": TIERED_STORAGE,
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rsm.config.dir": remote,
+        "rlmm.config.remote.log.metadata.topic.replication.factor": 1,
+        "rlmm.config.remote.log.metadata.topic.num.partitions": 3,
+        "remote.log.manager.task.interval.ms": 500,
+        "log.retention.check.interval.ms": 500,
+        "log.initial.task.delay.ms": 500,
+    }
 
 
 class Broker:
-    """One node of KRaft on the log dir ``data``, whose ``meta.properties`` says that it is node 1."""
+    """A single broker: of KRaft, or with a ZooKeeper; its log dirs may have been another broker's."""
 
-    def __init__(self, data: Path, **properties: object) -> None:
-        """``properties`` are the broker's, with underscores for dots."""
-        self.data, self.jars, self.root = data, find_jars(), data.parent
-        self.output = self.root / "broker.log"
-        self._properties = {name.replace("_", "."): value for name, value in properties.items()}
-        (self.root / "log4j.properties").write_text(_LOG4J)
-        self.port = 0
+    def __init__(
+        self,
+        release: Release,
+        log_dirs: Sequence[Path],
+        properties: dict[str, object] | None = None,
+        *,
+        zookeeper: str | None = None,
+    ) -> None:
+        """Choose ports, which stay the same over all starts; what it writes goes beside the first log dir."""
+        self.release, self.log_dirs = release, log_dirs
+        self.root = log_dirs[0].parent
+        self.output = self.root / f"broker-{release.version}.log"
+        self.port, self._controller, self._zookeeper = free_port(), free_port(), zookeeper
+        self._properties = properties or {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """What clients bootstrap from."""
+        return f"127.0.0.1:{self.port}"
 
     @contextmanager
     def running(self) -> Iterator[Broker]:
-        """Start it, wait until it answers, and stop it in order at the end."""
-        process = self.start()
+        """Start it, wait until it has started, and stop it in order at the end."""
+        since = len(self.told())
+        self.start()
         try:
-            self._await_answer(process)
+            eventually(lambda: self._has_started(since), "the broker does not start")
             yield self
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(PATIENCE_S)
+            self.stop()
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the process and wait for nothing."""
-        self.port, controller = _free_port(), _free_port()
-        log4j = f"-Dlog4j.configuration=file:{self.root}/log4j.properties"
-        command = ["java", "-Xmx512m", log4j, "-cp", f"{self.jars}/*", "kafka.Kafka", self._written(controller)]
+        settings = self._write_properties()
+        if self._zookeeper is None and not (self.log_dirs[0] / "meta.properties").exists():
+            self.release.tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", settings)
         with self.output.open("ab") as output:
-            return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            command = self.release.command("kafka.Kafka", settings)
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        return self.process
+
+    def stop(self) -> None:
+        """Stop it in order, if it still runs."""
+        if self.process is not None:
+            _end(self.process)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
 
     def told(self) -> str:
         """Return all that it has written so far."""
-        return self.output.read_text(errors="replace")
+        return self.output.read_text(errors="replace") if self.output.exists() else ""
 
-    def client(self, verb: str, topic: str, partition: int, number: int = 0) -> str:
-        """Append transactions, delete records below an offset, or read; return what is printed."""
-        where = f"127.0.0.1:{self.port}"
-        log4j = f"-Dlog4j.configuration=file:{self.root}/log4j.properties"
-        command = [
-            "java",
-            log4j,
-            "-cp",
-            f"{self.jars}/*",
-            str(APPENDER),
-            verb,
-            where,
-            topic,
-            str(partition),
-            str(number),
-        ]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
+    def complaints(self, since: int = 0) -> list[str]:
+        """Return the lines at WARN or ERROR, without the time, that came after the first ``since`` characters."""
+        found = re.findall(r"^\S+ \S+ ((?:WARN|ERROR|FATAL) .*)$", self.told()[since:], flags=re.MULTILINE)
+        return [line for line in found if not _OF_EVERY_START.search(line)]
 
-    def _written(self, controller: int) -> str:
-        properties = {
+    def drive(self, verb: str, *arguments: object, client: Release | None = None) -> str:
+        """Let ``Driver.java`` do something as a client; return what it prints."""
+        return (client or self.release).run(DRIVER, verb, self.address, *arguments)
+
+    def _has_started(self, since: int) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.told()[-4000:]
+        return _STARTED.search(self.told()[since:]) is not None
+
+    def _write_properties(self) -> Path:
+        own = self._of_zookeeper() if self._zookeeper else self._of_kraft()
+        properties = _COMMON | {"log.dirs": ",".join(map(str, self.log_dirs))} | own | self._properties
+        path = self.root / f"server-{self.release.version}.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        return path
+
+    def _of_zookeeper(self) -> dict[str, object]:
+        return {
+            "broker.id": 1,
+            "listeners": f"PLAINTEXT://{self.address}",
+            "zookeeper.connect": self._zookeeper,
+            "zookeeper.connection.timeout.ms": 60_000,
+        }
+
+    def _of_kraft(self) -> dict[str, object]:
+        return {
             "process.roles": "broker,controller",
             "node.id": 1,
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self._controller}",
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "log.dirs": self.data,
-            "offsets.topic.replication.factor": 1,
-            "offsets.topic.num.partitions": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.num.partitions": 2,
-            "transaction.state.log.min.isr": 1,
-            "log.retention.ms": -1,
-            "log.segment.delete.delay.ms": 100,
         }
-        path = self.root / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in (properties | self._properties).items()))
-        return str(path)
-
-    def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            assert process.poll() is None, self.told()[-4000:]
-            with socket.socket() as knocking:
-                if knocking.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.1)
-        raise AssertionError(f"the broker did not answer: {self.told()[-4000:]}")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+_COMMON: Final[dict[str, object]] = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.num.partitions": 2,
+    "transaction.state.log.min.isr": 1,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+    "group.initial.rebalance.delay.ms": 0,
+    "log.flush.offset.checkpoint.interval.ms": 3_600_000,
+    "log.retention.ms": -1,
+    "log.segment.delete.delay.ms": 100,
+}
+"""Before 2.8 the checkpoint of recovery points deletes snapshots; it is left to the stop, so that tests see them."""
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as knocking:
+        return knocking.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process in order, or, where that takes too long, at once."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise

@@ -1,5 +1,23 @@
-"""The command in this process, for tests that run it beside real brokers."""
+"""What tests beside real brokers ask for: releases of Kafka, and the command in this process."""
 
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kafka.releases import Release, find_release
 from tests.scheduler.conftest import command, resnap
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["command", "resnap"]
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Release]:
+    """Give the release of a version, such as ``3.9.1``: its brokers, its tools, and a way to run one Java file."""
+    classes = tmp_path_factory.mktemp("classes")
+    return cache(lambda version: find_release(version, classes))

@@ -1,0 +1,295 @@
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.TreeMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.ListOffsetsOptions;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.IsolationLevel;
+import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/**
+ * What clients do to a broker, one verb at a time.
+ *
+ * create BOOTSTRAP TOPIC PARTITIONS NAME=VALUE...    a topic with these settings
+ * configure BOOTSTRAP TOPIC NAME=VALUE...            other settings for it
+ * traffic BOOTSTRAP TOPIC PARTITIONS ROUNDS SEED     producers of every kind, in turn; prints what became of them
+ * append BOOTSTRAP TOPIC PARTITION TRANSACTIONS      transactions of five records, each fourth aborted
+ * delete BOOTSTRAP TOPIC PARTITION OFFSET            the records below an offset
+ * read BOOTSTRAP TOPIC PARTITION                     reads it all as read_committed; prints offsets, count and digest
+ */
+public class Driver {
+    static final String[] CODECS = {"none", "gzip", "snappy", "lz4", "zstd"};
+    static String bootstrap;
+
+    public static void main(String[] arguments) throws Exception {
+        bootstrap = arguments[1];
+        String topic = arguments[2];
+        String[] rest = Arrays.copyOfRange(arguments, 3, arguments.length);
+        switch (arguments[0]) {
+            case "create" -> create(topic, Integer.parseInt(rest[0]), settings(Arrays.copyOfRange(rest, 1, rest.length)));
+            case "configure" -> configure(topic, settings(rest));
+            case "traffic" -> new Traffic(topic, Integer.parseInt(rest[0]), Long.parseLong(rest[2])).run(Integer.parseInt(rest[1]));
+            case "append" -> append(new TopicPartition(topic, Integer.parseInt(rest[0])), Integer.parseInt(rest[1]));
+            case "delete" -> delete(new TopicPartition(topic, Integer.parseInt(rest[0])), Long.parseLong(rest[1]));
+            case "read" -> read(new TopicPartition(topic, Integer.parseInt(rest[0])));
+            default -> throw new IllegalArgumentException(arguments[0]);
+        }
+        System.out.flush();
+        Runtime.getRuntime().halt(0); // without closing producers, which would abort what is to stay open
+    }
+
+    static Map<String, String> settings(String[] pairs) {
+        Map<String, String> found = new HashMap<>();
+        for (String pair : pairs) {
+            found.put(pair.substring(0, pair.indexOf('=')), pair.substring(pair.indexOf('=') + 1));
+        }
+        return found;
+    }
+
+    static Admin admin() {
+        return Admin.create(Map.of("bootstrap.servers", bootstrap));
+    }
+
+    static KafkaProducer<byte[], byte[]> producer(Map<String, Object> own) {
+        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "acks", "all", "linger.ms", "5",
+            "batch.size", "4096", "delivery.timeout.ms", "240000"));
+        all.putAll(own);
+        return new KafkaProducer<>(all, new ByteArraySerializer(), new ByteArraySerializer());
+    }
+
+    static KafkaProducer<byte[], byte[]> transactional(String id, String codec, int timeoutMs) {
+        KafkaProducer<byte[], byte[]> made = producer(
+            Map.of("transactional.id", id, "compression.type", codec, "transaction.timeout.ms", timeoutMs));
+        made.initTransactions();
+        return made;
+    }
+
+    static void create(String topic, int partitions, Map<String, String> settings) throws Exception {
+        try (Admin admin = admin()) {
+            admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1).configs(settings))).all().get();
+        }
+    }
+
+    static void configure(String topic, Map<String, String> settings) throws Exception {
+        List<AlterConfigOp> all = new ArrayList<>();
+        settings.forEach((name, value) -> all.add(new AlterConfigOp(new ConfigEntry(name, value), AlterConfigOp.OpType.SET)));
+        try (Admin admin = admin()) {
+            admin.incrementalAlterConfigs(Map.of(new ConfigResource(ConfigResource.Type.TOPIC, topic), all)).all().get();
+        }
+    }
+
+    static void append(TopicPartition partition, int transactions) {
+        KafkaProducer<byte[], byte[]> producer = transactional("appender", "none", 60000);
+        for (int number = 0; number < transactions; number++) {
+            producer.beginTransaction();
+            for (int i = 0; i < 5; i++) {
+                producer.send(new ProducerRecord<>(partition.topic(), partition.partition(), null, new byte[300]));
+            }
+            if (number % 4 == 3) {
+                producer.abortTransaction();
+            } else {
+                producer.commitTransaction();
+            }
+        }
+    }
+
+    static void delete(TopicPartition partition, long offset) throws Exception {
+        try (Admin admin = admin()) {
+            admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(offset))).all().get();
+        }
+    }
+
+    static void read(TopicPartition partition) throws Exception {
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "isolation.level", "read_committed",
+            "auto.offset.reset", "earliest", "fetch.max.wait.ms", "200");
+        long records = 0;
+        MessageDigest digest = MessageDigest.getInstance("SHA-256");
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.assign(List.of(partition));
+            consumer.seekToBeginning(List.of(partition));
+            long start = consumer.position(partition);
+            long end = consumer.endOffsets(List.of(partition)).get(partition);
+            while (consumer.position(partition) < end) {
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
+                    records++;
+                    digest.update((record.offset() + "\n").getBytes(StandardCharsets.UTF_8));
+                    digest.update(record.value());
+                }
+            }
+            System.out.printf("start %d%nend %d%nrecords %d%nsha256 %s%n",
+                start, end, records, HexFormat.of().formatHex(digest.digest()));
+        }
+    }
+
+    /** Producers of every kind, in an order that a seed decides: some are fenced, some transactions time out or hang. */
+    static class Traffic {
+        final String topic;
+        final int partitions;
+        final Random random;
+        final List<KafkaProducer<byte[], byte[]>> idempotent = new ArrayList<>();
+        final KafkaProducer<byte[], byte[]> plain;
+        final Map<String, KafkaProducer<byte[], byte[]>> writers = new HashMap<>();
+        final Map<String, Boolean> open = new HashMap<>();
+        final Map<String, Integer> counted = new TreeMap<>();
+
+        Traffic(String topic, int partitions, long seed) {
+            this.topic = topic;
+            this.partitions = partitions;
+            this.random = new Random(seed);
+            for (int i = 0; i < 4; i++) {
+                idempotent.add(producer(Map.of("enable.idempotence", "true", "compression.type", codec())));
+            }
+            plain = producer(Map.of("enable.idempotence", "false", "compression.type", codec()));
+        }
+
+        void run(int rounds) throws Exception {
+            List<KafkaProducer<byte[], byte[]>> slow = List.of(begun("slow-0", 2000), begun("slow-1", 3000));
+            for (int round = 0; round < rounds; round++) {
+                int choice = random.nextInt(100);
+                if (choice < 8) {
+                    send(plain, random.nextInt(partitions), 1 + random.nextInt(12));
+                } else if (choice < 40) {
+                    send(idempotent.get(random.nextInt(idempotent.size())), random.nextInt(partitions), 1 + random.nextInt(15));
+                } else {
+                    transact(topic + "-" + random.nextInt(4));
+                }
+                Thread.sleep(random.nextInt(6));
+            }
+            for (String id : List.copyOf(writers.keySet())) {
+                end(id, random.nextBoolean());
+            }
+            awaitDecided();
+            for (KafkaProducer<byte[], byte[]> late : slow) {
+                refused(late, "timedOut");
+            }
+            for (int i = 0; i < 60; i++) {
+                send(idempotent.get(random.nextInt(idempotent.size())), i % partitions, 5);
+            }
+            begun("hanging", 900000);
+            for (int i = 0; i < 60; i++) {
+                send(idempotent.get(random.nextInt(idempotent.size())), i % partitions, 5);
+            }
+            counted.forEach((what, times) -> System.out.println(what + " " + times));
+        }
+
+        /** Begin, go on with, or end the transaction of an id; or let a new producer fence the old one. */
+        void transact(String id) throws Exception {
+            KafkaProducer<byte[], byte[]> writer = writers.get(id);
+            if (writer == null || random.nextInt(15) == 0) {
+                KafkaProducer<byte[], byte[]> next = transactional(topic + id, codec(), 60000);
+                if (open.getOrDefault(id, false)) {
+                    refused(writer, "fenced");
+                }
+                writers.put(id, next);
+                open.put(id, false);
+                writer = next;
+            }
+            if (!open.get(id)) {
+                writer.beginTransaction();
+                open.put(id, true);
+            }
+            send(writer, random.nextInt(partitions), 1 + random.nextInt(10));
+            int choice = random.nextInt(10);
+            if (choice < 6) {
+                end(id, choice < 4);
+            }
+        }
+
+        void end(String id, boolean commit) {
+            if (open.put(id, false)) {
+                if (commit) {
+                    writers.get(id).commitTransaction();
+                } else {
+                    writers.get(id).abortTransaction();
+                }
+                count(commit ? "committed" : "aborted");
+            }
+        }
+
+        KafkaProducer<byte[], byte[]> begun(String id, int timeoutMs) throws Exception {
+            KafkaProducer<byte[], byte[]> made = transactional(topic + id, codec(), timeoutMs);
+            made.beginTransaction();
+            try {
+                for (int partition = 0; partition < partitions; partition++) {
+                    send(made, partition, 3);
+                }
+            } catch (ExecutionException tooLate) { // its time was over before it had sent it all: a very slow machine
+                count("sentTooLate");
+            }
+            return made;
+        }
+
+        void refused(KafkaProducer<byte[], byte[]> late, String what) {
+            try {
+                late.commitTransaction();
+                throw new AssertionError("committed, and should have been " + what);
+            } catch (KafkaException expected) {
+                count(what);
+            }
+        }
+
+        /** Wait until no transaction is open any more: the coordinator has aborted those that took too long. */
+        void awaitDecided() throws Exception {
+            Map<TopicPartition, OffsetSpec> latest = new HashMap<>();
+            for (int partition = 0; partition < partitions; partition++) {
+                latest.put(new TopicPartition(topic, partition), OffsetSpec.latest());
+            }
+            try (Admin admin = admin()) {
+                while (!ends(admin, latest, IsolationLevel.READ_COMMITTED).equals(ends(admin, latest, IsolationLevel.READ_UNCOMMITTED))) {
+                    Thread.sleep(100);
+                }
+            }
+        }
+
+        static Map<TopicPartition, Long> ends(Admin admin, Map<TopicPartition, OffsetSpec> latest, IsolationLevel level) throws Exception {
+            Map<TopicPartition, Long> found = new HashMap<>();
+            admin.listOffsets(latest, new ListOffsetsOptions(level)).all().get().forEach((partition, end) -> found.put(partition, end.offset()));
+            return found;
+        }
+
+        void send(KafkaProducer<byte[], byte[]> producer, int partition, int records) throws Exception {
+            List<Future<RecordMetadata>> sent = new ArrayList<>();
+            for (int i = 0; i < records; i++) {
+                byte[] value = new byte[10 + random.nextInt(200)];
+                random.nextBytes(value);
+                sent.add(producer.send(new ProducerRecord<>(topic, partition, null, value)));
+            }
+            producer.flush();
+            for (Future<RecordMetadata> one : sent) {
+                one.get();
+            }
+        }
+
+        void count(String what) {
+            counted.merge(what, 1, Integer::sum);
+        }
+
+        String codec() {
+            return CODECS[random.nextInt(CODECS.length)];
+        }
+    }
+}

@@ -1,0 +1,90 @@
+"""The releases of Kafka that tests run: jars that Maven brings once, and Java programs that run against them.
+
+``KAFKA_JARS`` names the folder where jars are looked for and kept, else it is ``~/.cache/resnap-tests/kafka``. What is
+not there yet comes by ``pom.xml``, a minute for all; a JDK and Maven must be on the ``PATH``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+PATIENCE_S: Final = 240
+"""How long anything may take that a loaded machine makes slow; nothing is expected to take a tenth of it."""
+VERSIONS: Final = ("2.7.2", "3.9.1", "4.1.1")
+HERE: Final = Path(__file__).parent
+_MAVEN_PATIENCE_S: Final = 1200
+_LOG4J: Final = f"-Dlog4j.configuration=file:{HERE / 'log4j.properties'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One release of Kafka: its brokers, tools and client library."""
+
+    version: str
+    jars: Path
+    """A folder with the release and all that it needs."""
+    classes: Path
+    """Where programs of the tests are compiled to."""
+
+    def command(self, main_class: str, *arguments: object, classes: Path | None = None) -> list[str]:
+        """Return the command line that runs a class of this release, or one of ``classes`` against it."""
+        class_path = f"{classes}:{self.jars}/*" if classes else f"{self.jars}/*"
+        # A test starts many short programs: what a JVM does to be fast later, and for many cores, is not worth it.
+        swift = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx512m")
+        return ["java", *swift, _LOG4J, "-cp", class_path, main_class, *map(str, arguments)]
+
+    def tool(self, main_class: str, *arguments: object) -> str:
+        """Run one of Kafka's own tools, such as ``kafka.tools.DumpLogSegments``; return what it prints."""
+        return _output_of(self.command(main_class, *arguments))
+
+    def run(self, source: Path, *arguments: object) -> str:
+        """Compile the Java file ``source``, run it with ``arguments`` to its end, and return what it prints."""
+        return _output_of(self.program(source, *arguments))
+
+    def program(self, source: Path, *arguments: object) -> list[str]:
+        """Compile the Java file ``source``; return the command line that runs it."""
+        classes = self.classes / self.version / source.stem
+        if not classes.exists():
+            made = classes.with_suffix(".tmp")
+            _output_of(["javac", "-nowarn", "-d", str(made), "-cp", f"{self.jars}/*", str(source)])
+            made.rename(classes)
+        return self.command(source.stem, *arguments, classes=classes)
+
+
+def find_release(version: str, classes: Path) -> Release:
+    """Return a release, its jars brought by Maven unless they are there; skip the test where that cannot be."""
+    missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"NOT TESTED: real brokers need a JDK and Maven, and there is no {', '.join(missing)}")
+    kept = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache" / "resnap-tests" / "kafka"))
+    found = sorted(kept.rglob(f"kafka_2.13-{version}.jar"))
+    jars = found[0].parent if found else _bring(version, kept / version)
+    return Release(version=version, jars=jars, classes=classes)
+
+
+def _bring(version: str, into: Path) -> Path:
+    """Copy the jars of a release into a new folder, which appears only once it is whole."""
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into.parent) as making:
+        goal = ("dependency:copy-dependencies", f"-DoutputDirectory={making}/jars")
+        _output_of(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "-P", version, *goal], _MAVEN_PATIENCE_S)
+        try:
+            (Path(making) / "jars").rename(into)
+        except OSError:  # another worker was first
+            if not into.exists():
+                raise
+    return into
+
+
+def _output_of(command: list[str], patience_s: int = PATIENCE_S) -> str:
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience_s)
+    assert ran.returncode == 0, f"{command}\n{ran.stdout[-4000:]}\n{ran.stderr[-4000:]}"
+    return ran.stdout
