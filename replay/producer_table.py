@@ -6,13 +6,23 @@ new summary for each piece. Both equal ``splits.join``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from replay.split_scan import why_no_kernel
 from replay.splits import NOTHING, Piece, join
 
 if TYPE_CHECKING:
     from replay.header_scan import Array
+    from replay.partial_state import IntArray
+
+
+class Past(NamedTuple):
+    """Up to when (milliseconds) a producer may first appear and yet have been there before: where doubt begins."""
+
+    batch_ms: int
+    """With a batch that a marker refers to."""
+    transaction_ms: int
+    """With a transaction that its data belong to."""
 
 
 class ProducerTable(Protocol):
@@ -29,6 +39,14 @@ class ProducerTable(Protocol):
 
     def rows(self) -> Array:
         """Return the rows by producer id; not to be written to, and only right until more is appended."""
+        ...
+
+    def producer_ids(self) -> IntArray:
+        """Return the ids of all rows in order."""
+        ...
+
+    def entries(self, kept_after_ms: int, past: Past) -> Array | None:
+        """Return what ``boundary_state`` makes of rows of which none is in doubt; None if it must be asked."""
         ...
 
 
@@ -62,3 +80,12 @@ class PlainTable:
     def rows(self) -> Array:
         """Return the rows by producer id."""
         return self._piece.rows
+
+    def producer_ids(self) -> IntArray:
+        """Return the producer ids in order."""
+        ids: IntArray = self._piece.rows["producer_id"]
+        return ids
+
+    def entries(self, kept_after_ms: int, past: Past) -> Array | None:  # noqa: ARG002
+        """Return None: ``boundary_state`` does all."""
+        return None

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from replay.made_snapshot import make_idle
 from replay.parts import by_segment, scan_part, whole
 from replay.reading import Reading
 from replay.results import join_rounds, next_round, partition_result
-from replay.run_combine import RunCombine, make_idle
+from replay.run_combine import RunCombine
 from replay.splits import part_bytes, plan_splits
 from replay.watching import expect_more
 

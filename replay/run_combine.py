@@ -6,22 +6,17 @@ composed onto it, and at every segment end that is a boundary the entries that s
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from replay.anchor import forsaken, keep_state, kept_places
-from replay.boundary_state import BoundaryState, boundary_state, idle_state, may_have_begun_below
-from replay.comparison import Comparison, compare
+from replay.boundary_state import BoundaryState, boundary_state, may_have_begun_below, undoubted_state
+from replay.made_snapshot import make_snapshot
 from replay.partial_state import NONE
 from replay.producer_table import ProducerTable, producer_table
 from replay.results import BoundaryResult, Outcome, RunResult
 from replay.splits import ANCHOR_PART, Piece
 from replay.window import roll_time_ms
-from storage.errors import FormatError, LogDirError, ObjectNotFoundError
-from storage.log.producer_snapshot import read_snapshot_array
 from storage.source import PLAIN
 
 if TYPE_CHECKING:
@@ -109,7 +104,8 @@ class RunCombine:
             self._anchors.append(anchor)
 
     def _is_forsaken(self) -> bool:
-        self._forsaken = self._forsaken or forsaken(self._state, self.plan, self.run, self._oldest_clock_ms)
+        if not self._forsaken and self.run.anchor is not None:
+            self._forsaken = forsaken(self._state, self.plan, self.run, self._oldest_clock_ms)
         return self._forsaken
 
     def finish(self) -> RunResult:
@@ -180,28 +176,48 @@ class RunCombine:
             self._waiting = None
 
     def _make(self, boundary: Boundary) -> BoundaryResult:
+        found = self._found(boundary)
+        if isinstance(found, BoundaryResult):
+            return found
+        return make_snapshot(
+            self.plan, boundary, found, self.sink, as_of_ms=self._as_of_ms(boundary), seen=self._table.producer_ids(),
+            window_start_offset=self._start_offset, ids=self.ids, sources=self.sources,
+        )  # fmt: skip
+
+    def _found(self, boundary: Boundary) -> BoundaryState | BoundaryResult:
+        """Return the state at ``boundary``, or the result that tells why there is none."""
+        as_of_ms, needed_since_ms = self._as_of_ms(boundary), self._needed_since_ms(boundary)
+        if needed_since_ms is None and not self._is_forsaken():
+            found = undoubted_state(
+                self._table, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms
+            )
+            if found is not None:
+                return found
         illegal = self._state["illegal_offset"][self._state["illegal_offset"] != NONE]
         if len(illegal):
             reason = f"non-transactional data inside an open transaction at offset {int(illegal.min())}"
             return self._result(boundary, Outcome.ILLEGAL, reason=reason)
-        as_of_ms = self._as_of_ms(boundary)
         if self._is_forsaken():
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0)
-        kept_after_ms = self.plan.rules.kept_after_ms(as_of_ms)
-        since_ms = self.run.seen_since_ms
-        if since_ms is not None and kept_after_ms < since_ms and not self.run.last_chance:
-            # Planned with a later T than the clocks then showed: the window begins too late.
-            since_ms = kept_after_ms + self.plan.rules.silence_ms
-            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=since_ms)
+        if needed_since_ms is not None:
+            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=needed_since_ms)
         found = boundary_state(
             self._state, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms
         )
         if found.unexplained_since_ms is not None and not self.run.last_chance:
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=found.unexplained_since_ms)
-        return make_snapshot(
-            self.plan, boundary, found, self.sink, as_of_ms=as_of_ms, seen=self._state["producer_id"],
-            window_start_offset=self._start_offset, ids=self.ids, sources=self.sources,
-        )  # fmt: skip
+        return found
+
+    def _needed_since_ms(self, boundary: Boundary) -> int | None:
+        """Return since when the run should have seen everything, where its window begins too late for ``boundary``.
+
+        It was planned with a later T than the clocks then showed.
+        """
+        since_ms = self.run.seen_since_ms
+        kept_after_ms = self.plan.rules.kept_after_ms(self._as_of_ms(boundary))
+        if since_ms is None or kept_after_ms >= since_ms or self.run.last_chance:
+            return None
+        return kept_after_ms + self.plan.rules.silence_ms
 
     def _as_of_ms(self, boundary: Boundary) -> int:
         as_of = self.plan.rules.as_of
@@ -229,84 +245,3 @@ class RunCombine:
             reason=reason,
             unexplained_since_ms=unexplained_since_ms,
         )
-
-
-def make_snapshot(
-    plan: PartitionPlan,
-    boundary: Boundary,
-    found: BoundaryState,
-    sink: SnapshotSink,
-    *,
-    as_of_ms: int,
-    seen: Array,
-    window_start_offset: int | None,
-    ids: IdRange | None = None,
-    sources: Sources = PLAIN,
-) -> BoundaryResult:
-    """Write the snapshot of ``boundary``, and compare the one that is there with it, as far as ``ids`` go."""
-    return BoundaryResult(
-        boundary=boundary,
-        outcome=Outcome.REBUILT,
-        as_of_ms=as_of_ms,
-        window_start_offset=window_start_offset,
-        entries=len(found.entries),
-        digest=sink.write(plan.topic_partition, boundary.offset, found.entries),
-        left_out=found.left_out,
-        comparison=_compare_existing(
-            plan,
-            boundary,
-            found,
-            as_of_ms,
-            seen=seen,
-            window_start_offset=window_start_offset,
-            ids=ids,
-            sources=sources,
-        ),
-    )
-
-
-def _compare_existing(
-    plan: PartitionPlan,
-    boundary: Boundary,
-    found: BoundaryState,
-    as_of_ms: int,
-    *,
-    seen: Array,
-    window_start_offset: int | None,
-    ids: IdRange | None,
-    sources: Sources,
-) -> Comparison | None:
-    if boundary.existing is None:
-        return None
-    try:
-        data, facts = sources.read(boundary.existing), sources.look(boundary.existing)
-        existing = read_snapshot_array(data)
-    except (LogDirError, ObjectNotFoundError, FormatError):
-        return None  # the inventory has called it corrupt already, or it went away meanwhile
-    # What was left out is no contradiction to a snapshot that has it.
-    known = np.setdiff1d(seen, [producer.producer_id for producer in found.left_out])
-    comparison = compare(
-        existing if ids is None else ids.of(existing),
-        found.entries,
-        kept_after_ms=plan.rules.kept_after_ms(as_of_ms),
-        written_ms=facts.mtime_ns // 1_000_000,
-        expiration_ms=plan.rules.written_under.expiration_ms,
-        seen=known,
-        read_from=window_start_offset or 0,
-        is_empty=not len(existing),
-    )
-    return replace(comparison, sha256=hashlib.sha256(data).hexdigest())
-
-
-def make_idle(plan: PartitionPlan, sink: SnapshotSink, sources: Sources = PLAIN) -> list[BoundaryResult]:
-    """Write the snapshots for which nothing need be read."""
-    made = []
-    for boundary in plan.idle:
-        found = idle_state(boundary)
-        made.append(
-            make_snapshot(
-                plan, boundary, found, sink, as_of_ms=plan.rules.as_of.now_ms, seen=found.entries["producer_id"],
-                window_start_offset=None, sources=sources,
-            )
-        )  # fmt: skip
-    return made

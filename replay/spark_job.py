@@ -24,10 +24,10 @@ from pyspark.errors import PySparkException
 from replay.blocks import block_bytes, parted
 from replay.combine_tasks import FAILED, RUN, Combining, Share, merge
 from replay.distinct import estimated, join, range_starts
+from replay.made_snapshot import make_idle
 from replay.ranges import id_ranges, join_runs
 from replay.reading import Reading
 from replay.results import join_rounds, next_round, partition_result
-from replay.run_combine import make_idle
 from replay.scan_tasks import pack, scan
 from replay.spark_progress import progress_of, watched_jobs
 from replay.spark_reach import check_reach

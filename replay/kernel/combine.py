@@ -41,6 +41,8 @@ def append_piece(rows_at: int, count: int, clock_ms: int, joined_at: int, fold_a
             row = row_at(fold.rows_at, slot.row)
             since_ms = newest_since(fold, _joined_at(joined_at, slot.row).piece)
             _compose(row, later, max(row.clock_since_ms, since_ms), fold.certain_silence_ms)
+        if row.illegal_offset != NONE:
+            fold.illegal = True
         joined = _joined_at(joined_at, slot.row)
         joined.piece = piece
     push_clock(fold, piece, clock_ms)

@@ -40,9 +40,11 @@ SOURCES: Final = (
     "replay.kernel.batch",
     "replay.kernel.hop",
     "replay.kernel.combine",
+    "replay.kernel.entries",
     "replay.partial_state",
     "replay.producer_events",
     "storage.log.control_record",
+    "storage.log.producer_snapshot",
     "storage.log.record_batch",
 )
 """Modules whose code or constants end up in machine code."""

@@ -28,9 +28,12 @@ FOLD_DTYPE: Final = np.dtype(
         # how many there are
         ("rows", "i8"), ("clocks", "i8"), ("events", "i8"),
         ("clock_ms", "i8"),
-    ]
+        ("illegal", "?"),
+    ],
+    align=True,
 )  # fmt: skip
-"""One record, a summary in the making; ``clock_ms`` is the newest of all events."""
+"""One record, a summary in the making; ``clock_ms`` is the newest of all events. ``illegal``: pieces were composed into
+a row that Kafka refuses."""
 SLOT_DTYPE: Final = np.dtype([("row", "i4")])
 CLOCK_DTYPE: Final = np.dtype([("event", "i8"), ("clock_ms", "i8")])
 """An entry of the stack: the number of an event, and its clock."""

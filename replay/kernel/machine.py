@@ -68,6 +68,26 @@ load_32 = _big_endian(32)
 load_64 = _big_endian(64)
 
 
+def _store_big_endian(bits: int) -> Intrinsic:
+    """Make the function that stores the low bits of a number, in network order, at ``address + position``."""
+
+    def store(typing: Any, address: Any, position: Any, value: Any) -> Any:  # noqa: ANN401, ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
+            pointer = builder.inttoptr(builder.add(*arguments[:2]), ir.IntType(bits).as_pointer())
+            value = arguments[2] if bits == 64 else builder.trunc(arguments[2], ir.IntType(bits))  # noqa: PLR2004
+            builder.store(builder.bswap(value), pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64), generate
+
+    return intrinsic(store)
+
+
+store_16 = _store_big_endian(16)
+store_32 = _store_big_endian(32)
+store_64 = _store_big_endian(64)
+
+
 def record_at(dtype: np.dtype[np.void]) -> Intrinsic:
     """Make the function that returns the record ``number`` of an array of ``dtype`` at ``address``.
 

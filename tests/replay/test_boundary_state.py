@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from replay.boundary_state import BoundaryState, LeftOut, Unexplained, boundary_state, idle_state
+from replay.boundary_state import BoundaryState, LeftOut, Unexplained, boundary_state, idle_state, undoubted_state
 from replay.evidence import BoundaryEvidence
+from replay.kernel_table import KernelTable
+from replay.partial_state import NONE
 from replay.plan import Boundary, Coverage, Run, plan_partition
 from replay.producer_state import DataBatch, Expiry, Marker
 from replay.window import AsOf, ReplayRules, SegmentSpan
 from storage.log.names import TopicPartition
 from storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
+from tests.replay import strategies
 from tests.replay.specification import as_entries, piece_of
+from tests.replay.strategies import event_lists
+from tests.replay.test_partial_state import cuts
 
 if TYPE_CHECKING:
+    from replay.plan import PartitionPlan
     from replay.producer_state import Event
 
 NOW_MS = 1_700_000_000_000
@@ -39,6 +47,22 @@ def marker(offset: int, *, pid: int = 7, epoch: int = 0, at: int = RECENT_MS) ->
     return Marker(producer_id=pid, producer_epoch=epoch, coordinator_epoch=3, offset=offset, timestamp=at, commit=True)
 
 
+def a_plan(first_offset: int, expiry: Expiry = EXPIRY) -> PartitionPlan:
+    segment = SegmentSpan(
+        locator="x", base_offset=first_offset, next_base_offset=BOUNDARY, size_bytes=1, mtime_ms=NOW_MS,
+        largest_timestamp_ms=NOW_MS,
+    )  # fmt: skip
+    rules = ReplayRules(as_of=AsOf(now_ms=NOW_MS), expiry=expiry)
+    return plan_partition(TopicPartition("payments", 0), [segment], [], rules)
+
+
+def a_boundary(evidence: BoundaryEvidence | None = None, coverage: Coverage = Coverage.WINDOW) -> Boundary:
+    return Boundary(
+        offset=BOUNDARY, segment_index=0, coverage=coverage, earliest_roll_ms=NOW_MS,
+        evidence=evidence or BoundaryEvidence(),
+    )  # fmt: skip
+
+
 def state_of(
     *events: Event,
     evidence: BoundaryEvidence | None = None,
@@ -47,17 +71,9 @@ def state_of(
     first_offset: int = FIRST_OFFSET,
     cut_through: frozenset[int] = frozenset(),
 ) -> BoundaryState:
-    segment = SegmentSpan(
-        locator="x", base_offset=first_offset, next_base_offset=BOUNDARY, size_bytes=1, mtime_ms=NOW_MS,
-        largest_timestamp_ms=NOW_MS,
-    )  # fmt: skip
-    rules = ReplayRules(as_of=AsOf(now_ms=NOW_MS), expiry=EXPIRY)
-    plan = plan_partition(TopicPartition("payments", 0), [segment], [], rules)
+    plan = a_plan(first_offset)
     run = Run(start=0, end=1, seen_since_ms=seen_since_ms, cut_through=cut_through)
-    boundary = Boundary(
-        offset=BOUNDARY, segment_index=0, coverage=coverage, earliest_roll_ms=NOW_MS,
-        evidence=evidence or BoundaryEvidence(),
-    )  # fmt: skip
+    boundary = a_boundary(evidence, coverage)
     return boundary_state(piece_of(events, EXPIRY.certain_silence_ms).rows, plan, run, boundary, NOW_MS)
 
 
@@ -216,3 +232,51 @@ def test_beyond_the_window_a_named_transaction_that_has_its_marker_is_not_writte
 def test_beyond_the_window_an_entry_that_stands_is_written_as_it_stands() -> None:
     found = state_of(coverage=Coverage.BEYOND_WINDOW, evidence=shown(100, 120))
     assert entry(found) == ProducerEntry(7, 0, 8, 120, 0, RECENT_MS, 2, 100)
+
+
+@settings(deadline=None, max_examples=600, derandomize=True)
+@given(
+    events=event_lists(max_events=30),
+    points=st.lists(st.integers(0, 30), max_size=4),
+    run=st.builds(
+        Run,
+        start=st.just(0),
+        end=st.just(1),
+        seen_since_ms=st.sampled_from((None, 0, 300)),
+        touched_until_ms=st.sampled_from((None, 2_000)),
+        cut_through=st.sampled_from((frozenset(), frozenset({2}))),
+    ),
+    first_offset=st.sampled_from((0, 1)),
+    as_of_ms=st.integers(0, 6_000),
+    oldest_clock_ms=st.sampled_from((None, 0, 900)),
+    evidence=st.sampled_from((BoundaryEvidence(), shown(400, BOUNDARY + 5, pid=1), shown(0, 0, pid=2))),
+    coverage=st.sampled_from((Coverage.WINDOW, Coverage.WINDOW, Coverage.BEYOND_WINDOW)),
+)
+def test_what_is_beyond_doubt_is_what_the_whole_judgement_gives(
+    *, events: list[Event], points: list[int], run: Run, first_offset: int, as_of_ms: int, oldest_clock_ms: int | None,
+    evidence: BoundaryEvidence, coverage: Coverage,
+) -> None:  # fmt: skip
+    plan = a_plan(first_offset, strategies.EXPIRY)
+    boundary = a_boundary(evidence, coverage)
+    table = KernelTable(strategies.EXPIRY.certain_silence_ms)
+    for part in cuts(events, points):
+        table.append(piece_of(part, strategies.EXPIRY.certain_silence_ms))
+        quick = undoubted_state(table, plan, run, boundary, as_of_ms, oldest_clock_ms=oldest_clock_ms)
+        rows = table.rows()
+        found = boundary_state(rows, plan, run, boundary, as_of_ms, oldest_clock_ms=oldest_clock_ms)
+        if quick is not None:
+            assert not (rows["illegal_offset"] != NONE).any()
+            assert quick.entries.tobytes() == found.entries.tobytes()
+            assert (quick.left_out, quick.unexplained_since_ms) == (found.left_out, found.unexplained_since_ms)
+        elif coverage is Coverage.WINDOW and evidence == BoundaryEvidence() and not run.cut_through:
+            illegal = bool((rows["illegal_offset"] != NONE).any())
+            assert illegal or found.left_out or found.unexplained_since_ms is not None
+
+
+def test_nothing_is_asked_twice_of_a_run_without_doubt() -> None:
+    table = KernelTable(strategies.EXPIRY.certain_silence_ms)
+    table.append(piece_of([batch(sequence=0, pid=pid) for pid in (9, 3, 5)], EXPIRY.certain_silence_ms))
+    run = Run(start=0, end=1)
+    found = undoubted_state(table, a_plan(0), run, a_boundary(), NOW_MS)
+    assert found is not None
+    assert found.entries["producer_id"].tolist() == [3, 5, 9]

@@ -18,11 +18,11 @@ from replay import blocks
 from replay.blocks import block_bytes, parted
 from replay.combine_tasks import FAILED, Combining, Share, merge
 from replay.distinct import join, range_starts
+from replay.made_snapshot import make_idle
 from replay.ranges import id_ranges
 from replay.reading import Reading
 from replay.rebuild import rebuild_locally
 from replay.results import partition_result
-from replay.run_combine import make_idle
 from replay.scan_tasks import pack, scan
 from replay.spark_job import _assembled
 from replay.staging import DirectorySink, MemorySink

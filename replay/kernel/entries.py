@@ -1,0 +1,80 @@
+"""The entries of a snapshot in machine code: one pass over the rows of a state, by producer id.
+
+Most rows tell all that is asked in their first cache line. Nothing in doubt is decided here: a row of which
+``boundary_state`` would have to ask more ends the pass, and ``boundary_state`` then does the whole boundary.
+"""
+
+# ruff: noqa: PLR0917 - machine code knows no keyword-only arguments
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from replay.kernel.compiling import compiled, inlined
+from replay.kernel.fold import record_of_fold, row_at
+from replay.kernel.machine import Record, record_at, store_16, store_32, store_64
+from replay.partial_state import NONE
+from storage.log.producer_snapshot import ENTRY_DTYPE
+
+ORDER_DTYPE: Final = np.dtype([("row", "i8")])
+"""The number of the row that stands at a place."""
+IN_DOUBT: Final = -1
+_order_at = record_at(ORDER_DTYPE)
+_ENTRY_BYTES: Final = ENTRY_DTYPE.itemsize
+_offsets: Final = {name: ENTRY_DTYPE.fields[name][1] for name in ENTRY_DTYPE.names or ()}  # type: ignore[index]
+_EPOCH: Final = _offsets["producer_epoch"]
+_LAST_SEQUENCE: Final = _offsets["last_sequence"]
+_LAST_OFFSET: Final = _offsets["last_offset"]
+_OFFSET_DELTA: Final = _offsets["offset_delta"]
+_TIMESTAMP: Final = _offsets["timestamp"]
+_COORDINATOR_EPOCH: Final = _offsets["coordinator_epoch"]
+_TXN_FIRST_OFFSET: Final = _offsets["current_txn_first_offset"]
+
+
+@compiled
+def write_entries(
+    order_at: int, count: int, kept_after_ms: int, batch_past_ms: int, transaction_past_ms: int,
+    fold_at: int, entries_at: int,
+) -> int:  # fmt: skip
+    """Write the entries of the ``count`` rows that survive; return how many, or ``IN_DOUBT``.
+
+    A producer that first appears at or before ``batch_past_ms`` may have an earlier batch, and one that does so at or
+    before ``transaction_past_ms`` an earlier transaction.
+    """
+    fold = record_of_fold(fold_at, 0)
+    if fold.illegal:
+        return IN_DOUBT
+    at = entries_at
+    for place in range(count):
+        row = row_at(fold.rows_at, _order_at(order_at, place).row)
+        if row.txn_first_offset == NONE and row.timestamp <= kept_after_ms:
+            continue
+        if _in_doubt(row, batch_past_ms, transaction_past_ms):
+            return IN_DOUBT
+        _write(row, at)
+        at += _ENTRY_BYTES
+    return (at - entries_at) // _ENTRY_BYTES
+
+
+@inlined
+def _in_doubt(row: Record, batch_past_ms: int, transaction_past_ms: int) -> bool:
+    """Tell whether something of the past of ``row`` may be missing; compare ``boundary_state``."""
+    if row.first_is_marker:
+        return bool(row.first_timestamp <= batch_past_ms and row.one_epoch and not row.has_data)
+    if not row.first_is_transactional or row.first_marker_offset != NONE or row.first_timestamp > transaction_past_ms:
+        return False
+    return bool(row.first_sequence != 0 or (row.first_epoch != 0 and not row.coordinator_known))
+
+
+@inlined
+def _write(row: Record, at: int) -> None:
+    store_64(at, 0, row.producer_id)
+    store_16(at, _EPOCH, row.epoch)
+    store_32(at, _LAST_SEQUENCE, row.last_sequence)
+    store_64(at, _LAST_OFFSET, row.last_offset)
+    store_32(at, _OFFSET_DELTA, row.offset_delta)
+    store_64(at, _TIMESTAMP, row.timestamp)
+    store_32(at, _COORDINATOR_EPOCH, row.coordinator_epoch)
+    store_64(at, _TXN_FIRST_OFFSET, row.txn_first_offset)
