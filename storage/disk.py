@@ -57,6 +57,14 @@ class Disk:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
 
+    def append(self, path: Path) -> int:
+        """Open ``path``, which is there, for writing behind its end; return its descriptor."""
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def truncate(self, descriptor: int, size_bytes: int) -> None:
+        """Cut the file off."""
+        os.ftruncate(descriptor, size_bytes)
+
     def write(self, descriptor: int, data: memoryview) -> int:
         """Write the front of ``data``; return how many bytes of it."""
         return os.write(descriptor, data)
@@ -121,6 +129,13 @@ def write_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | N
             raise
         disk.sync_directory(path.parent)
     return digest
+
+
+def write_all(disk: Disk, descriptor: int, data: bytes) -> None:
+    """Write all of ``data``, in as many steps as the system takes; raises ``OSError``."""
+    left = memoryview(data)
+    while left:
+        left = left[disk.write(descriptor, left) :]
 
 
 def remove_file(disk: Disk, path: Path) -> None:
@@ -230,9 +245,7 @@ def _write(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None)
         for chunk in chunks:
             sha256.update(chunk)
             size_bytes += len(chunk)
-            left = memoryview(chunk)
-            while left:
-                left = left[disk.write(descriptor, left) :]
+            write_all(disk, descriptor, chunk)
         if dress is not None:
             disk.dress(descriptor, dress)
         disk.sync(descriptor)

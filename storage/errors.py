@@ -5,6 +5,8 @@
       ConfigurationError       a setting is wrong or missing (exit 10)
       DataError                the bytes are not what Kafka writes (exit 1)
         FormatError            ... at a position of a file
+        MetadataLogError       a metadata log lacks a part, or contradicts itself
+          MetadataVersionError ... or is of a version that is not known here
       LogDirError              a log directory cannot be read or written (exit 1)
         FileGoneError          a file of it is no longer there
         LogDirInUseError       a broker, or another run, holds its lock (exit 14)
@@ -98,6 +100,14 @@ class FormatError(DataError):
     def __reduce__(self) -> tuple[object, ...]:
         """Survive pickling with its fields: it travels from Spark's workers to the driver."""
         return (_restored_format_error, (self.__dict__,))
+
+
+class MetadataLogError(DataError):
+    """Every byte can be read, but what a quorum's log says cannot be, or is not all there."""
+
+
+class MetadataVersionError(MetadataLogError):
+    """The cluster runs a ``metadata.version`` whose records mean more than is known here."""
 
 
 def _restored_format_error(fields: dict[str, object]) -> FormatError:

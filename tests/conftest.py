@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.disks import as_nobody, open_folder, read_only_disk, tiny_disk  # noqa: F401 - found by their names here
 from tests.fixture_sets import FixtureSet, unpack
@@ -21,6 +22,11 @@ from tests.s3_server import (  # noqa: F401 - pytest finds fixtures by their nam
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("unhurried", settings.default, deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,11 +9,11 @@ module.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from storage.log import stored_frames
 from storage.log.message_set import MAGIC_V1, write_legacy_message
+from storage.log.record import write_record
 from storage.log.record_batch import (
     CONTROL,
     LOG_APPEND_TIME,
@@ -26,16 +26,9 @@ from storage.log.record_batch import (
     RecordBatchHeader,
     seal,
 )
-from storage.log.varint import write_varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_NO_ATTRIBUTES: Final = b"\0"
-_NULL_KEY: Final = write_varint(-1)
-_NO_HEADERS: Final = write_varint(0)
-# Lengths and deltas repeat without end in what a generator writes.
-_varint = lru_cache(maxsize=1 << 14)(write_varint)
 
 
 def write_data_batch(
@@ -68,7 +61,7 @@ def write_data_batch(
     """
     stamps = [timestamps] * len(values) if isinstance(timestamps, int) else timestamps
     records = b"".join(
-        _record(stamp - stamps[0], delta, value)
+        write_record(stamp - stamps[0], delta, None, value)
         for delta, (stamp, value) in enumerate(zip(stamps, values, strict=True))
     )
     header = RecordBatchHeader(
@@ -126,14 +119,6 @@ def write_message_set(
         offset=offset + len(values) - 1, magic=magic, key=None, timestamp=timestamp, attributes=compression,
         value=stored_frames.stored(compression, messages),
     )  # fmt: skip
-
-
-def _record(timestamp_delta: int, offset_delta: int, value: bytes) -> bytes:
-    body = b"".join((
-        _NO_ATTRIBUTES, _varint(timestamp_delta), _varint(offset_delta), _NULL_KEY, _varint(len(value)), value,
-        _NO_HEADERS,
-    ))  # fmt: skip
-    return _varint(len(body)) + body
 
 
 def _bits(*, transactional: bool, append_time: bool) -> int:

@@ -12,6 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import FormatError
+from storage.log.record import Record, read_record, write_record
 from storage.log.record_batch import (
     ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
@@ -24,7 +25,6 @@ from storage.log.record_batch import (
     check_crc,
     seal,
 )
-from storage.log.varint import read_varint, read_varlong, write_varint
 
 if TYPE_CHECKING:
     from storage.crc32c import Buffer
@@ -46,6 +46,7 @@ MARKER_VALUE: Final = struct.Struct(">hi")
 RECORDS_COUNT_POSITION: Final = 57
 
 _TIMESTAMPS: Final = range(-(2**63), 2**63)
+_NOTHING: Final = memoryview(b"")
 
 
 class ControlRecord(NamedTuple):
@@ -62,15 +63,6 @@ class ControlRecord(NamedTuple):
     def is_marker(self) -> bool:
         """Whether the record ends a transaction."""
         return self.type in (ABORT, COMMIT)
-
-
-class _Record(NamedTuple):
-    timestamp_delta: int
-    key: memoryview
-    key_position: int
-    value: memoryview
-    value_position: int
-    end: int
 
 
 def read_control_record(batch: Buffer, header: RecordBatchHeader, *, at: int = 0) -> ControlRecord | None:
@@ -92,7 +84,7 @@ def read_control_record(batch: Buffer, header: RecordBatchHeader, *, at: int = 0
     _check_batch(batch, header, at)
     if header.records_count == 0:
         return None
-    record = _read_record(memoryview(batch), at)
+    record = read_record(memoryview(batch), HEADER.size, what="control record", at=at)
     if header.records_count == 1 and record.end != len(batch):
         raise FormatError("control batch of one record", position=at + record.end, expected="its end",
                           found=f"{len(batch) - record.end} more bytes")  # fmt: skip
@@ -119,12 +111,7 @@ def write_marker_batch(
     )  # fmt: skip
     key = KEY.pack(0, COMMIT if commit else ABORT)
     value = MARKER_VALUE.pack(0, coordinator_epoch)
-    no_attributes = b"\0"
-    no_delta = no_headers = write_varint(0)
-    body = b"".join((
-        no_attributes, no_delta, no_delta, write_varint(len(key)), key, write_varint(len(value)), value, no_headers,
-    ))  # fmt: skip
-    return seal(header, write_varint(len(body)) + body)
+    return seal(header, write_record(0, 0, key, value))
 
 
 def _check_batch(batch: Buffer, header: RecordBatchHeader, at: int) -> None:
@@ -144,44 +131,18 @@ def _check_batch(batch: Buffer, header: RecordBatchHeader, at: int) -> None:
                           expected=f"one to fill {room} bytes", found=header.records_count)  # fmt: skip
 
 
-def _read_record(batch: memoryview, at: int) -> _Record:
-    length, start = read_varint(batch, HEADER.size, at=at)
-    end = start + length
-    if not start < end <= len(batch):
-        raise FormatError("control record length", position=at + HEADER.size,
-                          expected=f"1 to {len(batch) - start}", found=length)  # fmt: skip
-    body = batch[:end]
-    timestamp_delta, position = read_varlong(body, start + 1, at=at)
-    _, position = read_varint(body, position, at=at)
-    key, key_end = _read_field(body, position, "control record key length", at)
-    value, value_end = _read_field(body, key_end, "control record value length", at)
-    headers, position = read_varint(body, value_end, at=at)
-    if headers != 0 or position != end:
-        raise FormatError("control record", position=at + value_end, expected="no headers, and nothing after them",
-                          found=f"{headers} headers and {end - position} more bytes")  # fmt: skip
-    return _Record(timestamp_delta, key, key_end - len(key), value, value_end - len(value), end)
-
-
-def _read_field(body: memoryview, position: int, what: str, at: int) -> tuple[memoryview, int]:
-    """Return a key or value, empty where it is null, and the position after it."""
-    length, start = read_varint(body, position, at=at)
-    room = len(body) - start
-    if not -1 <= length <= room:
-        raise FormatError(what, position=at + position, expected=f"-1 to {room}", found=length)
-    end = start + max(length, 0)
-    return body[start:end], end
-
-
-def _read_type(record: _Record, at: int) -> int:
-    _check_fits(record.key, KEY, "control record key", at + record.key_position)
-    version, kind = KEY.unpack_from(record.key)
+def _read_type(record: Record, at: int) -> int:
+    key = record.key or _NOTHING
+    _check_fits(key, KEY, "control record key", at + record.key_position)
+    version, kind = KEY.unpack_from(key)
     _check_version(version, "control record key version", at + record.key_position)
     return int(kind)
 
 
-def _read_coordinator_epoch(record: _Record, at: int) -> int:
-    _check_fits(record.value, MARKER_VALUE, "transaction marker", at + record.value_position)
-    version, coordinator_epoch = MARKER_VALUE.unpack_from(record.value)
+def _read_coordinator_epoch(record: Record, at: int) -> int:
+    value = record.value or _NOTHING
+    _check_fits(value, MARKER_VALUE, "transaction marker", at + record.value_position)
+    version, coordinator_epoch = MARKER_VALUE.unpack_from(value)
     _check_version(version, "transaction marker version", at + record.value_position)
     return int(coordinator_epoch)
 
@@ -196,7 +157,7 @@ def _check_version(version: int, what: str, position: int) -> None:
         raise FormatError(what, position=position, expected="0 or more", found=version)
 
 
-def _timestamp(record: _Record, header: RecordBatchHeader, at: int) -> int:
+def _timestamp(record: Record, header: RecordBatchHeader, at: int) -> int:
     # Deltas count from the base timestamp also where that field holds a delete horizon: compaction rewrote them.
     if header.is_log_append_time:
         return header.max_timestamp

@@ -12,6 +12,8 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from storage.log.varint import write_unsigned_varint
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -52,16 +54,9 @@ def _snappy(data: bytes) -> bytes:
 
 
 def _snappy_block(data: bytes) -> bytes:
-    return _unsigned_varint(len(data)) + struct.pack("<BH", _LITERAL_WITH_LENGTH_OF_TWO_BYTES, len(data) - 1) + data
-
-
-def _unsigned_varint(value: int) -> bytes:
-    groups = bytearray()
-    while value > 0x7F:  # noqa: PLR2004 - seven bits to a byte, the eighth says that more follow
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+    return (
+        write_unsigned_varint(len(data)) + struct.pack("<BH", _LITERAL_WITH_LENGTH_OF_TWO_BYTES, len(data) - 1) + data
+    )
 
 
 def _lz4(data: bytes) -> bytes:

@@ -1,6 +1,6 @@
-"""Variable-length integers as records of magic 2 use them: base 128, least significant group first, zigzag signed.
+"""Variable-length integers: base 128, least significant group first; in records of magic 2 zigzag, else unsigned.
 
-Source: ``ByteUtils.readVarint`` and ``readVarlong`` in Kafka's clients module.
+Source: ``ByteUtils.readVarint``, ``readVarlong`` and ``readUnsignedVarint`` in Kafka's clients module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def read_varint(buffer: Buffer, position: int, *, at: int = 0) -> tuple[int, int
         FormatError: the integer is cut short or does not fit; ``at`` is the file position of ``buffer[0]``.
 
     """
-    return _read(buffer, position, at, bits=32)
+    value, end = _read(buffer, position, at, bits=32)
+    return value >> 1 ^ -(value & 1), end
 
 
 def read_varlong(buffer: Buffer, position: int, *, at: int = 0) -> tuple[int, int]:
@@ -30,12 +31,28 @@ def read_varlong(buffer: Buffer, position: int, *, at: int = 0) -> tuple[int, in
         FormatError: the integer is cut short or does not fit; ``at`` is the file position of ``buffer[0]``.
 
     """
-    return _read(buffer, position, at, bits=64)
+    value, end = _read(buffer, position, at, bits=64)
+    return value >> 1 ^ -(value & 1), end
+
+
+def read_unsigned_varint(buffer: Buffer, position: int, *, at: int = 0) -> tuple[int, int]:
+    """Return the unsigned 32-bit integer at ``position`` of ``buffer``, and the position after it.
+
+    Raises:
+        FormatError: the integer is cut short or does not fit; ``at`` is the file position of ``buffer[0]``.
+
+    """
+    return _read(buffer, position, at, bits=32)
 
 
 def write_varint(value: int) -> bytes:
     """Return ``value`` in its shortest form, which is the same for 32 and 64 bits."""
-    rest = value << 1 if value >= 0 else (-value << 1) - 1
+    return write_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def write_unsigned_varint(value: int) -> bytes:
+    """Return ``value``, which is not negative, in its shortest form."""
+    rest = value
     groups = bytearray()
     while rest > 0x7F:  # noqa: PLR2004 - seven bits to a byte, the eighth says that more follow
         groups.append(rest & 0x7F | 0x80)
@@ -55,5 +72,5 @@ def _read(buffer: Buffer, position: int, at: int, *, bits: int) -> tuple[int, in
         if byte == byte & 0x7F:
             if value >> bits:
                 break
-            return value >> 1 ^ -(value & 1), here + 1
+            return value, here + 1
     raise FormatError("variable-length integer", position=at + position, expected=f"at most {bits} bits")

@@ -1,0 +1,105 @@
+"""Single records of magic 2, as they stand one after the other in a batch that is not compressed.
+
+What a replay reads of data are batch headers alone. Records are read where they are the data: markers, what a KRaft
+quorum writes for itself, and its metadata log. None of these has headers, and Kafka refuses those that do.
+
+Source: ``DefaultRecord`` in Kafka's clients module, ``RecordsIterator`` in its raft module.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage.errors import FormatError
+from storage.log.record_batch import COMPRESSION_MASK, HEADER, RecordBatchHeader
+from storage.log.varint import read_varint, read_varlong, write_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage.crc32c import Buffer
+
+_NO_ATTRIBUTES: Final = b"\0"
+_NULL: Final = write_varint(-1)
+_NO_HEADERS: Final = write_varint(0)
+# Lengths and deltas repeat without end in what a generator writes.
+_varint = lru_cache(maxsize=1 << 14)(write_varint)
+
+
+class Record(NamedTuple):
+    """One record; positions are bytes from the start of its batch."""
+
+    timestamp_delta: int
+    """Milliseconds after the batch's base timestamp."""
+    offset_delta: int
+    key: memoryview | None
+    key_position: int
+    value: memoryview | None
+    value_position: int
+    end: int
+    """Where the next record begins."""
+
+
+def write_record(timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes) -> bytes:
+    """Return a record without headers."""
+    key_field = _NULL if key is None else _varint(len(key)) + key
+    body = b"".join((
+        _NO_ATTRIBUTES, _varint(timestamp_delta), _varint(offset_delta), key_field, _varint(len(value)), value,
+        _NO_HEADERS,
+    ))  # fmt: skip
+    return _varint(len(body)) + body
+
+
+def read_records(batch: Buffer, header: RecordBatchHeader, *, what: str, at: int = 0) -> Iterator[Record]:
+    """Yield the records of a whole batch that is not compressed, as many as its header says.
+
+    Args:
+        batch: all bytes of the batch, from its base offset on, no more and no less.
+        header: the header of ``batch``.
+        what: what to call a record in a message.
+        at: file position of the batch, for messages.
+
+    Raises:
+        FormatError: compressed, another number of records, or one that does not fit its own lengths.
+
+    """
+    if header.attributes & COMPRESSION_MASK:
+        raise FormatError(f"compression of a batch of {what}s", position=at, expected="none", found=header.compression)
+    view, position = memoryview(batch), HEADER.size
+    for _ in range(header.records_count):
+        record = read_record(view, position, what=what, at=at)
+        position = record.end
+        yield record
+    if position != len(view):
+        raise FormatError(f"batch of {header.records_count} {what}s", position=at + position, expected="its end",
+                          found=f"{len(view) - position} more bytes")  # fmt: skip
+
+
+def read_record(batch: memoryview, position: int, *, what: str, at: int = 0) -> Record:
+    """Return the record at ``position`` of ``batch``; arguments and errors are those of ``read_records``."""
+    length, start = read_varint(batch, position, at=at)
+    end = start + length
+    if not start < end <= len(batch):
+        raise FormatError(f"{what} length", position=at + position, expected=f"1 to {len(batch) - start}",
+                          found=length)  # fmt: skip
+    body = batch[:end]
+    timestamp_delta, after = read_varlong(body, start + 1, at=at)
+    offset_delta, after = read_varint(body, after, at=at)
+    key, key_position, key_end = _read_field(body, after, f"{what} key length", at)
+    value, value_position, value_end = _read_field(body, key_end, f"{what} value length", at)
+    headers, after = read_varint(body, value_end, at=at)
+    if headers != 0 or after != end:
+        raise FormatError(what, position=at + value_end, expected="no headers, and nothing after them",
+                          found=f"{headers} headers and {end - after} more bytes")  # fmt: skip
+    return Record(timestamp_delta, offset_delta, key, key_position, value, value_position, end)
+
+
+def _read_field(body: memoryview, position: int, what: str, at: int) -> tuple[memoryview | None, int, int]:
+    """Return a key or value, where it begins, and the position after it."""
+    length, start = read_varint(body, position, at=at)
+    room = len(body) - start
+    if not -1 <= length <= room:
+        raise FormatError(what, position=at + position, expected=f"-1 to {room}", found=length)
+    end = start + max(length, 0)
+    return (None if length < 0 else body[start:end]), start, end

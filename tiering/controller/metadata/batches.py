@@ -1,0 +1,190 @@
+"""A file of metadata records, batch by batch: a segment of the log, or a checkpoint. Every checksum is compared.
+
+Batches follow one another without a gap, since nothing compacts this log. The last one of the active segment may be
+torn, as a writer that is killed, or is in the middle of it, leaves it: cut short, or zeros. Kafka cuts that off when it
+next opens the log, because nobody was ever told that it was written; here it ends the reading. Anywhere else, and with
+any other fault, it is damage.
+
+Source: ``RecordsIterator`` and ``KafkaMetadataLog`` in Kafka's raft and core modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
+
+from storage.disk import legible
+from storage.errors import FormatError, in_file
+from storage.log.record import Record, read_records
+from storage.log.record_batch import (
+    HEADER,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    MIN_BATCH_LENGTH,
+    RecordBatchHeader,
+    check_crc,
+    read_header,
+)
+from tiering.controller.metadata.codec import decode_record
+from tiering.controller.metadata.control_messages import ControlMessage, read_control_message
+from tiering.controller.metadata.records import MetadataRecord, UnknownRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_BATCH_BYTES: Final = 1 << 28
+"""A quorum's batches have at most 8 MiB; far beyond that a length is damage, and is not read into memory."""
+ANOTHER_COPY: Final = "copy the file from this node again, or from another node of the quorum"
+_MAGIC: Final = bytes([MAGIC_V2])
+_NOTHING: Final = memoryview(b"")
+
+Message: TypeAlias = MetadataRecord | ControlMessage | UnknownRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRecord:
+    """A record where it stands."""
+
+    offset: int
+    version: int
+    """Of the message."""
+    message: Message
+    unknown_tags: tuple[int, ...] = ()
+    """Of tagged fields that were passed over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataBatch:
+    """A batch of records, which were appended together."""
+
+    file: Path
+    position: int
+    """Of its first byte in the file."""
+    header: RecordBatchHeader
+    records: tuple[LoggedRecord, ...]
+
+    @property
+    def timestamp(self) -> int:
+        """When it was appended, by the leader's clock, in milliseconds; that of all its records."""
+        return self.header.base_timestamp
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of the leader that appended it."""
+        return self.header.partition_leader_epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TornTail:
+    """What follows the last whole batch of the active segment."""
+
+    file: Path
+    position: int
+    size_bytes: int
+
+
+def read_batches(path: Path, base_offset: int, *, active: bool = False) -> Iterator[MetadataBatch | TornTail]:
+    """Yield the batches of the file at ``path``, and the torn tail of an active segment, if it has one.
+
+    Args:
+        path: a ``.log`` or ``.checkpoint`` file.
+        base_offset: of the first batch that must be there.
+        active: whether a torn batch may end the file.
+
+    Raises:
+        FormatError: damage; the message names file and position.
+        LogDirError: the file cannot be read.
+
+    """
+    with legible(path), path.open("rb") as file, in_file(path):
+        position, expected = 0, base_offset
+        while data := _next_batch(file, position, active=active):
+            if isinstance(data, TornTail):
+                yield data
+                return
+            batch = _read_batch(path, position, data, expected)
+            yield batch
+            position += len(data)
+            expected = batch.header.last_offset + 1
+
+
+def _next_batch(file: BinaryIO, position: int, *, active: bool) -> bytes | TornTail:
+    """Return the bytes of the batch at ``position``, none at the end of the file."""
+    start = file.read(HEADER.size)
+    if not start:
+        return b""
+    size = _announced_size(start)
+    if size is not None and not HEADER.size <= size <= MAX_BATCH_BYTES:
+        raise FormatError("metadata batch length", position=position + 8, found=size - LOG_OVERHEAD, hint=ANOTHER_COPY,
+                          expected=f"{MIN_BATCH_LENGTH} to {MAX_BATCH_BYTES - LOG_OVERHEAD}")  # fmt: skip
+    data = start if size is None else start + file.read(size - len(start))
+    if len(data) == size:
+        return data
+    tail = data + file.read(MAX_BATCH_BYTES)
+    if not active or _holds_batch(tail):
+        raise FormatError("metadata batch", position=position, expected="all of its bytes",
+                          found=f"{len(data)} of {size}" if size else "part of a header, or zeros",
+                          hint=ANOTHER_COPY)  # fmt: skip
+    return TornTail(file=Path(file.name), position=position, size_bytes=len(tail))
+
+
+def _announced_size(start: bytes) -> int | None:
+    """Return how many bytes the batch has that begins with ``start``; None where no header is there, or zeros are."""
+    if len(start) < HEADER.size or not any(start):
+        return None
+    return LOG_OVERHEAD + int.from_bytes(start[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)
+
+
+def _holds_batch(tail: bytes) -> bool:
+    """Whether a whole batch lies somewhere in ``tail``: then its front is no torn end, but damage to a length."""
+    magic = tail.find(_MAGIC, MAGIC_POSITION + 1)
+    while magic >= 0:
+        start = magic - MAGIC_POSITION
+        size = _announced_size(tail[start : start + HEADER.size])
+        if size is not None and HEADER.size <= size <= len(tail) - start and _is_sound(tail[start : start + size]):
+            return True
+        magic = tail.find(_MAGIC, magic + 1)
+    return False
+
+
+def _is_sound(batch: bytes) -> bool:
+    try:
+        check_crc(batch)
+    except FormatError:
+        return False
+    return True
+
+
+def _read_batch(path: Path, position: int, data: bytes, expected: int) -> MetadataBatch:
+    header = read_header(data, at=position)
+    check_crc(data, at=position)
+    if header.base_offset != expected:
+        raise FormatError("base offset of a metadata batch", position=position, expected=expected,
+                          found=header.base_offset, hint=ANOTHER_COPY)  # fmt: skip
+    if header.records_count != header.last_offset_delta + 1:
+        raise FormatError("number of records of a metadata batch", position=position,
+                          expected=header.last_offset_delta + 1, found=header.records_count)  # fmt: skip
+    read = _read_control_record if header.is_control else _read_data_record
+    records = tuple(
+        read(record, header.base_offset + index, position)
+        for index, record in enumerate(read_records(data, header, what="metadata record", at=position))
+    )
+    return MetadataBatch(file=path, position=position, header=header, records=records)
+
+
+def _read_data_record(record: Record, offset: int, at: int) -> LoggedRecord:
+    if record.key is not None or record.timestamp_delta:
+        found = f"a time {record.timestamp_delta} ms later" if record.key is None else "a key"
+        raise FormatError("metadata record", position=at + record.key_position, found=found,
+                          expected="no key, and the time of its batch")  # fmt: skip
+    decoded = decode_record(record.value or _NOTHING, at=at + record.value_position)
+    return LoggedRecord(
+        offset=offset, version=decoded.version, message=decoded.record, unknown_tags=decoded.unknown_tags
+    )
+
+
+def _read_control_record(record: Record, offset: int, at: int) -> LoggedRecord:
+    message = read_control_message(record.key or _NOTHING, record.value or _NOTHING, at=at + record.value_position)
+    return LoggedRecord(offset=offset, version=message.version, message=message)

@@ -1,0 +1,76 @@
+"""One metadata record as the value of a log record: frame version, type, version, and the message.
+
+Source: ``AbstractApiMessageSerde`` and ``MetadataRecordSerde``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from storage.log.varint import write_unsigned_varint
+from tiering.controller.metadata.records import TYPES_BY_KEY, TYPES_BY_MESSAGE, MetadataRecord, UnknownRecord
+from tiering.controller.metadata.schema import read_message, write_message
+from tiering.controller.metadata.wire import Cursor
+
+if TYPE_CHECKING:
+    from storage.crc32c import Buffer
+
+FRAME_VERSION: Final = 1
+"""0 was the preview of KRaft in 2.8, from which nobody can upgrade."""
+MAX_INT16: Final = 0x7FFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedRecord:
+    """A record and the version it was written in."""
+
+    record: MetadataRecord | UnknownRecord
+    version: int
+    unknown_tags: tuple[int, ...] = ()
+    """Of tagged fields that nobody here knows; what they say is passed over."""
+
+
+def decode_record(value: Buffer, *, at: int = 0) -> DecodedRecord:
+    """Return the record in ``value``; an ``UnknownRecord`` for a type or version younger than what is known here.
+
+    Raises:
+        FormatError: another frame, or a message that does not fit its schema to the last byte; ``at`` is the file
+            position of the value.
+
+    """
+    cursor = Cursor(value, at=at)
+    frame = cursor.unsigned()
+    if frame != FRAME_VERSION:
+        raise Cursor(value, at=at).wrong("metadata record frame version", FRAME_VERSION, frame)
+    api_key, version = _int16(cursor, "metadata record type"), _int16(cursor, "metadata record version")
+    known = TYPES_BY_KEY.get(api_key)
+    if known is None or version > known.newest_version:
+        unknown = UnknownRecord(api_key=api_key, version=version, size_bytes=len(value))
+        return DecodedRecord(record=unknown, version=version)
+    record = read_message(known.message, cursor, version)
+    if cursor.remaining:
+        raise cursor.wrong(f"end of {known.message.__name__}", "no more bytes", cursor.remaining)
+    return DecodedRecord(record=record, version=version, unknown_tags=tuple(cursor.unknown_tags))
+
+
+def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
+    """Return the value of the log record that holds ``record``, in its newest version unless told otherwise.
+
+    Raises:
+        ValueError: there is no such version, or it cannot hold the record.
+
+    """
+    known = TYPES_BY_MESSAGE[type(record)]
+    chosen = known.newest_version if version is None else version
+    if not 0 <= chosen <= known.newest_version:
+        raise ValueError(f"{known.name} has versions 0 to {known.newest_version}, not {chosen}")
+    frame = map(write_unsigned_varint, (FRAME_VERSION, known.api_key, chosen))
+    return b"".join(frame) + write_message(record, chosen)
+
+
+def _int16(cursor: Cursor, what: str) -> int:
+    value = cursor.unsigned()
+    if value > MAX_INT16:
+        raise cursor.wrong(what, f"at most {MAX_INT16}", value)
+    return value

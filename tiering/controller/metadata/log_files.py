@@ -1,0 +1,191 @@
+"""The files of ``__cluster_metadata-0``: which segments and checkpoints there are, and what is read of them, in order.
+
+A checkpoint ``<end offset>-<epoch>.checkpoint`` is everything below its end offset, folded. A quorum deletes segments
+once a checkpoint covers them. What a checkpoint says of producer ids is only where the next block begins; who had which
+is in the log alone. So the log is read from as far back as it goes, and the oldest checkpoint that reaches its start
+comes first; from an unbroken log no checkpoint is read at all.
+
+Source: ``KafkaMetadataLog``, ``Snapshots``; KIP-630.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage.disk import legible
+from storage.errors import MetadataLogError, UsageError
+from storage.log.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from storage.log.partition_dir import Checkpoints, Segment, read_partition_dir
+from tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
+from tiering.controller.metadata.control_messages import SnapshotFooterRecord, SnapshotHeaderRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+_CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Checkpoint:
+    """A snapshot of the metadata, whole."""
+
+    end_offset: int
+    """It stands for all records below this offset."""
+    epoch: int
+    """Of the leader that appended the last of them."""
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataLogFiles:
+    """What lies in a metadata log's directory."""
+
+    directory: Path
+    segments: tuple[Segment, ...]
+    """By base offset."""
+    checkpoints: tuple[Checkpoint, ...]
+    """By end offset."""
+
+    @property
+    def start_offset(self) -> int | None:
+        """Of the first record that is still in the log; None where there is no segment."""
+        return self.segments[0].base_offset if self.segments else None
+
+    def starting_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint that stands for what the log no longer has; None where it has everything.
+
+        Raises:
+            MetadataLogError: something is missing below the first segment.
+
+        """
+        start = self.start_offset
+        if start == 0:
+            return None
+        if start is None:
+            if self.checkpoints:
+                return self.checkpoints[-1]
+            raise MetadataLogError(f"{self.directory} has neither a segment nor a checkpoint", hint=_WHOLE_DIRECTORY)
+        reaching = next((one for one in self.checkpoints if one.end_offset >= start), None)
+        if reaching is None:
+            newest = self.checkpoints[-1].end_offset if self.checkpoints else 0
+            raise MetadataLogError(
+                f"{self.directory}: the records from offset {newest} to {start} are missing: the log begins at {start},"
+                f" and {'the newest checkpoint ends at ' + str(newest) if newest else 'there is no checkpoint'}",
+                hint=_WHOLE_DIRECTORY,
+            )
+        return reaching
+
+
+_WHOLE_DIRECTORY: Final = "give a whole copy of the directory __cluster_metadata-0 of a controller, or of a broker"
+
+
+def list_metadata_log(directory: Path) -> MetadataLogFiles:
+    """Return what lies in ``directory``: ``__cluster_metadata-0`` itself, or the log dir that holds it.
+
+    Raises:
+        UsageError: there is no metadata log.
+        LogDirError: the operating system does not let us look.
+
+    """
+    inner = directory / str(METADATA_PARTITION)
+    found = inner if inner.is_dir() else directory
+    if not found.is_dir():
+        raise UsageError(f"{directory}: no such directory", hint=_WHERE)
+    with legible(found):
+        segments = read_partition_dir(found, METADATA_PARTITION, Checkpoints()).segments
+        checkpoints = tuple(sorted(filter(None, (_checkpoint(found, name) for name in os.listdir(found)))))  # noqa: PTH208
+    if not segments and not checkpoints:
+        raise UsageError(f"{directory} holds no metadata log", hint=_WHERE)
+    return MetadataLogFiles(directory=found, segments=segments, checkpoints=checkpoints)
+
+
+_WHERE: Final = "give a directory named __cluster_metadata-0, or the entry of log.dirs (metadata.log.dir) that holds it"
+
+
+def read_metadata_log(files: MetadataLogFiles) -> Iterator[MetadataBatch | TornTail]:
+    """Yield the batches of the whole log, those of a checkpoint first where one is needed.
+
+    Records that the checkpoint already stands for are left out.
+
+    Raises:
+        MetadataLogError: something is missing, or a checkpoint is unfinished.
+        FormatError: damage.
+        LogDirError: a file cannot be read.
+
+    """
+    checkpoint = files.starting_checkpoint()
+    covered = checkpoint.end_offset if checkpoint else 0
+    parts = (_read_segment(segment) for segment in files.segments)
+    log = (part for part in _unbroken(chain.from_iterable(parts)) if _is_news(part, covered))
+    return chain(read_checkpoint(checkpoint.path) if checkpoint else (), log)
+
+
+def read_checkpoint(path: Path) -> Iterator[MetadataBatch]:
+    """Yield the batches of a checkpoint, between its header and its footer.
+
+    Raises:
+        MetadataLogError: it does not begin with a header, or not end with a footer: it was never finished.
+        FormatError: damage.
+        LogDirError: the file cannot be read.
+
+    """
+    last = None
+    for batch in read_batches(path, 0):
+        if isinstance(batch, TornTail):
+            continue
+        if last is None and not isinstance(batch.records[0].message, SnapshotHeaderRecord):
+            raise MetadataLogError(f"{path}: does not begin with the header of a checkpoint", hint=_UNFINISHED)
+        last = batch
+        yield batch
+    if last is None or not isinstance(last.records[-1].message, SnapshotFooterRecord):
+        raise MetadataLogError(f"{path}: does not end with the footer of a checkpoint", hint=_UNFINISHED)
+
+
+_UNFINISHED: Final = "it was never finished, or cut off; remove this copy of it, and an older one is taken"
+
+
+def _checkpoint(directory: Path, name: str) -> Checkpoint | None:
+    match = _CHECKPOINT.fullmatch(name)
+    return Checkpoint(end_offset=int(match[1]), epoch=int(match[2]), path=directory / name) if match else None
+
+
+def _read_segment(segment: Segment) -> Iterator[MetadataBatch | TornTail]:
+    return read_batches(Path(segment.path), segment.base_offset, active=segment.is_active)
+
+
+def _unbroken(parts: Iterator[MetadataBatch | TornTail]) -> Iterator[MetadataBatch | TornTail]:
+    """Pass everything on, and see that each segment begins where the one before it ended, at no older an epoch."""
+    first = next(parts, None)
+    if first is None:
+        return
+    yield first
+    for before, after in pairwise(chain([first], parts)):
+        if isinstance(before, MetadataBatch) and isinstance(after, MetadataBatch):
+            _check_follows(before, after)
+        yield after
+
+
+def _check_follows(before: MetadataBatch, after: MetadataBatch) -> None:
+    expected = before.header.last_offset + 1
+    if after.header.base_offset != expected:
+        raise MetadataLogError(
+            f"{after.file}: begins at offset {after.header.base_offset}, but the segment before it ends at {expected}:"
+            " a segment is missing, or lacks its end",
+            hint=_WHOLE_DIRECTORY,
+        )
+    if after.leader_epoch < before.leader_epoch:
+        raise MetadataLogError(
+            f"{after.file}: the batch at byte {after.position} is of leader epoch {after.leader_epoch}, the one before"
+            f" it of {before.leader_epoch}",
+            hint=_WHOLE_DIRECTORY,
+        )
+
+
+def _is_news(part: MetadataBatch | TornTail, covered: int) -> bool:
+    return isinstance(part, TornTail) or part.header.last_offset >= covered

@@ -1,0 +1,399 @@
+"""Every type of record that a KRaft controller writes, up to Kafka 4.1: names, fields and versions.
+
+A new version only adds fields, so one class is all versions of a type, with defaults for what older ones lack. -1 and
+-2 are Kafka's own ways of saying none, and unchanged.
+
+Source: ``metadata/src/main/resources/common/metadata`` of Kafka 3.9 and 4.1; KIP-631, KIP-730, KIP-778, KIP-835,
+KIP-841, KIP-858, KIP-866, KIP-868, KIP-919, KIP-966.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeAlias
+
+from tiering.controller.metadata.schema import (
+    Bool,
+    Bytes,
+    Float64,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Since,
+    String,
+    Tag,
+    UInt16,
+    Uuid,
+)
+
+NO_LEADER: Final = -1
+NO_LEADER_CHANGE: Final = -2
+NO_BROKER: Final = -1
+NO_BROKER_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a broker or controller listens."""
+
+    name: String
+    host: String
+    port: UInt16
+    security_protocol: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupportedFeature:
+    """The versions of a feature that a broker or controller can run."""
+
+    name: String
+    min_supported_version: Int16
+    max_supported_version: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBrokerRecord:
+    """A broker has started, under an epoch of its own: the offset of this record."""
+
+    broker_id: Int32
+    is_migrating_zk_broker: Annotated[Bool, Since(2)] = False
+    incarnation_id: Uuid
+    broker_epoch: Int64
+    end_points: tuple[Endpoint, ...]
+    features: tuple[SupportedFeature, ...]
+    rack: String | None
+    fenced: Bool = True
+    in_controlled_shutdown: Annotated[Bool, Since(1)] = False
+    log_dirs: Annotated[tuple[Uuid, ...], Since(3), Tag(0)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBrokerRecord:
+    """A broker was taken out of the cluster."""
+
+    broker_id: Int32
+    broker_epoch: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord:
+    """A topic was created."""
+
+    name: String
+    topic_id: Uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRecord:
+    """A partition, whole."""
+
+    partition_id: Int32 = -1
+    topic_id: Uuid
+    replicas: tuple[Int32, ...]
+    isr: tuple[Int32, ...]
+    removing_replicas: tuple[Int32, ...] = ()
+    adding_replicas: tuple[Int32, ...] = ()
+    leader: Int32 = NO_LEADER
+    leader_recovery_state: Annotated[Int8, Tag(0)] = 0
+    leader_epoch: Int32 = -1
+    partition_epoch: Int32 = -1
+    directories: Annotated[tuple[Uuid, ...], Since(1)] = ()
+    eligible_leader_replicas: Annotated[tuple[Int32, ...] | None, Since(2), Tag(1)] = None
+    last_known_elr: Annotated[tuple[Int32, ...] | None, Since(2), Tag(2)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRecord:
+    """A setting of a broker (4) or topic (2) was given a value, or, by a null, taken away."""
+
+    resource_type: Int8
+    resource_name: String
+    name: String
+    value: String | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChangeRecord:
+    """What has changed of a partition; a null is what has not."""
+
+    partition_id: Int32 = -1
+    topic_id: Uuid
+    isr: Annotated[tuple[Int32, ...] | None, Tag(0)] = None
+    leader: Annotated[Int32, Tag(1)] = NO_LEADER_CHANGE
+    replicas: Annotated[tuple[Int32, ...] | None, Tag(2)] = None
+    removing_replicas: Annotated[tuple[Int32, ...] | None, Tag(3)] = None
+    adding_replicas: Annotated[tuple[Int32, ...] | None, Tag(4)] = None
+    leader_recovery_state: Annotated[Int8, Tag(5)] = -1
+    directories: Annotated[tuple[Uuid, ...] | None, Since(1), Tag(8)] = None
+    eligible_leader_replicas: Annotated[tuple[Int32, ...] | None, Since(2), Tag(6)] = None
+    last_known_elr: Annotated[tuple[Int32, ...] | None, Since(2), Tag(7)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceBrokerRecord:
+    """A broker was fenced; later versions write ``BrokerRegistrationChangeRecord``."""
+
+    id: Int32
+    epoch: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfenceBrokerRecord:
+    """A broker was let in again."""
+
+    id: Int32
+    epoch: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTopicRecord:
+    """A topic was deleted, with its partitions and configuration."""
+
+    topic_id: Uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationTokenRecord:
+    """A delegation token, without its secret."""
+
+    owner: String
+    requester: String
+    renewers: tuple[String, ...]
+    issue_timestamp: Int64
+    max_timestamp: Int64
+    expiration_timestamp: Int64
+    token_id: String
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord:
+    """How a user's password is checked."""
+
+    name: String
+    mechanism: Int8
+    salt: Bytes
+    stored_key: Bytes
+    server_key: Bytes
+    iterations: Int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelRecord:
+    """The level of a feature, ``metadata.version`` above all; 0 takes it away."""
+
+    name: String
+    feature_level: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityData:
+    """A part of what a quota is for; a name of null is the default of the type."""
+
+    entity_type: String
+    entity_name: String | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaRecord:
+    """A quota was set or removed."""
+
+    entity: tuple[EntityData, ...]
+    key: String
+    value: Float64
+    remove: Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsRecord:
+    """A block of producer ids was given to a broker; ``next_producer_id`` is the first one above it."""
+
+    broker_id: Int32
+    broker_epoch: Int64 = NO_BROKER_EPOCH
+    next_producer_id: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationChangeRecord:
+    """A registered broker was fenced (1) or let in (-1), began to shut down (1), or has other log dirs."""
+
+    broker_id: Int32
+    broker_epoch: Int64
+    fenced: Annotated[Int8, Tag(0)] = 0
+    in_controlled_shutdown: Annotated[Int8, Since(1), Tag(1)] = 0
+    log_dirs: Annotated[tuple[Uuid, ...], Since(2), Tag(2)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord:
+    """An access control entry."""
+
+    id: Uuid
+    resource_type: Int8
+    resource_name: String
+    pattern_type: Int8
+    principal: String
+    host: String
+    operation: Int8
+    permission_type: Int8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord:
+    """An access control entry was removed."""
+
+    id: Uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOpRecord:
+    """Nothing, at a time: it keeps the high watermark moving."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZkMigrationStateRecord:
+    """How far a migration from ZooKeeper has come."""
+
+    zk_migration_state: Int8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord:
+    """A credential was removed."""
+
+    name: String
+    mechanism: Int8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginTransactionRecord:
+    """From here on records count together, or not at all."""
+
+    name: Annotated[String | None, Tag(0)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactionRecord:
+    """The records since the beginning of the transaction count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortTransactionRecord:
+    """The records since the beginning of the transaction never were."""
+
+    reason: Annotated[String | None, Tag(0)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDelegationTokenRecord:
+    """A delegation token was removed."""
+
+    token_id: String
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterControllerRecord:
+    """A controller has started."""
+
+    controller_id: Int32
+    incarnation_id: Uuid
+    zk_migration_ready: Bool
+    end_points: tuple[Endpoint, ...]
+    features: tuple[SupportedFeature, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearElrRecord:
+    """The eligible leader replicas of a topic, of all topics where the name is empty, are void."""
+
+    topic_name: String
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownRecord:
+    """A record of a type or version that is younger than this text: left unread."""
+
+    api_key: int
+    version: int
+    size_bytes: int
+
+
+MetadataRecord: TypeAlias = (
+    RegisterBrokerRecord
+    | UnregisterBrokerRecord
+    | TopicRecord
+    | PartitionRecord
+    | ConfigRecord
+    | PartitionChangeRecord
+    | FenceBrokerRecord
+    | UnfenceBrokerRecord
+    | RemoveTopicRecord
+    | DelegationTokenRecord
+    | UserScramCredentialRecord
+    | FeatureLevelRecord
+    | ClientQuotaRecord
+    | ProducerIdsRecord
+    | BrokerRegistrationChangeRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
+    | NoOpRecord
+    | ZkMigrationStateRecord
+    | RemoveUserScramCredentialRecord
+    | BeginTransactionRecord
+    | EndTransactionRecord
+    | AbortTransactionRecord
+    | RemoveDelegationTokenRecord
+    | RegisterControllerRecord
+    | ClearElrRecord
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordType:
+    """One type of record."""
+
+    api_key: int
+    message: type[MetadataRecord]
+    newest_version: int
+
+    @property
+    def name(self) -> str:
+        """What Kafka's own tools call it."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.message.__name__).upper()
+
+
+RECORD_TYPES: Final = tuple(
+    RecordType(api_key=api_key, message=message, newest_version=newest_version)
+    for api_key, message, newest_version in (
+        (0, RegisterBrokerRecord, 3),
+        (1, UnregisterBrokerRecord, 0),
+        (2, TopicRecord, 0),
+        (3, PartitionRecord, 2),
+        (4, ConfigRecord, 0),
+        (5, PartitionChangeRecord, 2),
+        (7, FenceBrokerRecord, 0),
+        (8, UnfenceBrokerRecord, 0),
+        (9, RemoveTopicRecord, 0),
+        (10, DelegationTokenRecord, 0),
+        (11, UserScramCredentialRecord, 0),
+        (12, FeatureLevelRecord, 0),
+        (14, ClientQuotaRecord, 0),
+        (15, ProducerIdsRecord, 0),
+        (17, BrokerRegistrationChangeRecord, 2),
+        (18, AccessControlEntryRecord, 0),
+        (19, RemoveAccessControlEntryRecord, 0),
+        (20, NoOpRecord, 0),
+        (21, ZkMigrationStateRecord, 0),
+        (22, RemoveUserScramCredentialRecord, 0),
+        (23, BeginTransactionRecord, 0),
+        (24, EndTransactionRecord, 0),
+        (25, AbortTransactionRecord, 0),
+        (26, RemoveDelegationTokenRecord, 0),
+        (27, RegisterControllerRecord, 0),
+        (28, ClearElrRecord, 0),
+    )
+)
+"""By api key; 6, 13 and 16 were never used."""
+TYPES_BY_KEY: Final = {record_type.api_key: record_type for record_type in RECORD_TYPES}
+TYPES_BY_MESSAGE: Final[dict[type, RecordType]] = {record_type.message: record_type for record_type in RECORD_TYPES}

@@ -1,0 +1,192 @@
+"""Message schemas as data: a frozen dataclass whose annotations say how each field is written, and since when.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class ProducerIdsRecord:
+        broker_id: Int32
+        broker_epoch: Int64 = -1
+        next_producer_id: Int64
+
+is all there is to a record: its fields in the order of the wire, and the values they have in versions without them.
+What reads and writes it is worked out from that, once per class. All versions of such messages are flexible (KIP-482).
+
+Source: Kafka's message generator, ``MessageDataGenerator``.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import types
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from storage.log.varint import write_unsigned_varint
+from tiering.controller.metadata.wire import Array, Cursor, Identifier, Nullable, Number, Octets, Text, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+T = TypeVar("T")
+
+Bool: TypeAlias = Annotated[bool, Number(struct.Struct(">?"))]
+Int8: TypeAlias = Annotated[int, Number(struct.Struct(">b"))]
+Int16: TypeAlias = Annotated[int, Number(struct.Struct(">h"))]
+UInt16: TypeAlias = Annotated[int, Number(struct.Struct(">H"))]
+Int32: TypeAlias = Annotated[int, Number(struct.Struct(">i"))]
+Int64: TypeAlias = Annotated[int, Number(struct.Struct(">q"))]
+Float64: TypeAlias = Annotated[float, Number(struct.Struct(">d"))]
+String: TypeAlias = Annotated[str, Text()]
+Bytes: TypeAlias = Annotated[bytes, Octets()]
+Uuid: TypeAlias = Annotated[str, Identifier()]
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The first version that has the field."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """The field is written only where it differs from its default, behind this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSchema:
+    """One field of a message."""
+
+    name: str
+    wire: Wire
+    since: int
+    tag: int | None
+    default: object
+    """``MISSING`` where there is none."""
+
+    @property
+    def json_name(self) -> str:
+        """Kafka's own name of the field."""
+        first, *others = self.name.split("_")
+        return first + "".join(word.capitalize() for word in others)
+
+
+_SCHEMAS: Final[dict[type, tuple[FieldSchema, ...]]] = {}
+"""What has been worked out so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A message, or a part of one that has fields of its own: instances of ``type``."""
+
+    type: type
+
+    def read(self, cursor: Cursor, version: int) -> object:
+        """Return the instance that comes next."""
+        return read_message(self.type, cursor, version)
+
+    def write(self, value: object, version: int) -> bytes:
+        """Return the bytes of an instance."""
+        return write_message(value, version)
+
+
+def schema_of(message: type) -> tuple[FieldSchema, ...]:
+    """Return the fields of the dataclass ``message``, in the order of the wire."""
+    known = _SCHEMAS.get(message)
+    if known is None:
+        hints = get_type_hints(message, include_extras=True)
+        known = _SCHEMAS[message] = tuple(_field_schema(field, hints[field.name]) for field in fields(message))
+    return known
+
+
+def read_message(message: type[T], cursor: Cursor, version: int) -> T:
+    """Return the ``message`` of ``version`` that comes next; what that version lacks has its default.
+
+    Tagged fields that are unknown are passed over, and noted in ``cursor``: they never change what the others mean.
+
+    Raises:
+        FormatError: the bytes do not fit the schema.
+
+    """
+    schema = [field for field in schema_of(message) if field.since <= version]
+    values = {field.name: field.wire.read(cursor, version) for field in schema if field.tag is None}
+    tagged = {field.tag: field for field in schema if field.tag is not None}
+    for _ in range(cursor.unsigned()):
+        tag, size = cursor.unsigned(), cursor.unsigned()
+        with cursor.exactly(size, f"tagged field {tag} of {message.__name__}"):
+            if tag in tagged:
+                values[tagged[tag].name] = tagged[tag].wire.read(cursor, version)
+            else:
+                cursor.unknown_tags.append(tag)
+                cursor.take(size, "tagged field")
+    return message(**values)
+
+
+def write_message(message: object, version: int) -> bytes:
+    """Return the bytes of ``message`` in ``version``.
+
+    Raises:
+        ValueError: a field has a value that this version, or its type, cannot hold.
+
+    """
+    plain, tagged = bytearray(), []
+    for field in schema_of(type(message)):
+        value = getattr(message, field.name)
+        if field.since > version:
+            if value != field.default:
+                raise ValueError(f"{type(message).__name__} of version {version} has no {field.json_name}")
+        elif field.tag is None:
+            plain += field.wire.write(value, version)
+        elif value != field.default:
+            tagged.append((field.tag, field.wire.write(value, version)))
+    return bytes(plain) + write_unsigned_varint(len(tagged)) + b"".join(_tagged_fields(tagged))
+
+
+def message_json(message: object, version: int) -> dict[str, object]:
+    """Return ``message`` as Kafka's own tools show it: no field that ``version`` lacks, no tagged one of no news."""
+    shown: dict[str, object] = {}
+    for field in schema_of(type(message)):
+        value = getattr(message, field.name)
+        if field.since <= version and (field.tag is None or value != field.default):
+            shown[field.json_name] = _shown(value, version)
+    return shown
+
+
+def _shown(value: object, version: int) -> object:
+    if isinstance(value, tuple):
+        return [_shown(item, version) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return value if plain else message_json(value, version)
+
+
+def _tagged_fields(tagged: list[tuple[int, bytes]]) -> Iterator[bytes]:
+    for tag, data in sorted(tagged):
+        yield write_unsigned_varint(tag) + write_unsigned_varint(len(data)) + data
+
+
+def _field_schema(field: Field[Any], hint: object) -> FieldSchema:
+    marks = getattr(hint, "__metadata__", ())
+    return FieldSchema(
+        name=field.name,
+        wire=_wire(hint),
+        since=next((mark.version for mark in marks if isinstance(mark, Since)), 0),
+        tag=next((mark.number for mark in marks if isinstance(mark, Tag)), None),
+        default=MISSING if field.default is MISSING else field.default,
+    )
+
+
+def _wire(hint: Any) -> Wire:  # noqa: ANN401 - type hints have no type of their own
+    """Return how a value of the annotated type ``hint`` is read and written."""
+    if get_origin(hint) is Annotated:
+        inner, *marks = get_args(hint)
+        own = next((mark for mark in marks if not isinstance(mark, Since | Tag)), None)
+        return _wire(inner) if own is None else own
+    if get_origin(hint) in (Union, types.UnionType):
+        (inner,) = (part for part in get_args(hint) if part is not type(None))
+        return Nullable(_wire(inner))
+    if get_origin(hint) is tuple:
+        return Array(_wire(get_args(hint)[0]))
+    return Struct(hint)

@@ -1,0 +1,231 @@
+"""Values as Kafka's generated messages write them in flexible versions: a cursor over bytes, and one class per type.
+
+Lengths are unsigned varints, one more than the length, so that 0 can be null. Nothing is believed before it is checked
+against the bytes that are left.
+
+Source: KIP-482; ``ByteBufferAccessor`` in Kafka's clients module.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from storage.errors import FormatError
+from storage.log.varint import read_unsigned_varint, write_unsigned_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage.crc32c import Buffer
+
+MAX_STRING_BYTES: Final = 0x7FFF
+UUID_BYTES: Final = 16
+UUID_CHARACTERS: Final = 22
+ZERO_UUID: Final = "A" * UUID_CHARACTERS
+"""What stands for no id; reserved by Kafka."""
+
+
+class Cursor:
+    """A place in bytes that are read from front to back.
+
+    Attributes:
+        position: of the next byte, within the buffer.
+        unknown_tags: tagged fields that were passed over because nobody here knows them, by tag.
+
+    """
+
+    def __init__(self, buffer: Buffer, *, at: int = 0) -> None:
+        """Begin at the front of ``buffer``; ``at`` is the file position of its first byte, for messages."""
+        self.position = 0
+        self.unknown_tags: list[int] = []
+        self._view = memoryview(buffer)
+        self._at = at
+
+    @property
+    def remaining(self) -> int:
+        """How many bytes are left."""
+        return len(self._view) - self.position
+
+    def take(self, size: int, what: str) -> memoryview:
+        """Return the next ``size`` bytes; ``what`` names them in a message.
+
+        Raises:
+            FormatError: fewer are left.
+
+        """
+        if not 0 <= size <= self.remaining:
+            raise self.wrong(what, f"{size} bytes", f"{self.remaining} left")
+        self.position += size
+        return self._view[self.position - size : self.position]
+
+    def unsigned(self) -> int:
+        """Return the unsigned varint that comes next.
+
+        Raises:
+            FormatError: it is cut short, or larger than 32 bits.
+
+        """
+        value, self.position = read_unsigned_varint(self._view, self.position, at=self._at)
+        return value
+
+    @contextmanager
+    def exactly(self, size: int, what: str) -> Iterator[None]:
+        """See that what is read meanwhile is ``size`` bytes, no more and no less.
+
+        Raises:
+            FormatError: it is not.
+
+        """
+        end = self.position + size
+        if size > self.remaining:
+            raise self.wrong(what, f"{size} bytes", f"{self.remaining} left")
+        yield
+        if self.position != end:
+            raise self.wrong(what, f"an end after {size} bytes", f"one after {self.position - end + size}")
+
+    def wrong(self, what: str, expected: object, found: object) -> FormatError:
+        """Return the error of something that is not as it should be here."""
+        return FormatError(what, position=self._at + self.position, expected=expected, found=found)
+
+
+class Wire(Protocol):
+    """How values of one type are read and written."""
+
+    def read(self, cursor: Cursor, version: int) -> object:
+        """Return the value that comes next, as a message of ``version`` has it."""
+
+    def write(self, value: object, version: int) -> bytes:
+        """Return the bytes of ``value``; ValueError where the type cannot hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of fixed size, big endian."""
+
+    layout: struct.Struct
+
+    def read(self, cursor: Cursor, version: int) -> object:  # noqa: ARG002 - numbers are the same in all versions
+        """Return the number."""
+        return self.layout.unpack(cursor.take(self.layout.size, "number"))[0]
+
+    def write(self, value: object, version: int) -> bytes:  # noqa: ARG002
+        """Return the bytes of the number."""
+        try:
+            return self.layout.pack(value)
+        except struct.error as error:
+            raise ValueError(f"{value!r} does not fit {self.layout.format}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string in UTF-8."""
+
+    def read(self, cursor: Cursor, version: int) -> object:  # noqa: ARG002
+        """Return the string."""
+        text = cursor.take(_length(cursor, "string", MAX_STRING_BYTES), "string")
+        try:
+            return str(text, "utf-8")
+        except UnicodeDecodeError as error:
+            raise cursor.wrong("string", "UTF-8", bytes(text[:40])) from error
+
+    def write(self, value: object, version: int) -> bytes:  # noqa: ARG002
+        """Return length and bytes of the string."""
+        data = str(value).encode()
+        if len(data) > MAX_STRING_BYTES:
+            raise ValueError(f"a string of {len(data)} bytes; at most {MAX_STRING_BYTES} are possible")
+        return write_unsigned_varint(len(data) + 1) + data
+
+
+@dataclass(frozen=True, slots=True)
+class Octets:
+    """Bytes of any kind."""
+
+    def read(self, cursor: Cursor, version: int) -> object:  # noqa: ARG002
+        """Return the bytes."""
+        return bytes(cursor.take(_length(cursor, "bytes", cursor.remaining), "bytes"))
+
+    def write(self, value: object, version: int) -> bytes:  # noqa: ARG002
+        """Return length and bytes."""
+        if not isinstance(value, bytes):
+            raise TypeError(f"{value!r} is not bytes")
+        return write_unsigned_varint(len(value) + 1) + value
+
+
+@dataclass(frozen=True, slots=True)
+class Identifier:
+    """A UUID, which is 22 characters of base64url wherever Kafka shows it, and here."""
+
+    def read(self, cursor: Cursor, version: int) -> object:  # noqa: ARG002
+        """Return the UUID as text."""
+        return uuid_text(bytes(cursor.take(UUID_BYTES, "uuid")))
+
+    def write(self, value: object, version: int) -> bytes:  # noqa: ARG002
+        """Return the 16 bytes of the UUID."""
+        return uuid_bytes(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Values of one type, one after the other: a tuple."""
+
+    item: Wire
+
+    def read(self, cursor: Cursor, version: int) -> object:
+        """Return the values."""
+        # No value takes less than a byte, which bounds the number of them before any is read.
+        count = _length(cursor, "array", cursor.remaining)
+        return tuple(self.item.read(cursor, version) for _ in range(count))
+
+    def write(self, value: object, version: int) -> bytes:
+        """Return count and values."""
+        if not isinstance(value, tuple):
+            raise TypeError(f"{value!r} is not a tuple")
+        return write_unsigned_varint(len(value) + 1) + b"".join(self.item.write(item, version) for item in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Nullable:
+    """A string, bytes or array, or null, which is a length of 0."""
+
+    inner: Wire
+
+    def read(self, cursor: Cursor, version: int) -> object:
+        """Return the value, or None."""
+        before = cursor.position
+        if cursor.unsigned() == 0:
+            return None
+        cursor.position = before
+        return self.inner.read(cursor, version)
+
+    def write(self, value: object, version: int) -> bytes:
+        """Return the bytes of the value, or of null."""
+        return write_unsigned_varint(0) if value is None else self.inner.write(value, version)
+
+
+def uuid_text(data: bytes) -> str:
+    """Return a UUID of 16 bytes as Kafka shows it."""
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def uuid_bytes(text: str) -> bytes:
+    """Return the 16 bytes of a UUID.
+
+    Raises:
+        ValueError: not 22 characters of base64url.
+
+    """
+    if len(text) != UUID_CHARACTERS:
+        raise ValueError(f"{text!r} is no uuid: it has {len(text)} characters instead of {UUID_CHARACTERS}")
+    return base64.b64decode(text + "==", altchars=b"-_", validate=True)
+
+
+def _length(cursor: Cursor, what: str, most: int) -> int:
+    encoded = cursor.unsigned()
+    if not 1 <= encoded <= most + 1:
+        found = "null" if encoded == 0 else encoded - 1
+        raise cursor.wrong(f"length of a {what}", f"0 to {most}", found)
+    return encoded - 1

@@ -1,0 +1,255 @@
+"""Appends to a metadata log, durably, as the one leader of a quorum of one.
+
+What ``append`` has returned from is on disk: a kill or a loss of power takes nothing of it back, and leaves at most a
+torn batch behind it, of which nobody was told. Opening cuts that off, reads everything before it, and begins a leader
+epoch of its own, so that it can be seen who wrote what. The log is Kafka's: its own tools and brokers read it.
+
+Source: ``KafkaRaftClient.onBecomeLeader``, ``BatchAccumulator``, ``RecordsSnapshotWriter`` in Kafka's raft module.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage.disk import Disk, make_directories, writable, write_all
+from storage.errors import LogDirError, UsageError
+from storage.log.batch_builder import write_data_batch
+from storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
+from storage.log.log_dir_lock import locked
+from storage.log.names import segment_name
+from storage.log.record import write_record
+from storage.log.record_batch import (
+    CONTROL,
+    MAGIC_V2,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    RecordBatchHeader,
+    seal,
+)
+from tiering.controller.metadata.batches import TornTail
+from tiering.controller.metadata.codec import encode_record
+from tiering.controller.metadata.control_messages import (
+    ControlMessage,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    Voter,
+)
+from tiering.controller.metadata.log_files import MetadataLogFiles, list_metadata_log, read_metadata_log
+from tiering.controller.metadata.schema import write_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tiering.controller.metadata.records import MetadataRecord
+
+MAX_BATCH_BYTES: Final = 8 << 20
+"""What a quorum appends at once, at most. Source: ``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``."""
+DEFAULT_SEGMENT_BYTES: Final = 1 << 30
+"""Default of ``metadata.log.segment.bytes``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _LogEnd:
+    """Where a log ends; mutable while it grows."""
+
+    offset: int
+    epoch: int
+    segment: Path | None
+    """The active one; None where there is none yet."""
+    segment_bytes: int
+    torn: TornTail | None
+
+
+class MetadataLogWriter:
+    """A metadata log that is open for appending; ``open_metadata_log`` makes one.
+
+    Attributes:
+        leader_epoch: of all that is appended from now on.
+
+    """
+
+    def __init__(self, directory: Path, end: _LogEnd, *, segment_bytes: int, disk: Disk) -> None:
+        self.leader_epoch = end.epoch + 1
+        self._directory = directory
+        self._end = end
+        self._segment_bytes = segment_bytes
+        self._disk = disk
+        self._failed = False
+        self._descriptor = self._open_segment()
+
+    @property
+    def end_offset(self) -> int:
+        """Of the record that is appended next."""
+        return self._end.offset
+
+    def append(self, records: Sequence[MetadataRecord], timestamp: int) -> int:
+        """Append ``records``, of which there is at least one, in one batch, and return the offset of the first.
+
+        They are written in the newest version of their types. On return they are durable; on an error nobody knows
+        whether they are, until the log is opened again.
+
+        Args:
+            records: to be appended, in order.
+            timestamp: of all of them, milliseconds.
+
+        Raises:
+            ValueError: a record that its type cannot hold, or more than fits into a batch.
+            LogDirError: it could not be written; nothing more can be appended until the log is opened again.
+
+        """
+        values = [encode_record(record) for record in records]
+        batch = write_data_batch(
+            offset=self.end_offset, values=values, timestamps=timestamp, leader_epoch=self.leader_epoch
+        )
+        return self._append(batch, len(values))
+
+    def append_leader_change(self, leader_id: int, timestamp: int) -> int:
+        """Append what begins each leader epoch; return its offset."""
+        voters = (Voter(voter_id=leader_id),)
+        message = LeaderChangeMessage(version=0, leader_id=leader_id, voters=voters, granting_voters=voters)
+        return self._append(
+            control_batch(LEADER_CHANGE, message, self.end_offset, timestamp, leader_epoch=self.leader_epoch), 1
+        )
+
+    def close(self) -> None:
+        """Close the active segment."""
+        self._disk.close(self._descriptor)
+
+    def _append(self, batch: bytes, records: int) -> int:
+        if len(batch) > MAX_BATCH_BYTES:
+            raise ValueError(f"a batch of {len(batch)} bytes; a quorum appends at most {MAX_BATCH_BYTES} at once")
+        if self._failed:
+            raise LogDirError(f"{self._directory}: an earlier append has failed, so its end is not known",
+                              hint="open the log again")  # fmt: skip
+        self._failed = True
+        with writable(self._directory):
+            if self._end.segment_bytes and self._end.segment_bytes + len(batch) > self._segment_bytes:
+                self._roll()
+            write_all(self._disk, self._descriptor, batch)
+            self._disk.sync(self._descriptor)
+        self._failed = False
+        first = self._end.offset
+        self._end.offset += records
+        self._end.segment_bytes += len(batch)
+        return first
+
+    def _open_segment(self) -> int:
+        """Open the active segment, without its torn tail; make it where there is none."""
+        with writable(self._directory):
+            if self._end.segment is None:
+                return self._new_segment()
+            descriptor = self._disk.append(self._end.segment)
+            if self._end.torn is not None:
+                self._disk.truncate(descriptor, self._end.segment_bytes)
+                self._disk.sync(descriptor)
+            return descriptor
+
+    def _roll(self) -> None:
+        self._disk.close(self._descriptor)
+        self._descriptor = self._new_segment()
+
+    def _new_segment(self) -> int:
+        self._end.segment = self._directory / segment_name(self._end.offset, "log")
+        self._end.segment_bytes = 0
+        descriptor = self._disk.create(self._end.segment)
+        self._disk.sync_directory(self._directory)
+        return descriptor
+
+
+@contextmanager
+def open_metadata_log(
+    directory: Path,
+    *,
+    leader_id: int,
+    timestamp: int,
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES,
+    disk: Disk | None = None,
+) -> Iterator[MetadataLogWriter]:
+    """Open the metadata log at ``directory``, ``__cluster_metadata-0`` of a log dir; make it where there is none.
+
+    The lock of the log dir is held meanwhile, so that neither a broker nor another run writes to it.
+
+    Args:
+        directory: of the log.
+        leader_id: node id of the leader that the new epoch gets.
+        timestamp: of the beginning of that epoch, milliseconds.
+        segment_bytes: a segment is rolled rather than grow beyond this.
+        disk: where the steps of writing go; this machine's file system unless given.
+
+    Raises:
+        MetadataLogError, FormatError: what is there is damaged, by more than a torn end; nothing was changed.
+        LogDirInUseError: a broker, or another run, holds the lock.
+        LogDirError: it cannot be read or written.
+
+    """
+    steps = disk or Disk()
+    make_directories(steps, directory)
+    with locked(directory.parent):
+        writer = MetadataLogWriter(directory, _end_of(directory), segment_bytes=segment_bytes, disk=steps)
+        try:
+            writer.append_leader_change(leader_id, timestamp)
+            yield writer
+        finally:
+            writer.close()
+
+
+def checkpoint_bytes(records: Sequence[MetadataRecord], *, epoch: int, timestamp: int) -> bytes:
+    """Return a whole checkpoint file of ``records``.
+
+    Args:
+        records: which make the image, in an order in which they can be replayed.
+        epoch: of the leader that appended the last record below the checkpoint.
+        timestamp: of that record, milliseconds.
+
+    """
+    header = SnapshotHeaderRecord(version=0, last_contained_log_timestamp=timestamp)
+    parts = [control_batch(SNAPSHOT_HEADER, header, 0, timestamp, leader_epoch=epoch)]
+    values = [encode_record(record) for record in records]
+    if values:
+        parts.append(write_data_batch(offset=1, values=values, timestamps=timestamp, leader_epoch=epoch))
+    footer = SnapshotFooterRecord(version=0)
+    parts.append(control_batch(SNAPSHOT_FOOTER, footer, len(values) + 1, timestamp, leader_epoch=epoch))
+    return b"".join(parts)
+
+
+def control_batch(kind: int, message: ControlMessage, offset: int, timestamp: int, *, leader_epoch: int) -> bytes:
+    """Return a control batch of one record; ``kind`` is its type, as of ``storage.log.control_record``."""
+    header = RecordBatchHeader(
+        base_offset=offset, batch_length=0, partition_leader_epoch=leader_epoch, magic=MAGIC_V2, crc=0,
+        attributes=CONTROL, last_offset_delta=0, base_timestamp=timestamp, max_timestamp=timestamp,
+        producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH, base_sequence=NO_SEQUENCE, records_count=1,
+    )  # fmt: skip
+    value = write_message(message, message.version)
+    return seal(header, write_record(0, 0, KEY.pack(0, kind), value))
+
+
+def _end_of(directory: Path) -> _LogEnd:
+    try:
+        files = list_metadata_log(directory)
+    except UsageError:  # nothing in it: a log to begin
+        return _LogEnd(offset=0, epoch=0, segment=None, segment_bytes=0, torn=None)
+    end = _end_before_reading(files)
+    for part in read_metadata_log(files):
+        if isinstance(part, TornTail):
+            end.torn, end.segment_bytes = part, part.position
+        elif part.file.suffix == ".log":
+            end.offset, end.epoch = part.header.last_offset + 1, part.leader_epoch
+    return end
+
+
+def _end_before_reading(files: MetadataLogFiles) -> _LogEnd:
+    """Return the end as names and sizes tell it."""
+    checkpoint = files.starting_checkpoint()
+    active = files.segments[-1] if files.segments else None
+    return _LogEnd(
+        offset=max(checkpoint.end_offset if checkpoint else 0, active.base_offset if active else 0),
+        epoch=checkpoint.epoch if checkpoint else 0,
+        segment=Path(active.path) if active else None,
+        segment_bytes=active.size_bytes if active else 0,
+        torn=None,
+    )
