@@ -21,6 +21,7 @@ from scheduler.progress import SilentProgress
 from scheduler.sources import Scope
 from storage.errors import LogDirError, UsageError
 from storage.remote.urls import open_store
+from tiering.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,7 +133,8 @@ class Demo:
 
         """
         store = self._store()
-        return prove(partitions, self.lost, self.service.verify_store(store, progress), store, at_ms=self.now_ms)
+        check = self.service.check_store(self._scope(), store, VerificationJournal(), None)
+        return prove(partitions, self.lost, check.segments(progress), store, at_ms=self.now_ms)
 
     def tier_again(self, now_ms: int) -> Tiered:
         """Do it all a second time, at another T, and in this process, which spares it the start of a JVM.

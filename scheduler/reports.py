@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scheduler.rendering import Row
     from scheduler.work_items import Cost, PartitionScan, Planned
     from storage.log.names import TopicPartition
+    from tiering.chains import Chain
     from tiering.inventory import PartitionInventory
     from tiering.memory import KnownBoundary
     from tiering.refusal import Refusal
@@ -197,6 +198,22 @@ def verified_row(verified: VerifiedSegment) -> Row:
         "bytes": verified.size_bytes,
         "result": "different" if verified.problems else "ok",
         "problems": list(verified.problems),
+    }
+
+
+def chain_row(chain: Chain) -> Row:
+    """Return what the segments of one partition make together."""
+    return {
+        **identity(chain.topic_partition),
+        "clusterId": chain.cluster_id,
+        "topicId": chain.topic_id,
+        "startOffset": chain.start,
+        "endOffset": chain.end,
+        "segments": chain.segments,
+        "gaps": [list(gap) for gap in chain.gaps],
+        "overlaps": [
+            {"startOffset": one.start, "endOffset": one.end, "oneLineage": one.is_one_lineage} for one in chain.overlaps
+        ],
     }
 
 

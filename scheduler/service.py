@@ -17,6 +17,7 @@ from replay.staging import DISCARD
 from scheduler.planner import Planner, wanted_boundaries
 from scheduler.sources import Scope, Sight, Sighted, destination_url, lies_beside, look
 from scheduler.staged import StagedCheck, check_staged
+from scheduler.store_check import StoreCheck
 from scheduler.tier_run import TierRun
 from scheduler.work_items import PartitionScan, Planned, Replayed, TierOrder
 from storage.errors import StalePlanError, UsageError
@@ -26,7 +27,6 @@ from tiering.fingerprint import print_segment
 from tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_facts
 from tiering.shipped import ShippedTopic
 from tiering.staging_area import StagingArea, prints_of
-from tiering.verification import VerifiedSegment, verify_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from storage.source import Sources
     from tiering.fingerprint import SegmentPrint
     from tiering.shipment import PartitionShipment
+    from tiering.verification_journal import VerificationJournal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,14 +267,21 @@ class Service:
         """
         return check_staged(sight, root, self._sources)
 
-    def verify_store(self, store: ObjectStore, progress: Progress) -> Iterator[VerifiedSegment]:
-        """Read every object that a manifest names, and compare.
+    def check_store(
+        self, scope: Scope, store: ObjectStore, journal: VerificationJournal, since_ms: int | None
+    ) -> StoreCheck:
+        """Return the verification of what was shipped into ``store``; ``journal`` tells how far an earlier one came.
 
-        Raises:
-            StoreError: the store failed.
-
+        Of ``scope`` the topics count. Segments shipped before ``since_ms``, by the store's clock, are not read.
         """
-        return verify_store(store, expect=progress.expect, progress=progress.advance)
+        return StoreCheck(
+            store=store,
+            engine=self.engine,
+            rules=self.rules,
+            journal=journal,
+            wants=lambda key: "=" in key.topic or scope.wants(key.topic),
+            since_ms=since_ms,
+        )
 
     def _look(self, scope: Scope, saved: SavedPlan | None) -> Sight:
         """Look at what is in scope, and whether it is still what ``saved`` was made for.

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
+from scheduler.clock import milliseconds
+
 MASK: Final = "***"
 """Stands where a credential stood."""
 
@@ -76,6 +78,23 @@ def parse_as_of(text: str) -> datetime | str:
     if at.tzinfo is None:
         raise ValueError("expected a time with its zone, such as 2026-01-31T12:00:00Z or 2026-01-31T13:00:00+01:00")
     return at
+
+
+def parse_moment(text: str, now_ms: int) -> int:
+    """Return the milliseconds since 1970 that a time with its zone stands for, or a duration, back from ``now_ms``.
+
+    Raises:
+        ValueError: neither.
+
+    """
+    try:
+        return now_ms - parse_duration(text) // timedelta(milliseconds=1)
+    except ValueError:
+        pass
+    at = parse_as_of(text) if text not in {"now", "roll"} else text
+    if isinstance(at, str):
+        raise ValueError("expected a duration such as 7d or a time such as 2026-01-31T12:00:00Z")  # noqa: TRY004
+    return milliseconds(at)
 
 
 def split_list(text: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from storage.errors import UsageError
 from storage.log.log_dir import log_dir_around
 from storage.source import Sources
 from tiering.memory_file import MemoryFiles
+from tiering.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,6 +80,17 @@ def with_memory(service: Service, settings: Settings, complain: Callable[[str], 
         states=states,
     )
     return replace(service, remembering=remembering)
+
+
+def journal_of(settings: Settings, clock: Clock, url: str, complain: Callable[[str], None]) -> VerificationJournal:
+    """Return what an interrupted verification of the store at ``url`` has left, and where this one leaves its own.
+
+    Raises:
+        UsageError: what is to keep it is no directory of this machine, or lies in a broker's log dir.
+
+    """
+    directory = _state_directory(settings, complain)
+    return VerificationJournal.open(directory, url, now_ms=clock.now_ms(), fresh=settings.fresh, complain=complain)
 
 
 def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Path | None:

@@ -1,12 +1,13 @@
 """Reads a store back: every object that a manifest names must be there, byte for byte, and hold what it should.
 
-Objects that no manifest names are none of a reader's business: an upload may be under way.
+Objects that no manifest names are none of a reader's business: an upload may be under way. All manifests are read,
+since what they say together (``chains``) is judged, too; the objects only of those that are asked for.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from storage.crc32c import crc32c
@@ -16,11 +17,25 @@ from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
 from storage.remote.manifest import ObjectKind, read_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from storage.remote.layouts.flat import FlatKey
     from storage.remote.manifest import Manifest, ManifestObject
-    from storage.remote.object_store import ObjectStore
+    from storage.remote.object_store import ObjectInfo, ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedListing:
+    """What one listing of a store shows of shipped segments."""
+
+    manifests: Mapping[str, ObjectInfo]
+    """By key, ascending."""
+    sizes: Mapping[str, int]
+    """Bytes of the objects beside each manifest, by its key."""
+
+    def size_of(self, keys: set[str]) -> int:
+        """Return the bytes of the objects beside the manifests ``keys``."""
+        return sum(self.sizes.get(key, 0) for key in keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,52 +49,71 @@ class VerifiedSegment:
     """Empty if all is well."""
     size_bytes: int = 0
     """Of the objects that were read."""
+    was_read: bool = True
+    """Whether its objects were read; else its manifest alone."""
 
 
-def verify_store(
-    store: ObjectStore, *, expect: Callable[[int, int], None], progress: Callable[[int, int], None]
-) -> Iterator[VerifiedSegment]:
-    """Yield a word on every manifest in ``store``, by key.
-
-    ``expect`` is told (segments, bytes) of all there is, ``progress`` of what is done.
+def list_shipped(store: ObjectStore, wants: Callable[[FlatKey], bool]) -> ShippedListing:
+    """Return what lies in ``store`` of the segments that ``wants`` asks for, by their keys.
 
     Raises:
-        StoreError: the store itself failed.
+        StoreError: the store failed.
 
     """
-    manifests: list[FlatKey] = []
-    size_bytes = 0
+    manifests: dict[str, ObjectInfo] = {}
+    sizes: dict[str, int] = {}
     for info in store.list():
         parsed = parse_key(info.key)
-        if parsed is not None and parsed.extension == MANIFEST_EXTENSION:
-            manifests.append(parsed)
-        elif parsed is not None:
-            size_bytes += info.size_bytes
-    expect(len(manifests), size_bytes)
-    first_at: dict[tuple[str, str, int, int], str] = {}
-    for parsed in manifests:
-        verified = _verify(store, parsed.key)
-        first = first_at.setdefault((parsed.cluster, parsed.topic, parsed.partition, parsed.base_offset), parsed.key)
-        if first != parsed.key:
-            twice = f"{parsed.key}: the same segment has another manifest: {first}"
-            verified = replace(verified, problems=(*verified.problems, twice))
-        progress(1, verified.size_bytes)
-        yield verified
+        if parsed is None or not wants(parsed):
+            continue
+        if parsed.extension == MANIFEST_EXTENSION:
+            manifests[info.key] = info
+        else:
+            beside = replace(parsed, extension=MANIFEST_EXTENSION).key
+            sizes[beside] = sizes.get(beside, 0) + info.size_bytes
+    return ShippedListing(manifests=manifests, sizes=sizes)
 
 
-def _verify(store: ObjectStore, key: str) -> VerifiedSegment:
-    try:
-        with in_file(key):
-            manifest = read_manifest(store.get(key))
-    except FormatError as error:
-        return VerifiedSegment(manifest_key=key, manifest=None, problems=(str(error),))
-    problems = [problem for entry in manifest.objects for problem in _object_problems(store, entry)]
-    return VerifiedSegment(
-        manifest_key=key,
-        manifest=manifest,
-        problems=tuple(problems),
-        size_bytes=sum(entry.size_bytes for entry in manifest.objects),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReader:
+    """Verifies the segments of a store one after the other."""
+
+    store: ObjectStore
+    first_at: dict[tuple[str, str, int, int], str] = field(default_factory=dict)
+    """The first manifest of each segment that was met."""
+
+    def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
+        """Return what the manifest at ``key`` is worth, and the objects that it names if they are to be read.
+
+        Raises:
+            StoreError: the store itself failed.
+
+        """
+        verified = self._verify(key, reads_objects=reads_objects)
+        parsed = parse_key(key)
+        if parsed is None:
+            raise AssertionError(f"{key} is no key of a manifest")
+        place = parsed.cluster, parsed.topic, parsed.partition, parsed.base_offset
+        first = self.first_at.setdefault(place, key)
+        if first == key:
+            return verified
+        twice = f"{key}: the same segment has another manifest: {first}"
+        return replace(verified, problems=(*verified.problems, twice))
+
+    def _verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
+        try:
+            with in_file(key):
+                manifest = read_manifest(self.store.get(key))
+        except FormatError as error:
+            return VerifiedSegment(manifest_key=key, manifest=None, problems=(str(error),))
+        except ObjectNotFoundError as error:
+            gone = f"{error}: it was there when the store was listed"
+            return VerifiedSegment(manifest_key=key, manifest=None, problems=(gone,))
+        found = VerifiedSegment(manifest_key=key, manifest=manifest, problems=(), was_read=reads_objects)
+        if not reads_objects:
+            return found
+        problems = [problem for entry in manifest.objects for problem in _object_problems(self.store, entry)]
+        return replace(found, problems=tuple(problems), size_bytes=sum(entry.size_bytes for entry in manifest.objects))
 
 
 def _object_problems(store: ObjectStore, entry: ManifestObject) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How shipments, and what is read back of them, are shown."""
+"""How shipments are shown."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -9,7 +9,6 @@ from scheduler.clock import instant
 from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.service import Service
     from scheduler.work_items import TierOrder
     from storage.log.names import TopicPartition
     from tiering.eligibility import Candidates, Eligibility
@@ -128,45 +127,3 @@ def _tier_sum(totals: dict[str, int]) -> list[str]:
         return [f"Nothing to ship: {human_count(totals['already'])} segments are there already."]
     shipped = f"{human_count(totals['shipped'])} segments shipped ({human_bytes(totals['bytes'])}), each read back"
     return [f"{shipped}, {human_count(totals['already'])} were there already."]
-
-
-def answer_store(run: Invocation, service: "Service", url: str) -> None:
-    """Print what reading a store back showed; every difference is an error."""
-    from scheduler.reports import verified_row  # noqa: PLC0415
-    from storage.errors import UsageError, VerificationError  # noqa: PLC0415
-    from storage.remote.urls import open_store  # noqa: PLC0415
-
-    store = open_store(url, run.settings.s3())
-    totals = {"segments": 0, "bytes": 0, "different": 0}
-    with run.progress("verify") as progress:
-
-        def rows() -> Iterator[Row]:
-            for verified in service.verify_store(store, progress):
-                totals["segments"] += 1
-                totals["bytes"] += verified.size_bytes
-                totals["different"] += bool(verified.problems)
-                for problem in verified.problems:
-                    run.error(VerificationError(problem, hint="delete the manifest, and tier the segment again"))
-                yield verified_row(verified)
-
-        run.answer(
-            Answer(
-                name="segments",
-                kind="segment",
-                rows=rows(),
-                columns=[
-                    Column(key="manifest", title="MANIFEST"),
-                    Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
-                    Column(key="result", title="RESULT"),
-                ],
-                tail=lambda: totals,
-                closing=lambda: [_store_sum(totals)],
-            )
-        )
-    if not totals["segments"]:
-        run.error(UsageError(f"{url} holds no shipped segment", hint="give the URL that `resnap tier --to` was given"))
-
-
-def _store_sum(totals: dict[str, int]) -> str:
-    read = f"{human_count(totals['segments'])} segments read back ({human_bytes(totals['bytes'])})"
-    return f"{read}, {human_count(totals['different'])} with differences."

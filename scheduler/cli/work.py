@@ -8,8 +8,9 @@ import typer
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE, Sources, with_settings
 from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
-from scheduler.cli.shipped import answer_store, answer_tier
+from scheduler.cli.shipped import answer_tier
 from scheduler.cli.survey import report_problems, report_sight, totals_of
+from scheduler.cli.verified import answer_store
 from scheduler.rendering import Answer, Column, human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def tier(
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, ENGINE, READING, STORE)
+@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, STORE)
 def verify(
     run: Invocation,
     sources: Sources = None,
@@ -93,16 +94,25 @@ def verify(
         typer.Option("--snapshots", metavar="DIR|URL", help="Compare those of `resnap regenerate --into DIR|URL`."),
     ] = None,
     store: Annotated[str | None, typer.Option("--store", metavar="URL", help="Read back what a store holds.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME|DURATION", help="With --store: only what was shipped since then."),
+    ] = None,
 ) -> None:
-    """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13."""
+    """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13.
+
+    With --store every object is compared with its manifest, and every snapshot with a replay of what is stored.
+    """
     from scheduler.wiring import scope_of  # noqa: PLC0415
     from storage.errors import UsageError  # noqa: PLC0415
 
-    if sources and store:
+    if (sources or snapshots) and store:
         raise UsageError("either SOURCE or --store is to be verified", hint="`resnap verify --help` shows both forms")
+    if since and not store:
+        raise UsageError("--since is of what was shipped", hint="give --store URL with it")
     service = run.service()
     if store:
-        answer_store(run, service, store)
+        answer_store(run, service, store, since)
         return
     with run.progress("replay") as progress:
         found, sight = service.verify_source(scope_of(run.settings, sources), snapshots=snapshots, progress=progress)

@@ -21,11 +21,13 @@ from scheduler.demo_log import LASTING_MS, lose_snapshots, write_demo_log
 from scheduler.demo_proof import Fate, Proof, prove
 from scheduler.progress import SilentProgress
 from scheduler.settings import Settings
+from scheduler.sources import Scope
 from scheduler.wiring import service_of
 from storage.errors import LogDirError, UsageError
 from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from storage.log.workload import DAY_MS
 from storage.remote.urls import open_store
+from tiering.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +63,8 @@ class Played:
 
     def prove(self, *, lost: Path | None = None, partitions: Sequence[DemoPartition] | None = None) -> Proof:
         store = open_store(self.demo.store_url)
-        segments = self.demo.service.verify_store(store, SilentProgress())
+        check = self.demo.service.check_store(Scope(sources=(store.url,)), store, VerificationJournal(), None)
+        segments = check.segments(SilentProgress())
         return prove(partitions or self.partitions, lost or self.demo.lost, segments, store, at_ms=NOW_MS)
 
 

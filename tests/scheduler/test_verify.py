@@ -160,7 +160,7 @@ def test_regenerated_snapshots_that_are_not_there_are_missed(command: Resnap, br
 
 
 def test_a_store_is_read_back_whole(command: Resnap, store: Path) -> None:
-    ran = command("verify", "--store", store.as_uri(), "--output", "json")
+    ran = command("verify", "--store", store.as_uri(), "--engine", "local", "--output", "json")
     assert ran.code == 0
     summary = ran.document["summary"]
     objects = [path for path in store.rglob("*") if path.is_file() and path.suffix != ".manifest"]
@@ -190,7 +190,7 @@ def test_each_change_to_each_object_is_found(command: Resnap, store: Path, suffi
             path.write_bytes(data + b"\0")
         case "delete":
             path.unlink()
-    ran = command("verify", "--store", store.as_uri(), "--output", "json")
+    ran = command("verify", "--store", store.as_uri(), "--engine", "local", "--output", "json")
     assert ran.code == 13
     [different] = [row for row in ran.document["segments"] if row["result"] == "different"]
     assert path.stem in different["manifest"]
@@ -202,7 +202,7 @@ def test_a_segment_under_two_manifests_is_found(command: Resnap, store: Path) ->
     path = min(store.rglob("*.manifest"))
     name = path.name[:21] + "00000000-0000-5000-8000-000000000000.manifest"
     shutil.copy(path, path.with_name(name))
-    ran = command("verify", "--store", store.as_uri())
+    ran = command("verify", "--store", store.as_uri(), "--engine", "local")
     assert ran.code == 13
     assert "the same segment has another manifest" in ran.err
 
@@ -211,7 +211,7 @@ def test_objects_without_a_manifest_are_not_judged(command: Resnap, store: Path)
     count = len(list(store.rglob("*.manifest")))
     path = min(store.rglob("*.manifest"))
     path.unlink()
-    ran = command("verify", "--store", store.as_uri(), "--output", "json")
+    ran = command("verify", "--store", store.as_uri(), "--engine", "local", "--output", "json")
     assert ran.code == 0
     assert ran.document["summary"]["segments"] == count - 1
 
@@ -229,9 +229,9 @@ def test_either_a_source_or_a_store(command: Resnap, broker_log: Path, tmp_path:
 
 
 def test_both_forms_of_json_say_the_same(command: Resnap, store: Path) -> None:
-    document = command("verify", "--store", store.as_uri(), "--output", "json").document
-    lines = command("verify", "--store", store.as_uri(), "--output", "ndjson").out.splitlines()
+    document = command("verify", "--store", store.as_uri(), "--engine", "local", "--output", "json").document
+    lines = command("verify", "--store", store.as_uri(), "--engine", "local", "--output", "ndjson").out.splitlines()
     rows = [json.loads(line) for line in lines]
     assert rows[:-1] == [{"type": "segment", **row} for row in document["segments"]]
     assert rows[-1] == {"type": "summary", **document["summary"]}
-    assert command("verify", "--store", store.as_uri(), "--quiet").err == ""
+    assert command("verify", "--store", store.as_uri(), "--engine", "local", "--quiet").err == ""

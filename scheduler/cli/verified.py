@@ -1,0 +1,143 @@
+"""How what is read back of a store is shown: its segments, the chains they make, and its snapshots."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scheduler.cli.invocation import Invocation
+from scheduler.clock import instant
+from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
+
+if TYPE_CHECKING:
+    from scheduler.progress import Progress
+    from scheduler.service import Service
+    from scheduler.store_check import StoreCheck
+    from tiering.chains import Chain
+
+_SHIP_AGAIN = "delete the manifest, and tier the segment again"
+_SHIP_THE_GAP = "ship it from a replica that still has it; a broker that restores from here stops at the gap"
+_CHOOSE = "two histories claim these offsets: keep the one that the cluster has, and delete the other's manifests"
+
+
+class _Totals:
+    """What is counted while the rows are made."""
+
+    def __init__(self) -> None:
+        self.segments = self.bytes = self.different = self.snapshots = self.wrong = 0
+        self.chains: list[Chain] = []
+
+    def row(self, check: "StoreCheck") -> Row:
+        """Return the summary in JSON."""
+        from scheduler.reports import chain_row  # noqa: PLC0415
+
+        return {
+            "segments": self.segments,
+            "bytes": self.bytes,
+            "different": self.different,
+            "resumed": check.resumed,
+            "notAskedFor": len(check.manifests.keys() - check.asked_for),
+            "snapshotsReplayed": self.snapshots,
+            "snapshotsDifferent": self.wrong,
+            "chains": [chain_row(chain) for chain in self.chains],
+        }
+
+
+def answer_store(run: Invocation, service: "Service", url: str, since: str | None) -> None:
+    """Print what reading a store back showed; every difference is an error."""
+    from scheduler.sources import Scope  # noqa: PLC0415
+    from scheduler.wiring import journal_of  # noqa: PLC0415
+    from storage.errors import UsageError  # noqa: PLC0415
+    from storage.remote.urls import open_store  # noqa: PLC0415
+
+    since_ms = _moment(run, since)
+    store = open_store(url, run.settings.s3())
+    journal = journal_of(run.settings, run.clock, store.url, run.warn)
+    scope = Scope(sources=(url,), topics=run.settings.topics)
+    check, totals = service.check_store(scope, store, journal, since_ms), _Totals()
+    with run.progress_of("verify", "replay") as (reading, replaying):
+        run.answer(
+            Answer(
+                name="segments",
+                kind="segment",
+                rows=_rows(run, check, totals, reading, replaying),
+                columns=[
+                    Column(key="manifest", title="MANIFEST"),
+                    Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+                    Column(key="result", title="RESULT"),
+                ],
+                tail=lambda: totals.row(check),
+                closing=lambda: _closing(check, totals),
+            )
+        )
+    journal.end()
+    if not check.manifests and not totals.segments:
+        run.error(UsageError(f"{url} holds no shipped segment", hint="give the URL that `resnap tier --to` was given"))
+
+
+def _moment(run: Invocation, since: str | None) -> int | None:
+    from scheduler.setting_values import parse_moment  # noqa: PLC0415
+    from storage.errors import UsageError  # noqa: PLC0415
+
+    if since is None:
+        return None
+    try:
+        return parse_moment(since, run.clock.now_ms())
+    except ValueError as error:
+        raise UsageError(f"--since {since}: {error}") from error
+
+
+def _rows(
+    run: Invocation, check: "StoreCheck", totals: _Totals, reading: "Progress", replaying: "Progress"
+) -> Iterator[Row]:
+    """Yield a row per segment that was read or is wrong, and then look at what they are together."""
+    from scheduler.reports import verified_row  # noqa: PLC0415
+    from storage.errors import VerificationError  # noqa: PLC0415
+
+    for verified in check.segments(reading):
+        totals.segments += verified.was_read
+        totals.bytes += verified.size_bytes
+        totals.different += bool(verified.problems)
+        for problem in verified.problems:
+            run.error(VerificationError(problem, hint=_SHIP_AGAIN))
+        if verified.was_read or verified.problems:
+            yield verified_row(verified)
+    totals.chains = check.chains()
+    for chain in totals.chains:
+        _report_chain(run, chain)
+    for found in check.snapshots(replaying):
+        totals.snapshots += 1
+        totals.wrong += found.problem is not None
+        if found.problem is not None:
+            run.error(VerificationError(found.problem, hint="`resnap explain` shows what an entry rests on"))
+
+
+def _report_chain(run: Invocation, chain: "Chain") -> None:
+    from storage.errors import VerificationError  # noqa: PLC0415
+
+    for gap in chain.gaps:
+        what = f"{chain.topic_partition}: nothing was shipped of the offsets [{gap.start}, {gap.end})"
+        run.error(VerificationError(what, hint=_SHIP_THE_GAP))
+    for one in chain.overlaps:
+        what = f"{chain.topic_partition}: two segments have the offsets [{one.start}, {one.end})"
+        if one.is_one_lineage:
+            run.warn(f"{what}; their leader epochs are the same there")
+        else:
+            run.error(VerificationError(f"{what}, under different leader epochs", hint=_CHOOSE))
+
+
+def _closing(check: "StoreCheck", totals: _Totals) -> Iterator[str]:
+    for chain in totals.chains:
+        faults = [f"{len(chain.gaps)} gaps"] * bool(chain.gaps) + [f"{len(chain.overlaps)} overlaps"] * bool(
+            chain.overlaps
+        )
+        yield (
+            f"{chain.topic_partition}: offsets [{chain.start}, {chain.end}) in {human_count(chain.segments)} segments"
+            f"{''.join(f', {fault}' for fault in faults)}."
+        )
+    if check.resumed:
+        begun = instant(check.journal.begun_ms)
+        yield f"{human_count(check.resumed)} segments had been read back by the run of {begun} that was interrupted."
+    yield (
+        f"{human_count(totals.segments)} segments read back ({human_bytes(totals.bytes)}), "
+        f"{human_count(totals.different)} with differences; {human_count(totals.snapshots)} snapshots held against a "
+        f"replay, {human_count(totals.wrong)} of them differ."
+    )

@@ -1,0 +1,237 @@
+"""``resnap verify --store``: what a replay and the chain of manifests show that no checksum does, and going on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from storage.crc32c import crc32c
+from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from storage.remote.manifest import Manifest, ObjectKind, read_manifest, write_manifest
+from tests.scheduler.files import EMPTY_SNAPSHOT, flip
+from tests.scheduler.installed import copied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Ran, Resnap
+
+JSON = ("--engine", "local", "--output", "json")
+
+
+@pytest.fixture(scope="module")
+def shipped(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two partitions, of which the broker's own snapshots and rebuilt ones were shipped."""
+    from scheduler.cli import run  # noqa: PLC0415
+
+    root = tmp_path_factory.mktemp("shipped") / "store"
+    data, os.environ["RESNAP_STATE_DIR"] = fixture_set("kafka-2.7.2-then-3.9.1").data, "none"
+    arguments = ("tier", str(data), "--topic", "payments", "--to", root.as_uri(), "--as-of", "roll", *JSON)
+    assert run(arguments) == 0
+    return root
+
+
+@pytest.fixture
+def store(shipped: Path, tmp_path: Path) -> Path:
+    return copied(shipped, tmp_path / "store")
+
+
+@pytest.fixture
+def verify(command: Resnap, store: Path, tmp_path: Path) -> Callable[..., Ran]:
+    """Verify the store, with what interrupted runs have left."""
+    state = {"RESNAP_STATE_DIR": str(tmp_path / "state")}
+    return lambda *arguments: command("verify", "--store", store.as_uri(), *JSON, *arguments, **state)
+
+
+def manifest_paths(store: Path) -> list[Path]:
+    return sorted(store.rglob("*.manifest"))
+
+
+def rewritten(path: Path, change: Callable[[Manifest], Manifest]) -> None:
+    """Change what a manifest says, its own checksum included."""
+    path.write_bytes(write_manifest(change(read_manifest(path.read_bytes()))))
+
+
+def with_snapshot(store: Path, path: Path, change: Callable[[bytes], bytes]) -> Path:
+    """Ship another snapshot under the same manifest, with every digest as it should be."""
+    manifest = read_manifest(path.read_bytes())
+    entry = next(one for one in manifest.objects if one.kind is ObjectKind.SNAPSHOT)
+    body = change((store / entry.key).read_bytes())
+    (store / entry.key).write_bytes(body)
+    true = replace(entry, size_bytes=len(body), crc32c=crc32c(body), sha256=hashlib.sha256(body).hexdigest())
+    objects = tuple(true if one is entry else one for one in manifest.objects)
+    path.write_bytes(write_manifest(replace(manifest, objects=objects)))
+    return store / entry.key
+
+
+def differing(ran: Ran) -> tuple[int, int]:
+    summary = ran.document["summary"]
+    return summary["different"], summary["snapshotsDifferent"]
+
+
+def _without_one(data: bytes) -> bytes:
+    return snapshot_bytes(list(read_snapshot(data).values())[1:])
+
+
+def _with_open_transaction(data: bytes) -> bytes:
+    first, *others = read_snapshot(data).values()
+    return snapshot_bytes([first._replace(current_txn_first_offset=first.last_offset), *others])
+
+
+def test_every_shipped_snapshot_is_held_against_a_replay(verify: Callable[..., Ran], store: Path) -> None:
+    ran = verify()
+    assert (ran.code, differing(ran)) == (0, (0, 0))
+    assert ran.document["summary"]["snapshotsReplayed"] == len(manifest_paths(store))
+
+
+@pytest.mark.parametrize("change", [lambda _: EMPTY_SNAPSHOT, _without_one, _with_open_transaction])
+def test_a_snapshot_that_is_not_what_the_segments_give_is_found_though_all_digests_are_right(
+    verify: Callable[..., Ran], store: Path, change: Callable[[bytes], bytes]
+) -> None:
+    path = manifest_paths(store)[3]
+    snapshot = with_snapshot(store, path, change)
+    ran = verify()
+    assert (ran.code, differing(ran)) == (13, (0, 1))
+    assert f"{snapshot.relative_to(store)}: not what a replay of the stored segments gives" in ran.error["message"]
+
+
+def test_producers_that_the_manifest_says_were_left_out_are_not_missed(verify: Callable[..., Ran], store: Path) -> None:
+    path = manifest_paths(store)[3]
+    entry = next(one for one in read_manifest(path.read_bytes()).objects if one.kind is ObjectKind.SNAPSHOT)
+    first = next(iter(read_snapshot((store / entry.key).read_bytes())))
+    with_snapshot(store, path, _without_one)
+    assert verify().code == 13
+    from storage.remote.manifest import LeftOutProducer  # noqa: PLC0415
+
+    left_out = (LeftOutProducer(producer_id=first, reason="unexplained-batch"),)
+    rewritten(path, lambda one: replace(one, snapshot_origin=replace(one.snapshot_origin, left_out=left_out)))
+    assert verify().code == 0
+
+
+def test_the_chains_are_listed(verify: Callable[..., Ran], store: Path) -> None:
+    chains = verify().document["summary"]["chains"]
+    assert [(one["topic"], one["partition"]) for one in chains] == [("payments", 0), ("payments", 1)]
+    assert sum(one["segments"] for one in chains) == len(manifest_paths(store))
+    assert all(one["gaps"] == one["overlaps"] == [] for one in chains)
+
+
+def test_a_gap_ends_with_13_and_is_named(verify: Callable[..., Ran], store: Path) -> None:
+    path = manifest_paths(store)[2]
+    gone = read_manifest(path.read_bytes())
+    path.unlink()
+    ran = verify()
+    assert ran.code == 13
+    gaps = [gap for one in ran.document["summary"]["chains"] for gap in one["gaps"]]
+    assert gaps == [[gone.base_offset, gone.next_base_offset]]
+    assert f"nothing was shipped of the offsets [{gone.base_offset}, {gone.next_base_offset})" in ran.err
+
+
+def _begun_one_later(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
+    """Copy a segment under a key that tells a base offset one later, in the way another replica may have cut it."""
+    path = manifest_paths(store)[2]
+    manifest = read_manifest(path.read_bytes())
+    base = manifest.base_offset + 1
+    name = path.name.replace(f"{manifest.base_offset:020d}", f"{base:020d}")
+
+    def moved(key: str) -> str:
+        return key.replace(f"{manifest.base_offset:020d}", f"{base:020d}")
+
+    for entry in manifest.objects:
+        shutil.copy(store / entry.key, store / moved(entry.key))
+    objects = tuple(replace(entry, key=moved(entry.key)) for entry in manifest.objects)
+    other = change(replace(manifest, base_offset=base, objects=objects))
+    path.with_name(name).write_bytes(write_manifest(other))
+    return other
+
+
+def test_an_overlap_of_one_lineage_is_listed(verify: Callable[..., Ran], store: Path) -> None:
+    other = _begun_one_later(store, lambda manifest: manifest)
+    [overlap] = [one for chain in verify().document["summary"]["chains"] for one in chain["overlaps"]]
+    assert overlap == {"startOffset": other.base_offset, "endOffset": other.next_base_offset, "oneLineage": True}
+
+
+def test_an_overlap_of_two_lineages_ends_with_13(verify: Callable[..., Ran], store: Path) -> None:
+    def of_another_leader(manifest: Manifest) -> Manifest:
+        epochs = tuple(entry._replace(epoch=entry.epoch + 7) for entry in manifest.leader_epochs)
+        return replace(manifest, leader_epochs=epochs)
+
+    _begun_one_later(store, of_another_leader)
+    ran = verify()
+    assert ran.code == 13
+    assert "under different leader epochs" in ran.err
+
+
+def test_since_reads_what_was_shipped_since_then_alone(verify: Callable[..., Ran], store: Path) -> None:
+    *old, new = manifest_paths(store)
+    for path in old:
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    flip(next(store.rglob(f"{old[0].stem}.log")), 70)
+    ran = verify("--since", "7d")
+    assert ran.code == 0
+    summary: dict[str, Any] = ran.document["summary"]
+    assert (summary["segments"], summary["notAskedFor"], summary["snapshotsReplayed"]) == (1, len(old), 1)
+    assert [row["manifest"] for row in ran.document["segments"]] == [str(new.relative_to(store))]
+    assert verify("--since", "2023-01-01T00:00:00Z").code == 13
+
+
+@pytest.mark.parametrize("text", ["yesterday", "now", "2026-01-31", "3"])
+def test_a_since_that_is_no_time_is_a_usage_error(verify: Callable[..., Ran], text: str) -> None:
+    assert verify("--since", text).code == 2
+
+
+def test_an_interrupted_run_is_gone_on_with(
+    verify: Callable[..., Ran], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiering import verification  # noqa: PLC0415
+
+    read_objects, met = verification._object_problems, []
+
+    def interrupted(*arguments: Any) -> Any:
+        met.append(arguments)
+        if len(met) > 30:
+            raise KeyboardInterrupt
+        return read_objects(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(verification, "_object_problems", interrupted)
+        assert verify().code == 130
+    ran = verify()
+    assert ran.code == 0
+    summary = ran.document["summary"]
+    assert summary["resumed"] > 2
+    assert summary["resumed"] + summary["segments"] == summary["snapshotsReplayed"] == len(manifest_paths(store))
+    assert verify().document["summary"]["resumed"] == 0
+
+
+def test_what_was_found_wrong_or_was_replaced_since_is_read_again(
+    verify: Callable[..., Ran], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scheduler.store_check import StoreCheck  # noqa: PLC0415
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    first, second, *_ = manifest_paths(store)
+    log = next(store.rglob(f"{first.stem}.log"))
+    flip(log, 70)
+    with monkeypatch.context() as patched:
+        patched.setattr(StoreCheck, "chains", interrupted)
+        assert verify().code == 130
+    os.utime(second, (1_700_000_000, 1_700_000_000))
+    ran = verify()
+    assert ran.code == 13
+    read = {row["manifest"] for row in ran.document["segments"]}
+    assert read == {str(path.relative_to(store)) for path in (first, second)}
+    assert verify("--fresh").document["summary"]["resumed"] == 0
+
+
+def test_topics_that_are_not_asked_for_are_not_read(verify: Callable[..., Ran]) -> None:
+    assert verify("--topic", "orders").code == 2
+    assert verify("--topic", "pay*").code == 0

@@ -1,0 +1,61 @@
+"""Chains: gaps and overlaps are exactly what counting offsets one by one shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.log.checkpoints import LeaderEpoch
+from tests.storage.remote.manifests import a_manifest
+from tiering.chains import chains_of
+
+if TYPE_CHECKING:
+    from storage.remote.manifest import Manifest
+
+RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), min_size=1, max_size=8)
+
+
+def segment(base: int, length: int, topic_id: str | None = "id") -> Manifest:
+    return a_manifest(
+        topic="t",
+        partition=0,
+        topic_id=topic_id,
+        base_offset=base,
+        next_base_offset=base + length,
+        last_offset=base + length - 1,
+        leader_epochs=(LeaderEpoch(0, 0),),
+    )
+
+
+@given(RANGES)
+def test_gaps_and_overlaps_are_what_counting_shows(ranges: list[tuple[int, int]]) -> None:
+    [chain] = chains_of(segment(*one) for one in ranges)
+    counts = dict.fromkeys(range(chain.start, chain.end), 0)
+    for base, length in set(ranges):
+        for offset in range(base, base + length):
+            counts[offset] += 1
+    assert {o for gap in chain.gaps for o in range(*gap)} == {o for o, count in counts.items() if not count}
+    shared = {o for one in chain.overlaps for o in range(one.start, one.end)}
+    assert shared == {o for o, count in counts.items() if count > 1}
+    assert all(one.is_one_lineage for one in chain.overlaps)
+    assert chain.segments == len(set(ranges))
+
+
+def test_what_was_shipped_before_the_topic_id_was_known_is_of_the_one_topic_of_that_name() -> None:
+    old, new = segment(0, 5, None), segment(5, 5)
+    assert [(chain.topic_id, chain.end) for chain in chains_of([old, new])] == [("id", 10)]
+    other = segment(0, 7, "other")
+    assert len(chains_of([old, new, other])) == 3
+
+
+def test_an_epoch_that_begins_at_another_offset_is_another_lineage() -> None:
+    below = replace(segment(0, 10), leader_epochs=(LeaderEpoch(0, 0), LeaderEpoch(3, 7)))
+    above = replace(segment(5, 10), leader_epochs=(LeaderEpoch(0, 0), LeaderEpoch(3, 8)))
+    [[overlap]] = [chain.overlaps for chain in chains_of([below, above])]
+    assert not overlap.is_one_lineage
+    same = replace(above, leader_epochs=below.leader_epochs)
+    [[overlap]] = [chain.overlaps for chain in chains_of([below, same])]
+    assert overlap.is_one_lineage

@@ -1,0 +1,121 @@
+"""What the manifests of a store say together: a chain of segments per partition, its gaps and its overlaps.
+
+A chain is what a reader can follow: segments in offset order, each beginning where the one before it ends. An overlap
+is of one lineage where the leader epochs of both segments agree in the offsets that they share: the same log, cut at
+other boundaries by another replica. Otherwise two histories claim the same offsets, as after an unclean election.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.log.names import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from storage.log.checkpoints import LeaderEpoch
+    from storage.remote.manifest import Manifest
+
+
+class Gap(NamedTuple):
+    """Offsets [start, end) that no segment of a chain has, though there are some on either side."""
+
+    start: int
+    end: int
+
+
+class Overlap(NamedTuple):
+    """Offsets [start, end) that two segments have."""
+
+    start: int
+    end: int
+    is_one_lineage: bool
+    """Whether the leader epochs of both agree there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The segments of one partition of one topic, in all [start, end)."""
+
+    cluster_id: str | None
+    topic_id: str | None
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    segments: int
+    gaps: tuple[Gap, ...]
+    overlaps: tuple[Overlap, ...]
+
+
+class _Topic(NamedTuple):
+    cluster_id: str
+    topic_partition: TopicPartition
+    topic_id: str
+
+
+def chains_of(manifests: Iterable[Manifest]) -> list[Chain]:
+    """Return the chains that ``manifests`` make, by cluster, partition and topic id.
+
+    A segment that was shipped before the id of its topic was known belongs to the one topic of that name, if there is
+    one only.
+    """
+    found: dict[_Topic, list[Manifest]] = {}
+    for one in manifests:
+        key = _Topic(one.cluster_id or "", TopicPartition(one.topic, one.partition), one.topic_id or "")
+        found.setdefault(key, []).append(one)
+    return [_chain(found[key]) for key in sorted(_with_unknown_ids_settled(found))]
+
+
+def _with_unknown_ids_settled(found: dict[_Topic, list[Manifest]]) -> dict[_Topic, list[Manifest]]:
+    for key in [key for key in found if not key.topic_id]:
+        named = [other for other in found if other[:2] == key[:2] and other.topic_id]
+        if len(named) == 1:
+            found[named[0]] += found.pop(key)
+    return found
+
+
+def _chain(manifests: list[Manifest]) -> Chain:
+    """Return the chain of one partition; segments with the same offsets count once."""
+    by_range = {(one.base_offset, one.next_base_offset): one for one in manifests}
+    ordered = [by_range[offsets] for offsets in sorted(by_range)]
+    last = ordered[-1]
+    return Chain(
+        cluster_id=last.cluster_id,
+        topic_id=next((one.topic_id for one in ordered if one.topic_id is not None), None),
+        topic_partition=TopicPartition(last.topic, last.partition),
+        start=ordered[0].base_offset,
+        end=max(one.next_base_offset for one in ordered),
+        segments=len(ordered),
+        gaps=tuple(_gaps(ordered)),
+        overlaps=tuple(_overlaps(ordered)),
+    )
+
+
+def _gaps(ordered: Sequence[Manifest]) -> Iterator[Gap]:
+    reached = ordered[0].base_offset
+    for one in ordered:
+        if one.base_offset > reached:
+            yield Gap(reached, one.base_offset)
+        reached = max(reached, one.next_base_offset)
+
+
+def _overlaps(ordered: Sequence[Manifest]) -> Iterator[Overlap]:
+    """Yield what each segment shares with the one below it that reaches farthest."""
+    farthest = ordered[0]
+    for one in ordered[1:]:
+        if one.base_offset < farthest.next_base_offset:
+            start, end = one.base_offset, min(one.next_base_offset, farthest.next_base_offset)
+            agree = _epochs_in(farthest, start, end) == _epochs_in(one, start, end)
+            yield Overlap(start, end, agree)
+        farthest = max(farthest, one, key=lambda segment: segment.next_base_offset)
+
+
+def _epochs_in(manifest: Manifest, start: int, end: int) -> list[LeaderEpoch]:
+    """Return the leader epochs of the offsets [``start``, ``end``), the first one as if it began there."""
+    epochs = manifest.leader_epochs
+    first = max(bisect_right(epochs, start, key=lambda entry: entry.start_offset) - 1, 0)
+    inside = [entry for entry in epochs[first:] if entry.start_offset < end]
+    return [entry._replace(start_offset=max(entry.start_offset, start)) for entry in inside]

@@ -1,0 +1,111 @@
+"""How far the reading back of a store had come when it was interrupted, so that the next run goes on from there.
+
+A file of lines: the first tells when the verification began, each other one a manifest, as the store had it then, whose
+objects were found to be all right. What is no line of ours counts as not there, and costs reading only. The file goes
+when the verification comes to its end: the next one reads everything anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Self
+
+    from storage.remote.object_store import ObjectInfo
+
+VERSION: Final = 1
+KEPT_MS: Final = 7 * 86_400_000
+"""What was all right longer ago is read again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class VerificationJournal:
+    """What the verification of one store has found all right so far."""
+
+    path: Path | None = None
+    """None where nothing is to be kept."""
+    complain: Callable[[str], None] = lambda _: None
+    begun_ms: int = 0
+    verified: set[tuple[str, str]] = field(default_factory=set)
+    """(manifest key, etag)."""
+
+    @classmethod
+    def open(
+        cls, directory: Path | None, url: str, *, now_ms: int, fresh: bool, complain: Callable[[str], None]
+    ) -> Self:
+        """Return the journal of the store at ``url`` below ``directory``, with what an interrupted run left in it."""
+        if directory is None:
+            return cls(path=None, complain=complain, begun_ms=now_ms)
+        path = directory / f"verified-{hashlib.sha256(url.encode()).hexdigest()[:32]}.ndjson"
+        journal = cls(path=path, complain=complain, begun_ms=now_ms)
+        if fresh or not journal._recall(now_ms):
+            journal._begin()
+        return journal
+
+    def has(self, info: ObjectInfo) -> bool:
+        """Whether the objects of the manifest ``info`` have been read, and were all right."""
+        return (info.key, info.etag) in self.verified
+
+    def note(self, info: ObjectInfo) -> None:
+        """Keep that the objects of the manifest ``info`` are all right."""
+        self._write("a", [info.key, info.etag])
+
+    def end(self) -> None:
+        """Forget everything: the verification has come to its end."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _recall(self, now_ms: int) -> bool:
+        """Take over what an interrupted run left; False where that is nothing."""
+        lines = self._lines()
+        head = lines[0] if lines else None
+        if not (isinstance(head, dict) and head.get("version") == VERSION and isinstance(head.get("begunMs"), int)):
+            return False
+        if not 0 <= now_ms - head["begunMs"] < KEPT_MS:
+            return False
+        self.begun_ms = head["begunMs"]
+        self.verified = {entry for line in lines[1:] if (entry := _entry(line)) is not None}
+        return True
+
+    def _lines(self) -> list[object]:
+        if self.path is None:
+            return []
+        try:
+            text = self.path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        return [_parsed(line) for line in text.splitlines()]
+
+    def _begin(self) -> None:
+        self._write("w", {"version": VERSION, "begunMs": self.begun_ms})
+
+    def _write(self, mode: str, line: object) -> None:
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open(mode, encoding="utf-8") as file:
+                file.write(f"{json.dumps(line)}\n")
+        except OSError as error:
+            self.complain(f"{self.path}: how far this run comes cannot be kept: {error.strerror}")
+            self.path = None
+
+
+def _parsed(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _entry(line: object) -> tuple[str, str] | None:
+    match line:
+        case [str(key), str(etag)]:
+            return key, etag
+    return None
