@@ -1,7 +1,7 @@
 """The fold: what ``ProducerStateManager`` holds after a run of batches, one batch at a time.
 
 This is the readable specification. The columnar path (``header_scan``, ``partial_state``) must equal it, batch for
-batch; no command but the demonstration runs it.
+batch. ``append_validation`` puts a broker's checks before the same two steps, ``after_data`` and ``after_marker``.
 
 A log is a sequence of events in offset order. Per producer id, with origin REPLICATION (no sequence is validated, lower
 epochs and older coordinator epochs are applied as they stand):
@@ -31,7 +31,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.log.producer_snapshot import NO_LAST_OFFSET, NO_OPEN_TRANSACTION, ProducerEntry
-from storage.log.record_batch import NO_SEQUENCE
+from storage.log.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,6 +92,50 @@ class Expiry(NamedTuple):
         return not entry.has_open_transaction and now_ms - entry.timestamp >= self.expiration_ms
 
 
+def no_entry(producer_id: int) -> ProducerEntry:
+    """Return what stands for a producer of which nothing is known (``ProducerStateEntry.empty``)."""
+    return ProducerEntry(
+        producer_id=producer_id,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        last_sequence=NO_SEQUENCE,
+        last_offset=NO_LAST_OFFSET,
+        offset_delta=0,
+        timestamp=NO_TIMESTAMP,
+        coordinator_epoch=NO_COORDINATOR_EPOCH,
+        current_txn_first_offset=NO_OPEN_TRANSACTION,
+    )
+
+
+def after_data(entry: ProducerEntry, batch: DataBatch) -> ProducerEntry:
+    """Return what ``entry`` becomes by a data batch that is taken as it stands; it may open a transaction."""
+    opens = batch.transactional and not entry.has_open_transaction
+    return ProducerEntry(
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        last_sequence=batch.last_sequence,
+        last_offset=batch.last_offset,
+        offset_delta=batch.last_offset - batch.base_offset,
+        timestamp=batch.timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_first_offset=batch.base_offset if opens else entry.current_txn_first_offset,
+    )
+
+
+def after_marker(entry: ProducerEntry, marker: Marker) -> ProducerEntry:
+    """Return what ``entry`` becomes by a marker: no transaction, and no last batch where the epoch is another."""
+    keeps_batch = entry.producer_epoch == marker.producer_epoch
+    return ProducerEntry(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        last_sequence=entry.last_sequence if keeps_batch else NO_SEQUENCE,
+        last_offset=entry.last_offset if keeps_batch else NO_LAST_OFFSET,
+        offset_delta=entry.offset_delta if keeps_batch else 0,
+        timestamp=marker.timestamp,
+        coordinator_epoch=marker.coordinator_epoch,
+        current_txn_first_offset=NO_OPEN_TRANSACTION,
+    )
+
+
 class ProducerStates:
     """State of every producer of one partition."""
 
@@ -120,25 +164,12 @@ class ProducerStates:
     def _append_data(self, batch: DataBatch) -> None:
         producer_id = batch.producer_id
         entry = self.entries.get(producer_id)
-        open_since = entry.current_txn_first_offset if entry else NO_OPEN_TRANSACTION
-        coordinator_epoch = entry.coordinator_epoch if entry else NO_COORDINATOR_EPOCH
         if entry and self._is_reborn(entry):
-            coordinator_epoch = NO_COORDINATOR_EPOCH
-        if open_since == NO_OPEN_TRANSACTION and batch.transactional:
-            open_since = batch.base_offset
-        elif open_since != NO_OPEN_TRANSACTION and not batch.transactional:
+            entry = entry._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
+        if entry and entry.has_open_transaction and not batch.transactional:
             self.illegal.setdefault(producer_id, batch.base_offset)
         self._closed_at.pop(producer_id, None)
-        self.entries[producer_id] = ProducerEntry(
-            producer_id=producer_id,
-            producer_epoch=batch.producer_epoch,
-            last_sequence=batch.last_sequence,
-            last_offset=batch.last_offset,
-            offset_delta=batch.last_offset - batch.base_offset,
-            timestamp=batch.timestamp,
-            coordinator_epoch=coordinator_epoch,
-            current_txn_first_offset=open_since,
-        )
+        self.entries[producer_id] = after_data(entry or no_entry(producer_id), batch)
 
     def _is_reborn(self, entry: ProducerEntry) -> bool:
         closed_at = self._closed_at.get(entry.producer_id)
@@ -148,19 +179,9 @@ class ProducerStates:
         return newest_since - entry.timestamp >= self._expiry.certain_silence_ms
 
     def _append_marker(self, marker: Marker) -> None:
-        entry = self.entries.get(marker.producer_id)
-        keeps_batch = entry is not None and entry.producer_epoch == marker.producer_epoch
+        entry = self.entries.get(marker.producer_id) or no_entry(marker.producer_id)
         self._closed_at[marker.producer_id] = len(self._clock_ms) - 1
-        self.entries[marker.producer_id] = ProducerEntry(
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            last_sequence=entry.last_sequence if entry and keeps_batch else NO_SEQUENCE,
-            last_offset=entry.last_offset if entry and keeps_batch else NO_LAST_OFFSET,
-            offset_delta=entry.offset_delta if entry and keeps_batch else 0,
-            timestamp=marker.timestamp,
-            coordinator_epoch=marker.coordinator_epoch,
-            current_txn_first_offset=NO_OPEN_TRANSACTION,
-        )
+        self.entries[marker.producer_id] = after_marker(entry, marker)
 
 
 def _server_clock(event: Event) -> int:

@@ -1,0 +1,314 @@
+"""What a partition leader checks before it takes a batch of a producer: epoch, sequence, transaction (KIP-98, KIP-360).
+
+``ProducerAppend`` is one producer's part of one append. It starts from what is known of the producer, and takes the
+batches one after the other, each validated against the ones before it; nothing is known of them outside until the
+manager takes the whole. What an accepted batch does to the entry is not told here: that is ``producer_state``.
+
+By origin:
+
+| check | client | coordinator | replication | Raft leader |
+|---|---|---|---|---|
+| epoch below the known one: INVALID_PRODUCER_EPOCH | yes | yes | taken as it stands | yes |
+| sequence: OUT_OF_ORDER_SEQUENCE_NUMBER | yes | | | |
+| not transactional within a transaction: INVALID_TXN_STATE | yes | yes | yes | yes |
+| coordinator epoch below the known one: TRANSACTION_COORDINATOR_FENCED | yes | yes | taken as it stands | yes |
+
+A sequence must follow on the last one (0 follows on 2,147,483,647), and be 0 in a new epoch. A producer of which
+nothing is known may begin with any: since 2.5 no broker answers UNKNOWN_PRODUCER_ID.
+
+Source: ``ProducerAppendInfo``, ``ProducerStateEntry`` and ``VerificationStateEntry``, as in 3.9.1 and 4.1.1.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from replay.producer_state import DataBatch, Marker, after_data, after_marker, no_entry
+from storage.kafka_errors import KafkaError, RefusedError
+from storage.log.producer_snapshot import NO_LAST_OFFSET, ProducerEntry
+from storage.log.record_batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE
+
+BATCHES_TO_RETAIN: Final = 5
+"""So many batches of a producer are remembered, to recognise one that comes again."""
+
+
+class AppendOrigin(Enum):
+    """Who appends; the less it is trusted, the more is checked."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+    RAFT_LEADER = "raft-leader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRules:
+    """Where releases of Kafka differ in what they accept."""
+
+    verifies_transactions: bool
+    """From 3.6 on: the first batch of a transaction needs a guard, and no batch may overtake a lower one (KIP-890)."""
+    transactions_v2: bool
+    """From 4.0 on: each transaction has an epoch of its own; a producer that knows so must begin with sequence 0."""
+
+
+RULES_2_5: Final = ValidationRules(verifies_transactions=False, transactions_v2=False)
+RULES_3_6: Final = ValidationRules(verifies_transactions=True, transactions_v2=False)
+RULES_4_0: Final = ValidationRules(verifies_transactions=True, transactions_v2=True)
+_FIRST_RELEASES: Final = (((4, 0), RULES_4_0), ((3, 6), RULES_3_6), ((2, 5), RULES_2_5))
+
+
+def rules_of(release: tuple[int, int]) -> ValidationRules:
+    """Return the rules of a release, major and minor.
+
+    Raises:
+        ValueError: it is older than 2.5, whose brokers checked otherwise.
+
+    """
+    for first, rules in _FIRST_RELEASES:
+        if release >= first:
+            return rules
+    raise ValueError(f"Kafka {release[0]}.{release[1]} is older than 2.5, the first release with these rules")
+
+
+class EmptiedControl(NamedTuple):
+    """A control batch whose marker the log cleaner has taken: it changes nothing, but its producer is known by it."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+ProducerBatch: TypeAlias = DataBatch | Marker | EmptiedControl
+"""Any batch that carries a producer id."""
+
+
+class BatchMetadata(NamedTuple):
+    """One remembered batch; offsets and sequences are inclusive."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    """Largest of the batch, milliseconds."""
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence of the first record."""
+        return decrement_sequence(self.last_sequence, self.offset_delta)
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first record."""
+        return self.last_offset - self.offset_delta
+
+
+def decrement_sequence(sequence: int, by: int) -> int:
+    """Return the sequence that stands ``by`` before; the one before 0 is ``MAX_SEQUENCE``."""
+    return sequence - by if sequence >= by else MAX_SEQUENCE - (by - sequence) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProducer:
+    """What a leader knows of a producer: its entry in a snapshot, and its last batches, of which that has only one."""
+
+    entry: ProducerEntry
+    batches: tuple[BatchMetadata, ...] = ()
+    """Oldest first, at most ``BATCHES_TO_RETAIN``, all of the entry's epoch."""
+
+    @classmethod
+    def unknown(cls, producer_id: int) -> KnownProducer:
+        """Return what stands for a producer of which nothing is known."""
+        return cls(no_entry(producer_id))
+
+    @classmethod
+    def from_snapshot(cls, entry: ProducerEntry) -> KnownProducer:
+        """Return what a snapshot tells: of the batches the last alone."""
+        if entry.last_offset < 0:
+            return cls(entry)
+        last = BatchMetadata(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
+        return cls(entry, (last,))
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last batch, or ``NO_SEQUENCE``."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def first_sequence(self) -> int:
+        """Of the oldest batch that is remembered, or ``NO_SEQUENCE``."""
+        return self.batches[0].first_sequence if self.batches else NO_SEQUENCE
+
+    def duplicate_of(self, batch: DataBatch) -> BatchMetadata | None:
+        """Return the remembered batch with the epoch and the very sequences of ``batch``."""
+        if batch.producer_epoch != self.entry.producer_epoch:
+            return None
+        wanted = (batch.base_sequence, batch.last_sequence)
+        return next((one for one in self.batches if (one.first_sequence, one.last_sequence) == wanted), None)
+
+    def after(self, entry: ProducerEntry, *added: BatchMetadata) -> KnownProducer:
+        """Return this producer with ``entry`` and further batches; those of another epoch are forgotten."""
+        kept = self.batches if entry.producer_epoch == self.entry.producer_epoch else ()
+        batches = (*kept, *added)[-BATCHES_TO_RETAIN:]
+        return KnownProducer(_with_last(entry, batches), batches)
+
+
+def _with_last(entry: ProducerEntry, batches: tuple[BatchMetadata, ...]) -> ProducerEntry:
+    if not batches:
+        return entry._replace(last_sequence=NO_SEQUENCE, last_offset=NO_LAST_OFFSET, offset_delta=0)
+    last = batches[-1]
+    return entry._replace(
+        last_sequence=last.last_sequence, last_offset=last.last_offset, offset_delta=last.offset_delta
+    )
+
+
+class VerificationGuard:
+    """Identity alone: the first batch of a transaction must bring the guard that its verification was given."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """A transaction that is being verified with its coordinator (KIP-890)."""
+
+    started_ms: int
+    lowest_sequence: int
+    """The lowest seen in ``epoch``: a batch above it would overtake one that is to be sent again."""
+    epoch: int
+    supports_epoch_bump: bool = False
+    """Whether the producer takes part in transactions v2."""
+    guard: VerificationGuard = field(default_factory=VerificationGuard)
+
+    def note(self, sequence: int, epoch: int) -> None:
+        """Take in that a batch of this sequence and epoch waits for the verification."""
+        if epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
+        elif epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction with data that a marker has ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of the marker."""
+    aborted: bool
+
+
+class ProducerAppend:
+    """One producer's part of one append.
+
+    Attributes:
+        updated: what the append would leave; ``batches`` holds only those of this append.
+        started: first offset of each transaction that it opened.
+
+    """
+
+    def __init__(
+        self, known: KnownProducer, origin: AppendOrigin, verification: Verification | None, where: str = "the log"
+    ) -> None:
+        self.known = known
+        self.updated = KnownProducer(_with_last(known.entry, ()))
+        self.started: deque[int] = deque()
+        self._origin = origin
+        self._verification = verification
+        self._where = where
+
+    @property
+    def producer_id(self) -> int:
+        """Of the producer that appends."""
+        return self.known.entry.producer_id
+
+    def append(self, batch: ProducerBatch) -> CompletedTransaction | None:
+        """Take one batch; return the transaction that it ended, if that had data.
+
+        Raises:
+            RefusedError: it breaks a rule; the whole append is to be given up.
+
+        """
+        match batch:
+            case DataBatch():
+                self._append_data(batch)
+                return None
+            case Marker():
+                return self._append_marker(batch)
+            case EmptiedControl():
+                return None
+
+    def result(self) -> KnownProducer:
+        """Return what is known of the producer after the append."""
+        return self.known.after(self.updated.entry, *self.updated.batches)
+
+    def _append_data(self, batch: DataBatch) -> None:
+        self._check_epoch(batch.producer_epoch, batch.base_offset)
+        if self._origin is AppendOrigin.CLIENT:
+            self._check_sequence(batch)
+        before = self.updated.entry
+        if before.has_open_transaction and not batch.transactional:
+            raise self._refused(
+                KafkaError.INVALID_TXN_STATE,
+                batch.base_offset,
+                f"not transactional, but the transaction that began at {before.current_txn_first_offset} is open",
+            )
+        if batch.transactional and not before.has_open_transaction:
+            self.started.append(batch.base_offset)
+        delta = batch.last_offset - batch.base_offset
+        taken = BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.timestamp)
+        self.updated = self.updated.after(after_data(before, batch), taken)
+
+    def _append_marker(self, marker: Marker) -> CompletedTransaction | None:
+        self._check_epoch(marker.producer_epoch, marker.offset)
+        before = self.updated.entry
+        if before.coordinator_epoch > marker.coordinator_epoch and self._origin is not AppendOrigin.REPLICATION:
+            raise self._refused(
+                KafkaError.TRANSACTION_COORDINATOR_FENCED,
+                marker.offset,
+                f"coordinator epoch {marker.coordinator_epoch} is below {before.coordinator_epoch}, the last seen",
+            )
+        self.updated = self.updated.after(after_marker(before, marker))
+        if not before.has_open_transaction:
+            return None
+        return CompletedTransaction(
+            self.producer_id, before.current_txn_first_offset, marker.offset, aborted=not marker.commit
+        )
+
+    def _check_epoch(self, epoch: int, offset: int) -> None:
+        seen = self.updated.entry.producer_epoch
+        if epoch < seen and self._origin is not AppendOrigin.REPLICATION:
+            why = f"epoch {epoch} is below {seen}, the last seen"
+            raise self._refused(KafkaError.INVALID_PRODUCER_EPOCH, offset, why)
+
+    def _check_sequence(self, batch: DataBatch) -> None:
+        sequence, epoch = batch.base_sequence, batch.producer_epoch
+        why = self._overtakes(sequence)
+        if why is None and epoch != self.updated.entry.producer_epoch:
+            known_epoch = self.updated.entry.producer_epoch
+            if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:
+                why = f"sequence {sequence} begins epoch {epoch}, which must begin with 0 ({known_epoch} was the last)"
+        elif why is None and self.known.entry.producer_epoch != NO_PRODUCER_EPOCH:
+            last = self._last_sequence(epoch)
+            if sequence != last + 1 and not (sequence == 0 and last == MAX_SEQUENCE):
+                why = f"sequence {sequence} does not follow on {last}, the last in epoch {epoch}"
+        if why is not None:
+            raise self._refused(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, batch.base_offset, why)
+
+    def _overtakes(self, sequence: int) -> str | None:
+        """Tell why a batch may not come while the transaction is verified, whatever the epoch."""
+        verification = self._verification
+        if verification is None:
+            return None
+        if verification.supports_epoch_bump and sequence != 0 and not self.known.batches:
+            return f"sequence {sequence} of a producer of transactions v2 without batches, which must begin with 0"
+        if sequence > verification.lowest_sequence:
+            return f"sequence {sequence} overtakes {verification.lowest_sequence}, which is being verified"
+        return None
+
+    def _last_sequence(self, epoch: int) -> int:
+        if self.updated.batches:
+            return self.updated.last_sequence
+        return self.known.last_sequence if epoch == self.known.entry.producer_epoch else NO_SEQUENCE
+
+    def _refused(self, error: KafkaError, offset: int, why: str) -> RefusedError:
+        return RefusedError(error, f"producer {self.producer_id} at offset {offset} of {self._where}: {why}")

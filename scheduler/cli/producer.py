@@ -1,0 +1,26 @@
+# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
+"""Commands about producers: what a broker would say to them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import with_settings
+
+app = typer.Typer()
+producer_app = typer.Typer(help="What a broker makes of what producers send.")
+app.add_typer(producer_app, name="producer")
+
+
+@producer_app.command("simulate")
+@with_settings()
+def simulate(
+    run: Invocation,
+    script: Annotated[Path, typer.Argument(metavar="FILE", help="The script: JSON lines, one step each.")],
+) -> None:
+    """Tell what a broker of a release would answer to each step of a script: appends, bumps, expiries, restarts."""
+    from scheduler.simulating import simulation
+
+    run.answer(simulation(script))

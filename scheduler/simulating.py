@@ -1,0 +1,68 @@
+"""The verdicts on a script of appends, bumps, expiries and restarts, as an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replay.producer_script import run_script
+from scheduler.clock import instant
+from scheduler.records import plain
+from scheduler.rendering import Answer, Column
+from storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from replay.producer_script import Taken
+    from scheduler.rendering import Row
+
+COLUMNS = (
+    Column(key="line", title="LINE", right=True),
+    Column(key="at", title="CLOCK"),
+    Column(key="step", title="STEP"),
+    Column(key="producerId", title="PRODUCER", right=True),
+    Column(key="verdict", title="VERDICT"),
+    Column(key="error", title="ERROR"),
+    Column(key="detail", title="WHY"),
+    Column(key="note", title="NOTE"),
+)
+
+
+def simulation(script: Path) -> Answer:
+    """Return the answer whose rows take the steps of ``script`` one by one.
+
+    Raises:
+        UsageError: the script cannot be read; of a line that is no step, only when the rows come to it.
+
+    """
+    try:
+        lines = script.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{script}: the script cannot be read: {error}", hint="JSON lines, in UTF-8") from error
+    counts = {"accepted": 0, "duplicate": 0, "refused": 0}
+
+    def rows() -> Iterator[Row]:
+        for taken in run_script(lines, str(script)):
+            if taken.verdict.verdict in counts:
+                counts[taken.verdict.verdict] += 1
+            yield _row(taken)
+
+    return Answer(name="steps", kind="step", rows=rows(), columns=COLUMNS, tail=lambda: dict(counts))
+
+
+def _row(taken: Taken) -> Row:
+    error = taken.verdict.error
+    return {
+        "line": taken.line,
+        "at": instant(taken.at_ms) if taken.at_ms >= 0 else taken.at_ms,
+        "step": taken.step,
+        "arguments": dict(taken.arguments),
+        "producerId": taken.producer_id,
+        "verdict": taken.verdict.verdict,
+        "error": error.name if error else None,
+        "errorCode": error.value,
+        "detail": taken.verdict.detail,
+        "entry": plain(taken.entry),
+        "note": taken.note,
+    }

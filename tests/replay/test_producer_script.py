@@ -1,0 +1,162 @@
+"""A script says what happens to one partition, and hears what a broker would answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.producer_script import Taken, run_script
+from storage.errors import UsageError
+from storage.kafka_errors import KafkaError
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "expired-producer.jsonl"
+
+
+def taken(*steps: dict[str, Any]) -> list[Taken]:
+    return list(run_script(json.dumps(step) for step in steps))
+
+
+def verdicts(*steps: dict[str, Any]) -> list[str]:
+    return [one.verdict.error.name if one.verdict.error else one.verdict.verdict for one in taken(*steps)]
+
+
+def append(**keys: object) -> dict[str, object]:
+    return {"do": "append", "producerId": 7, **keys}
+
+
+def test_the_example_tells_the_story_that_its_notes_tell() -> None:
+    steps = list(run_script(EXAMPLE.read_text(encoding="utf-8").splitlines()))
+    assert {one.line: one.verdict.error.name for one in steps if one.verdict.error} == {
+        7: "OUT_OF_ORDER_SEQUENCE_NUMBER",
+        10: "OUT_OF_ORDER_SEQUENCE_NUMBER",
+        13: "INVALID_PRODUCER_EPOCH",
+        16: "INVALID_TXN_STATE",
+        20: "TRANSACTION_COORDINATOR_FENCED",
+    }
+    assert [one.line for one in steps if one.verdict.verdict == "duplicate"] == [6]
+    assert steps[-1].entry is not None
+    assert steps[-1].entry.last_sequence == 99
+
+
+def test_a_producer_counts_by_itself_unless_told_otherwise() -> None:
+    steps = taken(append(records=3), append(records=2), append(sequence=5), append())
+    assert [one.verdict.verdict for one in steps] == ["accepted"] * 4
+    assert steps[-1].entry is not None
+    assert steps[-1].entry.last_sequence == 6
+
+
+def test_what_is_refused_does_not_count() -> None:
+    assert verdicts(append(), append(sequence=9), append()) == [
+        "accepted", "OUT_OF_ORDER_SEQUENCE_NUMBER", "accepted",
+    ]  # fmt: skip
+
+
+def test_the_periodic_check_runs_when_it_is_due_and_not_before() -> None:
+    settings = {"do": "settings", "expirationMs": 1000, "checkIntervalMs": 600}
+    waits = taken(settings, append(), *({"do": "wait", "ms": 500} for _ in range(4)))
+    assert [one.verdict.detail for one in waits[1:]] == [
+        "no check was due", "nothing expired", "expired: 7", "nothing expired",
+    ]  # fmt: skip
+
+
+def test_a_changed_expiration_counts_from_the_next_check_on() -> None:
+    settings = {"do": "settings", "expirationMs": 100_000, "checkIntervalMs": 1000}
+    steps = taken(settings, append(), {"do": "expiration", "expirationMs": 100}, {"do": "wait", "ms": 999},
+                  {"do": "wait", "ms": 1})  # fmt: skip
+    assert steps[-2].verdict.detail == "no check was due"
+    assert steps[-1].verdict.detail == "expired: 7"
+
+
+def test_after_an_unclean_stop_only_the_last_batch_is_recognised() -> None:
+    restart = {"do": "restart", "clean": True}
+    assert verdicts(append(), append(), restart, append(sequence=1), append(sequence=0)) == [
+        "accepted", "accepted", "done", "duplicate", "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    ]  # fmt: skip
+
+
+def test_an_unclean_stop_forgets_nothing_that_is_in_the_log() -> None:
+    steps = taken(append(), {"do": "roll"}, append(), {"do": "restart", "clean": False}, append())
+    assert steps[3].verdict.detail == "loaded the snapshot at 1, replayed 1 batches"
+    assert steps[-1].verdict.verdict == "accepted"
+
+
+def test_lost_snapshots_and_an_orderly_stop_make_every_producer_unknown() -> None:
+    steps = taken(append(), {"do": "restart", "keepSnapshots": False}, append(sequence=40))
+    assert steps[-1].verdict.verdict == "accepted"
+
+
+def test_lost_snapshots_and_an_unclean_stop_make_the_broker_read_the_log() -> None:
+    lost = {"do": "restart", "clean": False, "keepSnapshots": False}
+    assert verdicts(append(), lost, append(sequence=40)) == ["accepted", "done", "OUT_OF_ORDER_SEQUENCE_NUMBER"]
+
+
+def test_deleted_records_leave_their_producer_known() -> None:
+    steps = taken(append(), {"do": "deleteRecords", "offset": 1}, append(sequence=40))
+    assert steps[1].verdict.detail == "1 producers stay known"
+    assert steps[-1].verdict.error is KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_truncation_takes_the_sequence_back() -> None:
+    steps = taken(append(), append(), {"do": "truncate", "offset": 1}, append(sequence=1))
+    assert steps[-1].verdict.verdict == "accepted"
+
+
+def test_a_transaction_that_its_coordinator_knows_nothing_of_is_refused_from_3_6_on() -> None:
+    hidden = append(transactional=True, verified=False)
+    assert verdicts({"do": "settings", "kafka": "3.5"}, hidden) == ["accepted"]
+    assert verdicts({"do": "settings", "kafka": "3.6"}, hidden) == ["INVALID_TXN_STATE"]
+    assert verdicts({"do": "settings", "kafka": "3.6", "verification": False}, hidden) == ["accepted"]
+
+
+@pytest.mark.parametrize(("release", "epoch"), [("3.9", 0), ("4.1", 1)])
+def test_from_4_0_on_the_end_of_a_transaction_brings_the_next_epoch(release: str, epoch: int) -> None:
+    transaction = [append(transactional=True), {"do": "end", "producerId": 7}]
+    steps = taken({"do": "settings", "kafka": release}, *transaction, *transaction)
+    assert [one.verdict.verdict for one in steps] == ["accepted"] * 4
+    assert steps[1].entry is not None
+    assert steps[1].entry.producer_epoch == epoch
+
+
+def test_from_4_0_on_a_late_batch_of_the_last_transaction_is_refused() -> None:
+    late = append(epoch=0, sequence=1, transactional=True)
+    steps = [{"do": "settings", "kafka": "4.1"}, append(transactional=True), {"do": "end", "producerId": 7}, late]
+    assert verdicts(*steps)[-1] == "INVALID_PRODUCER_EPOCH"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", 'expected an object with the key "do"'),
+        ('{"do": "jump"}', 'no step "jump"'),
+        ('{"do": "append"}', 'append lacks "producerId"'),
+        ('{"do": "append", "producerId": 7, "sequense": 1}', 'append has no key "sequense"'),
+        ('{"do": "append", "producerId": -7}', "expected a whole number from 0"),
+        ('{"do": "append", "producerId": true}', "expected a whole number"),
+        ('{"do": "append", "producerId": 7, "transactional": 1}', "expected true or false"),
+        ('{"do": "append", "producerId": 7, "origin": "mars"}', "expected one of client"),
+        ('{"do": "expire", "now": 1}', "its keys are none"),
+        ('{"do": "truncate", "offset": 5}', "offset 5 is not within 0 and 0"),
+        ('{"do": "settings", "kafka": "2.4"}', "older than 2.5"),
+        ('{"do": "settings", "kafka": "new"}', 'a release such as "3.9"'),
+        ('{"do": "settings", "expirationMs": 0}', "expected a whole number from 1"),
+    ],
+)
+def test_what_is_no_step_is_told_with_its_line(line: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        list(run_script(["# first", "", line], "script.jsonl"))
+    assert str(caught.value).startswith("script.jsonl, line 3: ")
+    assert said in str(caught.value)
+
+
+def test_settings_stand_first() -> None:
+    with pytest.raises(UsageError, match="settings may stand first, and only there"):
+        taken(append(), {"do": "settings", "kafka": "3.9"})
+
+
+def test_a_producer_without_epochs_left_cannot_be_bumped() -> None:
+    with pytest.raises(UsageError, match="has used up its epochs"):
+        taken(append(epoch=32766), {"do": "bump", "producerId": 7})

@@ -1,0 +1,42 @@
+"""``resnap producer simulate``: the verdicts on a script, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.replay.test_producer_script import EXAMPLE
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Resnap
+
+
+def test_each_step_of_the_example_has_its_verdict(command: Resnap) -> None:
+    ran = command("producer", "simulate", EXAMPLE, "--output", "json")
+    assert ran.code == 0
+    assert ran.document["summary"] == {"accepted": 8, "duplicate": 1, "refused": 5}
+    refused = next(step for step in ran.document["steps"] if step["line"] == 7)
+    assert (refused["error"], refused["errorCode"]) == ("OUT_OF_ORDER_SEQUENCE_NUMBER", 45)
+    assert refused["detail"].endswith("sequence 17 does not follow on 9, the last in epoch 0")
+    assert refused["entry"]["lastSequence"] == 9
+
+
+def test_people_see_a_table(command: Resnap) -> None:
+    ran = command("producer", "simulate", EXAMPLE)
+    assert ran.code == 0
+    assert "answered with offsets 5 to 9, appended nothing" in ran.out
+    assert "somebody removed the snapshots before an orderly start" in ran.out
+
+
+def test_a_line_that_is_no_step_is_a_usage_error_after_the_verdicts_before_it(command: Resnap) -> None:
+    script = command.directory / "script.jsonl"
+    script.write_text('{"do": "append", "producerId": 1}\n{"do": "dance"}\n')
+    ran = command("producer", "simulate", script)
+    assert ran.code == 2
+    assert "accepted" in ran.out
+    assert 'script.jsonl, line 2: no step "dance"' in ran.err
+
+
+def test_a_script_that_is_not_there_is_a_usage_error(command: Resnap) -> None:
+    ran = command("producer", "simulate", command.directory / "none.jsonl")
+    assert ran.code == 2
+    assert "cannot be read" in ran.err
