@@ -1,0 +1,131 @@
+"""How records change who is in the cluster, and what level of each feature it runs.
+
+Source: ``ClusterDelta``, ``FeaturesDelta``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tiering.controller.metadata.image import Broker, Controller
+from tiering.controller.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    Endpoint,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    SupportedFeature,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    ZkMigrationStateRecord,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from tiering.controller.metadata.fold_state import FoldState, Place
+
+_Named = TypeVar("_Named", Endpoint, SupportedFeature)
+_CHANGE: Final = {-1: False, 0: None, 1: True}
+"""What a flag becomes; None: it stays."""
+
+
+def register_broker(state: FoldState, record: RegisterBrokerRecord, place: Place) -> None:  # noqa: ARG001
+    """A broker's registration takes the place of an older one of the same id."""
+    state.brokers[record.broker_id] = Broker(
+        broker_id=record.broker_id,
+        epoch=record.broker_epoch,
+        incarnation_id=record.incarnation_id,
+        endpoints=_by_name(record.end_points),
+        features=_by_name(record.features),
+        rack=record.rack,
+        fenced=record.fenced,
+        in_controlled_shutdown=record.in_controlled_shutdown,
+        is_migrating_zk_broker=record.is_migrating_zk_broker,
+        log_dirs=record.log_dirs,
+    )
+
+
+def unregister_broker(state: FoldState, record: UnregisterBrokerRecord, place: Place) -> None:  # noqa: ARG001
+    """A broker that is not there may be unregistered, too."""
+    state.brokers.pop(record.broker_id, None)
+
+
+def change_registration(state: FoldState, record: BrokerRegistrationChangeRecord, place: Place) -> None:
+    """What has not changed is 0, or empty."""
+    if record.fenced not in _CHANGE or record.in_controlled_shutdown not in _CHANGE:
+        raise place.wrong(
+            f"fenced {record.fenced}, in controlled shutdown {record.in_controlled_shutdown}: not -1 to 1"
+        )
+    _change_broker(
+        state,
+        record.broker_id,
+        record.broker_epoch,
+        place,
+        fenced=_CHANGE[record.fenced],
+        in_controlled_shutdown=_CHANGE[record.in_controlled_shutdown],
+        log_dirs=record.log_dirs or None,
+    )
+
+
+def fence_broker(state: FoldState, record: FenceBrokerRecord, place: Place) -> None:
+    """A broker is shut out; before 3.3-IV2."""
+    _change_broker(state, record.id, record.epoch, place, fenced=True)
+
+
+def unfence_broker(state: FoldState, record: UnfenceBrokerRecord, place: Place) -> None:
+    """A broker is let in; before 3.3-IV2."""
+    _change_broker(state, record.id, record.epoch, place, fenced=False)
+
+
+def register_controller(state: FoldState, record: RegisterControllerRecord, place: Place) -> None:  # noqa: ARG001
+    """A controller's registration takes the place of an older one of the same id."""
+    state.controllers[record.controller_id] = Controller(
+        controller_id=record.controller_id,
+        incarnation_id=record.incarnation_id,
+        endpoints=_by_name(record.end_points),
+        features=_by_name(record.features),
+        zk_migration_ready=record.zk_migration_ready,
+    )
+
+
+def set_feature(state: FoldState, record: FeatureLevelRecord, place: Place) -> None:  # noqa: ARG001
+    """Level 0 takes a feature away."""
+    state.features.pop(record.name, None)
+    if record.feature_level:
+        state.features[record.name] = record.feature_level
+
+
+def set_migration_state(state: FoldState, record: ZkMigrationStateRecord, place: Place) -> None:  # noqa: ARG001
+    """The migration has come to another state; 0 is none."""
+    state.zk_migration_state = record.zk_migration_state
+
+
+def _by_name(parts: tuple[_Named, ...]) -> tuple[_Named, ...]:
+    """Put into one order what a log and a checkpoint have in different ones."""
+    return tuple(sorted(parts, key=lambda part: part.name))
+
+
+def _change_broker(state: FoldState, broker_id: int, epoch: int, place: Place, **changed: Any) -> None:  # noqa: ANN401
+    broker = state.brokers.get(broker_id)
+    if broker is None or broker.epoch != epoch:
+        now = "not registered" if broker is None else f"registered under epoch {broker.epoch}"
+        raise place.wrong(f"the registration of broker {broker_id}, epoch {epoch}, changes, but it is {now}")
+    state.brokers[broker_id] = replace(
+        broker, **{name: value for name, value in changed.items() if value is not None}
+    )  # fmt: skip
+
+
+HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
+    RegisterBrokerRecord: register_broker,
+    UnregisterBrokerRecord: unregister_broker,
+    BrokerRegistrationChangeRecord: change_registration,
+    FenceBrokerRecord: fence_broker,
+    UnfenceBrokerRecord: unfence_broker,
+    RegisterControllerRecord: register_controller,
+    FeatureLevelRecord: set_feature,
+    ZkMigrationStateRecord: set_migration_state,
+}

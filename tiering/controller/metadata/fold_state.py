@@ -1,0 +1,102 @@
+"""What is in force while a metadata log is folded, and the place of the record that changes it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.errors import MetadataLogError
+from tiering.controller.metadata.image import MetadataImage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tiering.controller.metadata.batches import MetadataBatch
+    from tiering.controller.metadata.image import (
+        Broker,
+        ConfigChange,
+        ConfigResource,
+        Controller,
+        DeletedTopic,
+        MetadataTransaction,
+        Note,
+        Partition,
+        ProducerIdBlock,
+        QuotaEntity,
+        Topic,
+    )
+
+
+class Place(NamedTuple):
+    """Where a record stands."""
+
+    batch: MetadataBatch
+    offset: int | None
+    """None in a checkpoint."""
+    timestamp: int
+    """When it was appended, milliseconds; in a checkpoint, when the last record was that it stands for."""
+
+    def wrong(self, what: str) -> MetadataLogError:
+        """Return the error of a record that does not fit what came before it."""
+        return MetadataLogError(
+            f"{self}: {what}", hint="part of the log is missing or is of another cluster; copy the directory again"
+        )
+
+    def __str__(self) -> str:
+        where = "in the batch" if self.offset is None else f"record at offset {self.offset}, in the batch"
+        return f"{self.batch.file}: {where} at byte {self.batch.position}"
+
+
+@dataclass(slots=True)
+class FoldState:
+    """An image in the making; mutable while it fills."""
+
+    features: dict[str, int] = field(default_factory=dict)
+    zk_migration_state: int | None = None
+    brokers: dict[int, Broker] = field(default_factory=dict)
+    controllers: dict[int, Controller] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    """By topic id, with the partitions by number in ``partitions``."""
+    partitions: defaultdict[str, dict[int, Partition]] = field(default_factory=lambda: defaultdict(dict))
+    deleted_topics: list[DeletedTopic] = field(default_factory=list)
+    configs: defaultdict[ConfigResource, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    broker_config_changes: list[ConfigChange] = field(default_factory=list)
+    quotas: defaultdict[QuotaEntity, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    producer_id_blocks: list[ProducerIdBlock] = field(default_factory=list)
+    next_producer_id: int | None = None
+    notes: list[Note] = field(default_factory=list)
+
+    def image(
+        self,
+        *,
+        offset: int,
+        leader_epoch: int,
+        timestamp: int,
+        transactions: tuple[MetadataTransaction, ...],
+        left_aside: Mapping[str, int],
+    ) -> MetadataImage:
+        """Return the state as an image; the arguments are its fields."""
+        return MetadataImage(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            timestamp=timestamp,
+            features=dict(sorted(self.features.items())),
+            zk_migration_state=self.zk_migration_state,
+            brokers=dict(sorted(self.brokers.items())),
+            controllers=dict(sorted(self.controllers.items())),
+            topics={topic.name: self._whole(topic) for topic in sorted(self.topics.values(), key=lambda one: one.name)},
+            deleted_topics=tuple(self.deleted_topics),
+            configs={resource: dict(sorted(self.configs[resource].items())) for resource in sorted(self.configs)},
+            broker_config_changes=tuple(self.broker_config_changes),
+            quotas={entity: dict(sorted(values.items())) for entity, values in self.quotas.items()},
+            producer_id_blocks=tuple(self.producer_id_blocks),
+            next_producer_id=self.next_producer_id,
+            transactions=transactions,
+            left_aside=left_aside,
+            notes=tuple(self.notes),
+        )
+
+    def _whole(self, topic: Topic) -> Topic:
+        partitions = self.partitions[topic.topic_id]
+        return replace(topic, partitions=tuple(partitions[number] for number in sorted(partitions)))

@@ -1,0 +1,238 @@
+"""What a metadata log amounts to, as frozen values: the cluster, its topics and settings, and who has which ids.
+
+What Kafka's own image forgets is kept where the log still tells it: deleted topics, every block of producer ids, every
+change to a broker's settings, and how metadata transactions ended.
+
+Source: ``MetadataImage`` and its parts in Kafka's metadata module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tiering.controller.metadata.records import Endpoint, SupportedFeature
+
+METADATA_VERSION: Final = "metadata.version"
+METADATA_VERSIONS: Final[Mapping[int, str]] = dict(
+    enumerate(
+        (
+            *("3.0-IV1", "3.1-IV0", "3.2-IV0", "3.3-IV0", "3.3-IV1", "3.3-IV2", "3.3-IV3", "3.4-IV0", "3.5-IV0"),
+            *("3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1", "3.7-IV2", "3.7-IV3"),
+            *("3.7-IV4", "3.8-IV0", "3.9-IV0", "4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0", "4.1-IV1"),
+        ),
+        start=1,
+    )
+)
+"""Names of the levels of ``metadata.version`` whose records are all known here. Source: ``MetadataVersion``."""
+
+
+class ResourceType(IntEnum):
+    """What a setting belongs to. Source: ``ConfigResource.Type``."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ConfigResource:
+    """Something that has settings of its own; a broker without a name is the dynamic default of all brokers."""
+
+    type: int
+    """A ``ResourceType``, or what a later version adds."""
+    name: str
+
+
+ALL_BROKERS: Final = ConfigResource(ResourceType.BROKER, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One change to a setting of a broker, or of the default of all brokers."""
+
+    resource: ConfigResource
+    name: str
+    value: str | None
+    """None where it was taken away."""
+    offset: int | None
+    """None where it is known from a checkpoint."""
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A broker's registration."""
+
+    broker_id: int
+    epoch: int
+    incarnation_id: str
+    endpoints: tuple[Endpoint, ...]
+    features: tuple[SupportedFeature, ...]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    is_migrating_zk_broker: bool
+    log_dirs: tuple[str, ...]
+
+    @property
+    def newest_metadata_version(self) -> int | None:
+        """The newest level of ``metadata.version`` that it can run, which tells its release; None where untold."""
+        levels = (feature.max_supported_version for feature in self.features if feature.name == METADATA_VERSION)
+        return next(levels, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """A controller's registration, from 3.7 on."""
+
+    controller_id: int
+    incarnation_id: str
+    endpoints: tuple[Endpoint, ...]
+    features: tuple[SupportedFeature, ...]
+    zk_migration_ready: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition as it is now."""
+
+    partition: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    leader: int
+    """-1 for none."""
+    leader_recovery_state: int
+    leader_epoch: int
+    partition_epoch: int
+    directories: tuple[str, ...]
+    eligible_leader_replicas: tuple[int, ...]
+    last_known_elr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic and its partitions, by number."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[Partition, ...]
+    created_offset: int | None
+    """None where it is known from a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopic:
+    """A topic that the log saw go."""
+
+    name: str
+    topic_id: str
+    offset: int
+    timestamp: int
+
+
+class BlockSource(StrEnum):
+    """How a block of producer ids is known."""
+
+    ALLOCATED = "allocated"
+    """From the record of the request: who got it, and when."""
+    CHECKPOINT = "checkpoint"
+    """From a checkpoint, which only says where the next block begins: it stands for all before it."""
+    MIGRATION = "migration"
+    """From the migration from ZooKeeper, which tells the last block: it stands for all before it, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdBlock:
+    """The producer ids in [``first_producer_id``, ``next_producer_id``), and who has them."""
+
+    first_producer_id: int
+    next_producer_id: int
+    broker_id: int | None
+    """None where a checkpoint stands for it; after a migration, who had the last part of it."""
+    broker_epoch: int | None
+    source: BlockSource
+    offset: int | None
+    """Of the record; None in a checkpoint."""
+    timestamp: int
+    """When the record was appended, milliseconds; of a checkpoint, when the last record it stands for was."""
+
+
+class TransactionOutcome(StrEnum):
+    """How a metadata transaction went."""
+
+    ENDED = "ended"
+    ABORTED = "aborted"
+    OPEN = "open"
+    """Its records do not count, as yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataTransaction:
+    """Records that count together or not at all."""
+
+    name: str | None
+    begin_offset: int
+    end_offset: int | None
+    """Of the record that ended it."""
+    records: int
+    outcome: TransactionOutcome
+    reason: str | None
+    """Why it was aborted, where that was written down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something in the log that was passed over, or is not as a controller would have it."""
+
+    offset: int | None
+    text: str
+
+
+QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Types and names, such as ``(("user", "a"), ("client-id", None))``; a name of None is the default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataImage:
+    """All of it, as of ``offset``."""
+
+    offset: int
+    """Of the last record."""
+    leader_epoch: int
+    timestamp: int
+    """Of the last record, milliseconds."""
+    features: Mapping[str, int]
+    zk_migration_state: int | None
+    brokers: Mapping[int, Broker]
+    controllers: Mapping[int, Controller]
+    topics: Mapping[str, Topic]
+    deleted_topics: tuple[DeletedTopic, ...]
+    configs: Mapping[ConfigResource, Mapping[str, str]]
+    broker_config_changes: tuple[ConfigChange, ...]
+    quotas: Mapping[QuotaEntity, Mapping[str, float]]
+    producer_id_blocks: tuple[ProducerIdBlock, ...]
+    """In the order in which they were given."""
+    next_producer_id: int | None
+    """First id of the next block; None where no block was ever given."""
+    transactions: tuple[MetadataTransaction, ...]
+    left_aside: Mapping[str, int]
+    """How many records of each type were read and not folded: credentials, tokens, access control entries."""
+    notes: tuple[Note, ...]
+
+    @property
+    def metadata_version(self) -> int | None:
+        """The cluster's ``metadata.version``; None before 3.3, which did not write it down."""
+        return self.features.get(METADATA_VERSION)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Return the topic ids by name."""
+        return {name: topic.topic_id for name, topic in self.topics.items()}
