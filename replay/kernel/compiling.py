@@ -41,6 +41,7 @@ SOURCES: Final = (
     "replay.kernel.hop",
     "replay.kernel.combine",
     "replay.kernel.entries",
+    "replay.kernel.bloom",
     "replay.partial_state",
     "replay.producer_events",
     "storage.log.control_record",

@@ -1,0 +1,71 @@
+"""Quotas for tests: a manager with a clock that a test moves, and ids by number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hypothesis import settings
+
+from tiering.quota.active_producers import Remembering
+from tiering.quota.client_quotas import UserRates
+from tiering.quota.profiles import LifeCycle, life_cycle
+from tiering.quota.quota_manager import ProducerIdQuotaManager
+
+if TYPE_CHECKING:
+    from tiering.quota.bloom_store import Ids
+
+HOUR_MS = 3_600_000
+START_MS = 1_700_000_000_000
+steady = settings(deadline=None, derandomize=True)
+"""The same examples each time, however long they take."""
+ALICE, BOB = "User:alice", "User:bob"
+
+
+class Watch:
+    """A clock that stands where a test puts it."""
+
+    def __init__(self, at_ms: int = START_MS) -> None:
+        self.at_ms = at_ms
+
+    def __call__(self) -> int:
+        return self.at_ms
+
+
+def manager(rate: float | None = 50.0, watch: Watch | None = None, **choices: Any) -> ProducerIdQuotaManager:
+    """Make a quota that gives everybody ``rate`` an hour; ``exact`` and ``cycle`` choose how ids are remembered."""
+    cycle: LifeCycle = choices.pop("cycle", life_cycle())
+    store = "exact" if choices.pop("exact", False) else "bloom"
+    remembering = choices.pop("remembering", Remembering(cycle=cycle, store=store))
+    rates = choices.pop("rates", UserRates(default=rate))
+    return ProducerIdQuotaManager(watch or Watch(), rates, remembering=remembering, **choices)
+
+
+def tokens(of: ProducerIdQuotaManager, principal: str = ALICE) -> float:
+    """Return the tokens of a principal."""
+    sensors = of.active.entries()[principal].sensors
+    assert sensors is not None
+    return sensors.bucket.tokens(sensors.rate, of.now_ms())
+
+
+def charged(of: ProducerIdQuotaManager, principal: str = ALICE) -> int:
+    """Return how many ids were charged to a principal."""
+    entry = of.active.entries().get(principal)
+    return 0 if entry is None or entry.sensors is None else entry.sensors.charges.ids
+
+
+def sequential(count: int) -> Ids:
+    """Return ids as one controller hands them out."""
+    return np.arange(4_000, 4_000 + count, dtype=np.int64)
+
+
+def blockwise(count: int) -> Ids:
+    """Return ids as brokers use up blocks of a thousand, some of them in part."""
+    blocks = np.random.default_rng(5).permutation(1_000_000)[: count // 200 + 1].astype(np.int64) * 1000
+    return (blocks[:, None] + np.arange(200)).reshape(-1)[:count]
+
+
+def scattered(count: int) -> Ids:
+    """Return ids without any order: an odd factor permutes the numbers below a power of two."""
+    spread = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return (spread & np.uint64((1 << 62) - 1)).astype(np.int64)

@@ -1,0 +1,208 @@
+"""How good the filters are (statements 34 to 38 of ``docs/quota.md``); seeds are fixed, so bounds hold or do not."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import mmh3
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.kernel import bloom
+from tests.tiering.quota.quotas import ALICE, HOUR_MS, Watch, blockwise, manager, scattered, sequential, steady
+from tiering.quota.active_producers import Remembering
+from tiering.quota.bloom_store import UNSEEN, BloomStore, machine_code, places
+from tiering.quota.exact_store import BYTES_PER_ID, ExactStore
+from tiering.quota.layers import Layers, Sizing
+from tiering.quota.profiles import NAMES, life_cycle
+from tiering.quota.quota_manager import SEEN
+from tiering.quota.shape import Shape, rate_of_one, shape_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tiering.quota.bloom_store import Ids
+
+W = 1_000
+OTHERS = np.arange(1 << 62, (1 << 62) + 200_000, dtype=np.int64)
+"""Ids that nobody ever put in."""
+NOISE = 4 / math.sqrt(len(OTHERS) * 0.01)
+"""Four standard deviations of a measured rate of one per cent, relative to it."""
+
+
+def found_by(layers: Layers, now_ms: int) -> float:
+    """Return the share of ids never put in that is found all the same."""
+    return float((layers.find_many(OTHERS, now_ms) != UNSEEN).mean())
+
+
+@pytest.mark.parametrize(
+    ("items", "rate", "shape"),
+    [(50, 0.01, Shape(480, 7)), (10**6, 0.01, Shape(9_585_059, 7)), (10**6, 0.001, Shape(14_377_588, 10)),
+     (10**7, 0.001, Shape(143_775_876, 10))],
+)  # fmt: skip
+def test_s34_bits_and_hashes_are_those_of_the_formula(items: int, rate: float, shape: Shape) -> None:
+    assert shape_for(items, rate) == shape
+    assert shape.false_positive_rate(items) == pytest.approx(rate, rel=0.03)
+
+
+def test_s34_a_joint_rate_is_shared_by_the_filters_that_are_read_together() -> None:
+    each = rate_of_one(0.01, 2)
+    assert 1 - (1 - each) ** 2 == pytest.approx(0.01)
+    assert shape_for(10**6, each).bits / 10**6 == pytest.approx(11.02, abs=0.02)
+
+
+@pytest.mark.parametrize("items", [0, -1])
+def test_s34_no_filter_is_made_for_nothing(items: int) -> None:
+    with pytest.raises(ValueError, match="no filter"):
+        shape_for(items, 0.01)
+    with pytest.raises(ValueError, match="no filter"):
+        shape_for(5, 1.0)
+    with pytest.raises(ValueError, match="the most is"):
+        shape_for(1 << 40, 0.01)
+
+
+@pytest.mark.parametrize("ids", [sequential, blockwise, scattered])
+@pytest.mark.parametrize("count", [50, 1_000, 100_000, 1_000_000])
+def test_s35_all_live_layers_together_keep_to_the_rate_whatever_the_ids(ids: Callable[[int], Ids], count: int) -> None:
+    layers = Layers(life_cycle("P-C", W, capacity=count), Sizing(false_positive_rate=0.01), BloomStore(seed=11))
+    known = ids(2 * count)
+    layers.add_many(known[:count], 0)
+    layers.add_many(known[count:], W // 2)
+    assert len(layers) >= 2
+    assert found_by(layers, W // 2) <= 1.2 * 0.01
+    assert (layers.find_many(known, W // 2) != UNSEEN).all()
+
+
+@pytest.mark.parametrize("profile", NAMES)
+@pytest.mark.parametrize("per_span", [[1_000] * 12, [1_000, 40_000, 1_000, 0, 0, 7_000, 7_000, 100_000, 10]])
+def test_s35_through_bursts_and_idle_times_the_rate_is_kept_at_every_moment(profile: str, per_span: list[int]) -> None:
+    cycle = life_cycle(profile, W)
+    layers = Layers(cycle, Sizing(items=1_000, false_positive_rate=0.01), BloomStore(seed=12))
+    known, done = scattered(200_000), 0
+    for span, count in enumerate(per_span):
+        for part in range(4):
+            at_ms = span * cycle.span_ms + part * cycle.span_ms // 4
+            layers.add_many(known[done : done + count // 4], at_ms)
+            done += count // 4
+            assert found_by(layers, at_ms) <= 0.01 * (1 + NOISE)
+
+
+@pytest.mark.parametrize("profile", NAMES)
+def test_s36_no_more_pass_for_free_than_the_rate_says_and_nobody_is_wronged(profile: str) -> None:
+    offered, free = 0, 0
+    watch = Watch()
+    cycle = life_cycle(profile)
+    quota = manager(rate=1e5, watch=watch, cycle=cycle)
+    oracle = manager(rate=1e5, watch=watch, cycle=cycle, exact=True)
+    for one in scattered(20_000).tolist():
+        watch.at_ms += 1_500
+        made, wanted = quota.admit(ALICE, one), oracle.admit(ALICE, one)
+        assert made.admitted >= wanted.admitted
+        assert made.charged <= wanted.charged
+        offered += 1
+        free += made is SEEN
+    assert free <= 1.2 * 0.01 * offered
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, HOUR_MS // 4)), max_size=150)
+POOR = Remembering(false_positive_rate=0.9)
+
+
+@settings(steady, max_examples=50)
+@given(STEPS)
+def test_s36_nobody_waits_longer_than_with_exact_sets(steps: list[tuple[int, int]]) -> None:
+    watch = Watch()
+    quota = manager(rate=1.0, watch=watch, permissive=True, remembering=POOR)
+    oracle = manager(rate=1.0, watch=watch, permissive=True, exact=True)
+    for producer_id, gap_ms in steps:
+        watch.at_ms += gap_ms
+        made, wanted = quota.admit(ALICE, producer_id), oracle.admit(ALICE, producer_id)
+        assert made.throttle_time_ms <= wanted.throttle_time_ms
+
+
+@settings(steady, max_examples=50)
+@given(STEPS)
+def test_s36_nobody_is_refused_whom_an_exact_memory_of_the_same_decisions_knows(steps: list[tuple[int, int]]) -> None:
+    watch = Watch()
+    quota = manager(rate=1.0, watch=watch, remembering=POOR)
+    exact = Layers(life_cycle(), Sizing(), ExactStore())
+    for producer_id, gap_ms in steps:
+        watch.at_ms += gap_ms
+        layer = exact.find(producer_id, watch.at_ms)
+        made = quota.admit(ALICE, producer_id)
+        assert made is SEEN or layer == UNSEEN
+        if made.admitted and layer == UNSEEN:
+            exact.add(producer_id, watch.at_ms)
+        elif made.admitted:
+            exact.refresh(producer_id, layer, watch.at_ms)
+
+
+VECTORS = {4_000: (5175817007706408070, 868318775456050695), 0: (2945182322382062539, -984742418921750958)}
+
+
+@pytest.mark.parametrize("producer_id", VECTORS)
+def test_s37_the_hash_is_murmurhash3_of_eight_bytes_little_endian(producer_id: int) -> None:
+    assert mmh3.hash64(producer_id.to_bytes(8, "little"), 0) == VECTORS[producer_id]
+    h1, h2 = (half & ((1 << 64) - 1) for half in VECTORS[producer_id])
+    shape = Shape(480, 3)
+    first, step = (h1 >> 32) * 480 >> 32, (h2 >> 32) * 480 >> 32
+    assert list(places(producer_id, 0, shape)) == [first, (first + step) % 480, (first + 2 * step + 1) % 480]
+
+
+@settings(steady, max_examples=60)
+@given(
+    st.lists(st.integers(0, (1 << 63) - 1), min_size=1, max_size=60),
+    st.integers(0, (1 << 32) - 1),
+    st.integers(1, 5_000),
+    st.floats(1e-6, 0.5),
+)
+def test_s37_machine_code_and_python_set_and_find_the_same_bits(
+    ids: list[int], seed: int, items: int, rate: float
+) -> None:
+    shape = shape_for(items, rate)
+    stores = [BloomStore(seed, compiled=compiled) for compiled in (False, True)]
+    batched = BloomStore(seed)
+    for store in (*stores, batched):
+        store.open(shape)
+    half = len(ids) // 2
+    for one in ids[:half]:
+        for store in stores:
+            store.add(one)
+    batched.add_many(np.array(ids[:half], dtype=np.int64))
+    assert stores[0].bits_of(0) == stores[1].bits_of(0) == batched.bits_of(0)
+    assert stores[0].items == stores[1].items == batched.items
+    for store in (*stores, batched):
+        store.open(shape_for(items + 7, rate))
+        store.add_many(np.array(ids[half:], dtype=np.int64))
+    found = [[store.find(one) for one in ids] for store in stores]
+    assert found[0] == found[1] == batched.find_many(np.array(ids, dtype=np.int64)).tolist()
+    assert stores[0].find_many(np.array(ids, dtype=np.int64)).tolist() == found[0]
+
+
+def test_s37_another_seed_gives_other_bits_and_the_same_one_the_same() -> None:
+    made = []
+    for seed in (1, 1, 2):
+        store = BloomStore(seed)
+        store.open(Shape(9_600, 7))
+        store.add_many(sequential(500))
+        made.append(store.bits_of(0))
+    assert made[0] == made[1] != made[2]
+    assert machine_code() is bloom
+
+
+def test_s38_two_filters_for_a_million_ids_take_two_and_a_half_megabytes_and_sets_25_times_that() -> None:
+    two = 2 * shape_for(10**6, 0.01).size_bytes
+    assert two <= 2.5e6
+    assert 25 * two <= 10**6 * BYTES_PER_ID
+    both = Layers(life_cycle("P-C", W, capacity=10**6), Sizing(false_positive_rate=0.01), BloomStore(seed=1))
+    ids = sequential(10**6)
+    both.add_many(ids[: 10**6 // 2], 0)
+    both.add_many(ids[10**6 // 2 :], W // 2)
+    assert both.size_bytes < 3e6
+    exact = ExactStore()
+    exact.open(Shape(8, 1))
+    exact.add_many(ids[:1_000])
+    assert exact.size_bytes == 1_000 * BYTES_PER_ID

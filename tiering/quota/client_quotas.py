@@ -1,0 +1,268 @@
+"""Quotas of users as Kafka keeps them: entities with keys and values, changed by records, asked for by filters.
+
+An entity is one or more of ``user``, ``client-id`` and ``ip``, each with a name or, as the default, without. Of the
+keys only ``producer_ids_rate`` means something here; the others of a cluster are carried along. What a request asks for
+is checked as the controller checks it, and nothing of it is done if any of it is wrong.
+
+``producer_ids_rate`` is for users alone (KIP-936: client ids are free for clients to choose, and would let the memory
+grow), so it is refused for all other entities.
+
+Source: ``ClientQuotaControlManager``, ``ClientQuotasImage``, ``ClientQuotaRecord``, ``QuotaConfig``; KIP-546.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+PRODUCER_IDS_RATE: Final = "producer_ids_rate"
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
+
+Entity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""(type, name) pairs in order of type; the name None is the default."""
+
+_CLIENT_KEYS: Final = {
+    "producer_byte_rate": True,
+    "consumer_byte_rate": True,
+    "request_percentage": False,
+    "controller_mutation_rate": False,
+}
+"""Whether only whole numbers are taken."""
+_IP_KEYS: Final = {"connection_creation_rate": True}
+_FRACTION: Final = 1e-6
+_MOST: Final = {"connection_creation_rate": (1 << 31) - 1}
+_MOST_OF_A_LONG: Final = (1 << 63) - 1
+
+
+class QuotaRequestError(UsageError):
+    """A request that Kafka's controller would refuse, with the name of the error it would give."""
+
+    def __init__(self, message: str, *, code: str = "INVALID_REQUEST", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class QuotaRecord(NamedTuple):
+    """A ``ClientQuotaRecord``: one key of one entity is set, or removed."""
+
+    entity: Entity
+    key: str
+    value: float
+    remove: bool = False
+
+
+class QuotaChange(NamedTuple):
+    """One operation of an ``AlterClientQuotas`` request; the value None removes the key."""
+
+    key: str
+    value: float | None
+
+
+class Match(StrEnum):
+    """How a part of a filter picks entities."""
+
+    EXACT = "exact"
+    DEFAULT = "default"
+    ANY = "any"
+
+
+class FilterPart(NamedTuple):
+    """One type of a filter, and what its name must be."""
+
+    entity_type: str
+    match: Match
+    name: str | None = None
+
+
+def user(name: str | None) -> Entity:
+    """Return the entity of a user; None is the default user."""
+    return ((USER, name),)
+
+
+def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
+    """Return an entity, checked as Kafka's controller checks it.
+
+    Raises:
+        QuotaRequestError: it is empty, of an unknown type, has a type twice or an empty name, or joins ip with others.
+
+    """
+    found = sorted(parts)
+    types = [kind for kind, _ in found]
+    if not found:
+        raise QuotaRequestError("an entity without any type", hint=f"give one of {', '.join(ENTITY_TYPES)}")
+    for kind, name in found:
+        if kind not in ENTITY_TYPES:
+            raise QuotaRequestError(f"unknown entity type {kind!r}", hint=f"known are {', '.join(ENTITY_TYPES)}")
+        if name == "":
+            raise QuotaRequestError(f"an empty name of a {kind}", hint="the default has no name at all")
+    if len(set(types)) < len(types):
+        raise QuotaRequestError(f"an entity with the type {max(types, key=types.count)} twice")
+    if IP in types and len(types) > 1:
+        raise QuotaRequestError("an ip stands alone in an entity", hint="set its quota by itself")
+    return tuple(found)
+
+
+def check_value(entity: Entity, key: str, value: float | None) -> None:
+    """Check a key and its value for an entity.
+
+    Raises:
+        QuotaRequestError: the entity does not take the key, or the key not the value.
+
+    """
+    whole = _whole_only(entity, key)
+    if value is None:
+        return
+    if math.isnan(value) or value <= 0:
+        raise QuotaRequestError(f"{key}={value}: it must be greater than 0", hint="to lift a quota, delete it")
+    if whole and abs(value - round(value)) > _FRACTION:
+        raise QuotaRequestError(f"{key}={value}: it must be a whole number")
+    if whole and value > _MOST.get(key, _MOST_OF_A_LONG):
+        raise QuotaRequestError(f"{key}={value}: it is too large")
+
+
+def _whole_only(entity: Entity, key: str) -> bool:
+    types = {kind for kind, _ in entity}
+    if key == PRODUCER_IDS_RATE:
+        if types == {USER}:
+            return False
+        raise QuotaRequestError(
+            f"{key} is for users alone, not for {' with '.join(sorted(types))}",
+            hint="clients choose their ids and addresses freely; set it for the user",
+        )
+    known = _IP_KEYS if types == {IP} else _CLIENT_KEYS
+    if key not in known:
+        raise QuotaRequestError(f"unknown quota {key!r} of {' with '.join(sorted(types))}")
+    return known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotas:
+    """All quotas at one moment; records make another of it."""
+
+    entities: Mapping[Entity, Mapping[str, float]] = field(default_factory=dict)
+
+    def altered(self, changes: Mapping[Entity, Sequence[QuotaChange]]) -> list[QuotaRecord]:
+        """Return the records that a request makes, all of them or none; what changes nothing makes none.
+
+        Raises:
+            QuotaRequestError: anything of it is wrong.
+
+        """
+        records = []
+        for entity, wanted in changes.items():
+            checked = entity_of(entity)
+            keys = [change.key for change in wanted]
+            if len(set(keys)) < len(keys):
+                raise QuotaRequestError(f"{max(keys, key=keys.count)} twice for one entity")
+            there = self.entities.get(checked, {})
+            for key, value in wanted:
+                check_value(checked, key, value)
+                if value is None and key in there:
+                    records.append(QuotaRecord(checked, key, 0.0, remove=True))
+                elif value is not None and there.get(key) != value:
+                    records.append(QuotaRecord(checked, key, value))
+        return records
+
+    def applied(self, records: Iterable[QuotaRecord]) -> ClientQuotas:
+        """Return what the records make of these quotas; an entity goes with its last key."""
+        entities = {entity: dict(values) for entity, values in self.entities.items()}
+        for record in records:
+            values = entities.setdefault(record.entity, {})
+            if record.remove:
+                values.pop(record.key, None)
+            else:
+                values[record.key] = record.value
+            if not values:
+                del entities[record.entity]
+        return ClientQuotas(entities)
+
+    def described(
+        self, parts: Sequence[FilterPart] = (), *, strict: bool = False
+    ) -> Iterator[tuple[Entity, Mapping[str, float]]]:
+        """Return the entities that have all the types of a filter, matching; with ``strict``, no other types.
+
+        Raises:
+            QuotaRequestError: a type stands there twice, beside ip, or is not known; a match lacks its name.
+
+        """
+        _check_filter(parts)
+        return (
+            (entity, values)
+            for entity, values in sorted(self.entities.items(), key=_order)
+            if all(_matches(part, entity) for part in parts) and not (strict and len(entity) > len(parts))
+        )
+
+    def rates(self, complain: Callable[[str], None] = lambda _: None) -> UserRates:
+        """Return ``producer_ids_rate`` of users; what cannot be one is left out, and ``complain`` hears of it.
+
+        A broker, too, warns of what it does not understand in its metadata, and goes on. A rate of zero, which no
+        controller writes, is taken at its word: a bucket without burst, one id, and then none.
+        """
+        rates: dict[str | None, float] = {}
+        for entity, values in self.entities.items():
+            rate = values.get(PRODUCER_IDS_RATE)
+            if rate is None:
+                continue
+            if tuple(kind for kind, _ in entity) != (USER,):
+                complain(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: it is for users alone")
+            elif math.isnan(rate) or rate < 0:
+                complain(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: {rate} is no rate")
+            else:
+                rates[entity[0][1]] = rate
+        return UserRates({name: rate for name, rate in rates.items() if name is not None}, rates.get(None))
+
+
+@dataclass(frozen=True, slots=True)
+class UserRates:
+    """``producer_ids_rate`` of users, as the quota asks for it."""
+
+    users: Mapping[str, float] = field(default_factory=dict)
+    default: float | None = None
+
+    def of(self, name: str) -> float | None:
+        """Return the rate of a user: the user's own, else that of the default user, else None, which is no limit.
+
+        The default gives each user a bucket of its own. Levels with client ids, which Kafka's order has in between, are
+        passed over.
+        """
+        return self.users.get(name, self.default)
+
+
+def shown_entity(entity: Entity) -> str:
+    """Return an entity as ``kafka-configs`` writes it."""
+    return ", ".join(f"default {kind}" if name is None else f"{kind} {name!r}" for kind, name in entity)
+
+
+def _order(item: tuple[Entity, Mapping[str, float]]) -> list[tuple[str, bool, str]]:
+    return [(kind, name is not None, name or "") for kind, name in item[0]]
+
+
+def _check_filter(parts: Sequence[FilterPart]) -> None:
+    types = [part.entity_type for part in parts]
+    if len(set(types)) < len(types):
+        raise QuotaRequestError(f"a filter with the type {max(types, key=types.count)} twice")
+    if IP in types and len(types) > 1:
+        raise QuotaRequestError("an ip stands alone in a filter")
+    for part in parts:
+        if part.entity_type not in ENTITY_TYPES:
+            raise QuotaRequestError(f"unknown entity type {part.entity_type!r}", code="UNSUPPORTED_VERSION")
+        if (part.match is Match.EXACT) != (part.name is not None):
+            raise QuotaRequestError(f"a match {part.match} of {part.entity_type} with the name {part.name!r}")
+
+
+def _matches(part: FilterPart, entity: Entity) -> bool:
+    names = dict(entity)
+    if part.entity_type not in names:
+        return False
+    name = names[part.entity_type]
+    return part.match is Match.ANY or name == part.name

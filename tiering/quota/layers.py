@@ -1,0 +1,210 @@
+"""The producer ids of one principal over time: which are remembered, and where a new one is written.
+
+Layers follow a ``LifeCycle``. A layer begins at the first write at or after the end of the one before it, never by a
+timer, so an idle principal has none; it is over at its lifetime, whether or not anybody has cleaned up. A layer that
+holds all it was made for is closed early, and the next one is made for twice as many: a burst adds layers, and does not
+spoil the false positive rate. The rate is for all layers together: each span has its share, of which its first layer
+takes four fifths, and each that a burst adds a fifth of what the one before it took.
+
+Memory is bounded: where another layer would go beyond ``max_bytes``, the newest is filled further. Then more new ids
+are taken for seen ones, which is an error in the client's favour, and ``is_saturated`` says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tiering.quota.bloom_store import MAX_LAYERS, UNSEEN
+from tiering.quota.shape import MAX_BITS, Shape, rate_of_one, shape_for
+
+if TYPE_CHECKING:
+    from tiering.quota.bloom_store import Answers, Ids
+    from tiering.quota.profiles import LifeCycle
+
+FIRST_SHARE: Final = 0.8
+"""Of a span's false positive rate, what its first layer takes; the rest is a geometric series."""
+LEAST_ITEMS: Final = 1_000
+"""A smaller filter would save nothing worth having."""
+MOST_ITEMS_AT_FIRST: Final = 1 << 20
+"""However high the quota: what is needed beyond it, a burst adds."""
+_BITS_PER_BYTE: Final = 8
+
+
+class Store(Protocol):
+    """What layers are kept in, by number from the oldest on."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def items(self) -> list[int]:
+        """Ids in each layer."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of all layers."""
+        ...
+
+    def open(self, shape: Shape) -> None:
+        """Add an empty layer."""
+        ...
+
+    def drop_oldest(self, count: int) -> None:
+        """Forget layers."""
+        ...
+
+    def find(self, producer_id: int) -> int:
+        """Return the newest layer with an id."""
+        ...
+
+    def add(self, producer_id: int) -> None:
+        """Write into the newest layer."""
+        ...
+
+    def find_many(self, producer_ids: Ids) -> Answers:
+        """Return the newest layer of each."""
+        ...
+
+    def add_many(self, producer_ids: Ids) -> None:
+        """Write many."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Sizing:
+    """What layers are made for; a change counts for those that are opened later."""
+
+    items: int = LEAST_ITEMS
+    """Ids expected in one span."""
+    false_positive_rate: float = 0.01
+    """Of all layers together."""
+    max_bytes: int = 64 << 20
+    """Of all layers together."""
+
+
+def items_for(burst: float, per_ms: float, span_ms: int) -> int:
+    """Return how many new ids a quota admits in one span at most, within what a first layer may have."""
+    most = min(burst, MOST_ITEMS_AT_FIRST) + 1 + min(per_ms * span_ms, MOST_ITEMS_AT_FIRST)
+    return int(min(max(most + 1, LEAST_ITEMS), MOST_ITEMS_AT_FIRST))
+
+
+class Layers:
+    """One principal's; times are milliseconds that never fall. Not thread-safe: who holds it, locks."""
+
+    def __init__(self, cycle: LifeCycle, sizing: Sizing, store: Store) -> None:
+        self.sizing = sizing
+        self._cycle = cycle
+        self._store = store
+        self._starts: list[int] = []
+        """When each layer was opened, oldest first."""
+        self._capacities: list[int] = []
+        self._spans: list[int] = []
+        """Start of the span that each layer belongs to: that of its first layer."""
+        self.is_saturated = False
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of all layers."""
+        return self._store.size_bytes
+
+    @property
+    def items(self) -> int:
+        """Ids in all layers; one that was refreshed counts in each that has it."""
+        return sum(self._store.items)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget the layers whose lifetime is over."""
+        lifetime_ms, count = self._cycle.lifetime_ms, 0
+        while count < len(self._starts) and now_ms - self._starts[count] >= lifetime_ms:
+            count += 1
+        if count:
+            self._store.drop_oldest(count)
+            del self._starts[:count], self._capacities[:count], self._spans[:count]
+            self.is_saturated = self.is_saturated and bool(self._starts)
+
+    def find(self, producer_id: int, now_ms: int) -> int:
+        """Return the newest layer that has an id, or ``UNSEEN``; changes nothing but what time changes."""
+        if self._starts and now_ms - self._starts[0] >= self._cycle.lifetime_ms:
+            self.expire(now_ms)
+        return self._store.find(producer_id) if self._starts else UNSEEN
+
+    def find_many(self, producer_ids: Ids, now_ms: int) -> Answers:
+        """Return what ``find`` returns for each."""
+        self.expire(now_ms)
+        return self._store.find_many(producer_ids)
+
+    def refresh(self, producer_id: int, layer: int, now_ms: int) -> None:
+        """Keep an id that was found in ``layer`` from being forgotten, where the life cycle wants that."""
+        if self._cycle.refresh_on_hit and (layer < len(self._starts) - 1 or self._span_is_over(now_ms)):
+            self.add(producer_id, now_ms)
+
+    def refresh_many(self, producer_ids: Ids, found: Answers, now_ms: int) -> None:
+        """Do what ``refresh`` does for all of them that were found."""
+        if self._cycle.refresh_on_hit and len(self._starts):
+            old = found >= 0 if self._span_is_over(now_ms) else (found >= 0) & (found < len(self._starts) - 1)
+            if old.any():
+                self.add_many(producer_ids[old], now_ms)
+
+    def add(self, producer_id: int, now_ms: int) -> None:
+        """Write an id into the newest layer, after opening another if that is due."""
+        self._make_room(now_ms)
+        self._store.add(producer_id)
+
+    def add_many(self, producer_ids: Ids, now_ms: int) -> None:
+        """Write ids; a layer is closed early as soon as it is full, as ids one by one would do."""
+        done = 0
+        while done < len(producer_ids):
+            self._make_room(now_ms)
+            room = max(1, self._capacities[-1] - self._store.items[-1])
+            some = producer_ids[done:] if self.is_saturated else producer_ids[done : done + room]
+            self._store.add_many(some)
+            done += len(some)
+
+    def _span_is_over(self, now_ms: int) -> bool:
+        return now_ms - self._spans[-1] >= self._cycle.span_ms
+
+    def _make_room(self, now_ms: int) -> None:
+        if not self._starts:
+            self._open(now_ms, now_ms, max(self._wanted(), 1))
+        elif self._span_is_over(now_ms):
+            self.expire(now_ms)
+            # What the last span has held is the best guess for the next.
+            lately = sum(self._store.items[number] for number in self._in_span()) if self._starts else 0
+            self._open(now_ms, now_ms, max(self._wanted(), 0 if self._cycle.capacity else lately))
+        elif self._store.items[-1] >= self._capacities[-1] and not self.is_saturated:
+            grown = self._capacities[-1] if self._cycle.capacity else 2 * self._capacities[-1]
+            self._open(now_ms, self._spans[-1], grown, bursts=len(self._in_span()))
+
+    def _wanted(self) -> int:
+        return self._cycle.capacity or self.sizing.items
+
+    def _in_span(self) -> list[int]:
+        """Return the layers of the newest span."""
+        return [number for number, start in enumerate(self._spans) if start == self._spans[-1]]
+
+    def _open(self, now_ms: int, span_ms: int, capacity: int, *, bursts: int = 0) -> None:
+        rate = (
+            rate_of_one(self.sizing.false_positive_rate, self._cycle.layers) * FIRST_SHARE * (1 - FIRST_SHARE) ** bursts
+        )
+        shape = self._fitting(capacity, rate)
+        if shape is None:
+            self.is_saturated = True
+            if bursts:
+                return
+        # The first layer of a span must be there, however little room is left for it.
+        self._store.open(shape or shape_for(LEAST_ITEMS, rate))
+        self._starts.append(now_ms)
+        self._spans.append(span_ms)
+        self._capacities.append(capacity)
+
+    def _fitting(self, capacity: int, rate: float) -> Shape | None:
+        """Return the shape of a layer, None if there is no room for it."""
+        least = shape_for(1_000_000, rate).bits / 1_000_000 * capacity
+        room = min((self.sizing.max_bytes - self._store.size_bytes) * _BITS_PER_BYTE, MAX_BITS)
+        if least > room - _BITS_PER_BYTE * _BITS_PER_BYTE or len(self._starts) >= MAX_LAYERS:
+            return None
+        return shape_for(capacity, rate)

@@ -1,0 +1,89 @@
+"""Where a broker asks the quota: handling PRODUCE, after all else that may refuse a batch, before the append.
+
+What fails authorization, names an unknown topic or does not pass validation charges nothing. Only what clients produce
+is asked for: followers get producer state by fetching, and the coordinator writes markers, neither through PRODUCE. A
+transactional id is an id like any other.
+
+Error 89 is known to clients from 2.7 on. Of those that speak a version of PRODUCE from before 2.8 some are older, and
+would take it for an unknown error that they do not retry: they are let through, and told to wait.
+
+Source: KIP-936, *Client Errors*; ``KafkaApis.handleProduceRequest``; KIP-219 (delivery of throttle times); KIP-599.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from tiering.quota.quota_manager import combined_throttle_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tiering.quota.quota_manager import ProducerIdQuotaManager
+
+FIRST_STRICT_VERSION: Final = 9
+"""Of PRODUCE, since 2.8: whoever speaks it knows THROTTLING_QUOTA_EXCEEDED, which is of 2.7."""
+NONE: Final = 0
+
+
+class Origin(Enum):
+    """Who wants batches to be appended."""
+
+    CLIENT = "client"
+    REPLICATION = "replication"
+    COORDINATOR = "coordinator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest:
+    """What the quota must know of a request."""
+
+    principal: str
+    producer_ids: Mapping[str, int]
+    """Of the batch for each partition; -1 for none."""
+    origin: Origin = Origin.CLIENT
+    version: int = FIRST_STRICT_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceAnswer:
+    """Kafka's error code by partition, and the one throttle time."""
+
+    errors: Mapping[str, int]
+    throttle_time_ms: int = 0
+
+
+def handle_produce(
+    request: ProduceRequest,
+    manager: ProducerIdQuotaManager,
+    *,
+    validate: Callable[[str], int],
+    append: Callable[[str], None],
+    other_throttles_ms: tuple[int, ...] = (),
+) -> ProduceAnswer:
+    """Append what may be appended, and return the answer.
+
+    Args:
+        request: what was sent.
+        manager: the quota.
+        validate: called with each partition; returns Kafka's error code, 0 for none.
+        append: called with each partition that nothing speaks against.
+        other_throttles_ms: what other quotas say; the longest counts.
+
+    """
+    errors = {partition: validate(partition) for partition in request.producer_ids}
+    good = [partition for partition, error in errors.items() if error == NONE]
+    throttle_time_ms = 0
+    if request.origin is Origin.CLIENT and good:
+        ids = [request.producer_ids[partition] for partition in good]
+        permissive = True if request.version < FIRST_STRICT_VERSION else None
+        admission = manager.admit_request(request.principal, ids, permissive=permissive)
+        throttle_time_ms = admission.throttle_time_ms
+        if not admission.admitted and admission.violation is not None:
+            errors |= dict.fromkeys(good, admission.violation.error_code)
+            good = []
+    for partition in good:
+        append(partition)
+    return ProduceAnswer(errors=errors, throttle_time_ms=combined_throttle_ms(throttle_time_ms, *other_throttles_ms))

@@ -1,0 +1,209 @@
+"""The quota of KIP-936: who may bring how many producer ids to life, asked before a batch is appended.
+
+An id that was seen lately costs nothing and always passes. One that was not costs a token of its principal's bucket:
+
+- *Strict* (default): first the check, then the record, then the memory. Over quota nothing of this happens, so that the
+  same id, retried, is refused again until its time has come. (The KIP remembers first; whoever is refused would then
+  pass as known.) As in Kafka a bucket that owes nothing admits a whole request, however much that takes.
+- *Permissive*: everything passes and is remembered, and the answer says how long the client is to wait. For clients
+  that do not know the error, and for the KIP's own order.
+
+A request is charged as a whole: for its distinct new ids, all or none. Without any quota for a principal nothing is
+remembered and nothing measured. Time, rates and everything else come from outside; ``tiering/quota/cleaner.py`` cleans
+up. A service asks ``admit`` or ``admit_request`` and turns the ``Admission`` into its own protocol's answer.
+
+Source: KIP-936; ``ControllerMutationQuotaManager`` (strict and permissive, KIP-599), ``ClientQuotaManager``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tiering.quota.active_producers import NO_PRODUCER_ID, ActiveProducers, Remembering
+from tiering.quota.bloom_store import UNSEEN
+from tiering.quota.client_quotas import UserRates
+from tiering.quota.forward_clock import ForwardClock
+from tiering.quota.layers import items_for
+from tiering.quota.sensors import Sensors
+from tiering.quota.token_bucket import MAX_THROTTLE_MS, QuotaConfig, throttle_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from tiering.quota.active_producers import Entry
+
+THROTTLING_QUOTA_EXCEEDED: Final = 89
+"""Kafka's error code; retriable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaViolation:
+    """Why a principal is over quota: what ``QuotaViolationException`` carries, and what a broker would answer."""
+
+    principal: str
+    value: float
+    """Tokens, fewer than 0."""
+    bound: float
+    """The rate."""
+    throttle_time_ms: int
+    metric: str = "tokens"
+    error_code: int = THROTTLING_QUOTA_EXCEEDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The answer: whether to go on, and how long the client is to wait before its next request."""
+
+    admitted: bool = True
+    charged: int = 0
+    """New ids that were paid for."""
+    throttle_time_ms: int = 0
+    violation: QuotaViolation | None = None
+
+
+SEEN: Final = Admission()
+"""Everything was known, or nothing is limited."""
+_PAID: Final = Admission(charged=1)
+
+
+def combined_throttle_ms(*throttle_times_ms: int) -> int:
+    """Return the one throttle time of an answer that several quotas have a word in: the longest."""
+    return max((0, *throttle_times_ms))
+
+
+class ProducerIdQuotaManager:
+    """The quota of all principals. Thread-safe."""
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        rates: UserRates | None = None,
+        *,
+        config: QuotaConfig | None = None,
+        remembering: Remembering | None = None,
+        permissive: bool = False,
+        max_throttle_ms: int = MAX_THROTTLE_MS,
+        warm_up_ms: int = 0,
+    ) -> None:
+        """Begin with nothing known.
+
+        Args:
+            now_ms: the time in milliseconds; where it falls, it counts as standing still.
+            rates: of users, and the default; replaced by ``update``.
+            config: samples, window and unit of the rates.
+            remembering: how ids are remembered.
+            permissive: the order of requests that do not say.
+            max_throttle_ms: no throttle time is longer. One missing token at 50 an hour is 72 s, and a client's
+                ``delivery.timeout.ms`` is 120 s.
+            warm_up_ms: for so long after the start new ids are remembered, and cost nothing: for a broker that has just
+                become leader, to which all ids in use are new.
+
+        """
+        self.config = config or QuotaConfig()
+        self.rates = rates or UserRates()
+        self.active = ActiveProducers(remembering or Remembering())
+        self._now_ms = ForwardClock(now_ms)
+        self._permissive = permissive
+        self._max_throttle_ms = min(max_throttle_ms, MAX_THROTTLE_MS)
+        self._charging_from_ms = self._now_ms() + warm_up_ms if warm_up_ms else None
+
+    def now_ms(self) -> int:
+        """Return the time that everything here goes by."""
+        return self._now_ms()
+
+    def update(self, rates: UserRates) -> None:
+        """Take new rates: buckets keep their tokens, and fill at the new rate from their last use on."""
+        self.rates = rates
+
+    def admit(self, principal: str, producer_id: int, *, permissive: bool | None = None) -> Admission:
+        """Ask for one batch, or a request with one producer id; ``permissive`` overrides the manager's order."""
+        rate = self.rates.of(principal)
+        if rate is None or producer_id <= NO_PRODUCER_ID:
+            return SEEN
+        entry = self.active.locked(principal, lambda: self._items(rate))
+        try:
+            now_ms = self._now_ms()
+            layer = entry.layers.find(producer_id, now_ms)
+            if layer != UNSEEN:
+                entry.layers.refresh(producer_id, layer, now_ms)
+                return SEEN
+            admission = self._charged(entry, principal, rate, 1, now_ms, permissive=permissive)
+            if admission.admitted:
+                entry.layers.add(producer_id, now_ms)
+            return admission
+        finally:
+            entry.lock.release()
+
+    def admit_request(
+        self, principal: str, producer_ids: npt.ArrayLike, *, permissive: bool | None = None
+    ) -> Admission:
+        """Ask for a request with any number of producer ids, the same ones as often as they come: all of it or none."""
+        rate = self.rates.of(principal)
+        ids = np.unique(np.asarray(producer_ids, dtype=np.int64))
+        ids = ids[ids > NO_PRODUCER_ID]
+        if rate is None or not len(ids):
+            return SEEN
+        entry = self.active.locked(principal, lambda: self._items(rate))
+        try:
+            now_ms = self._now_ms()
+            found = entry.layers.find_many(ids, now_ms)
+            new = ids[found == UNSEEN]
+            admission = SEEN
+            if len(new):
+                admission = self._charged(entry, principal, rate, len(new), now_ms, permissive=permissive)
+            if admission.admitted:
+                entry.layers.refresh_many(ids, found, now_ms)
+                entry.layers.add_many(new, now_ms)
+            return admission
+        finally:
+            entry.lock.release()
+
+    def clean_up(self) -> int:
+        """Forget what is over; return how many principals are no longer known at all."""
+        now_ms = self._now_ms()
+
+        def may_go(entry: Entry) -> bool:
+            return entry.sensors is None or entry.sensors.may_go(entry.sensors.rate, now_ms)
+
+        return self.active.clean_up(now_ms, may_go)
+
+    def _charged(
+        self, entry: Entry, principal: str, rate: float, ids: int, now_ms: int, *, permissive: bool | None
+    ) -> Admission:
+        """Charge new ids, or do nothing and refuse."""
+        if self._charging_from_ms is not None and now_ms < self._charging_from_ms:
+            return SEEN
+        sensors = self._sensors(entry, rate, now_ms)
+        if self._permissive if permissive is None else permissive:
+            tokens = sensors.record(ids, rate, now_ms)
+            if tokens >= 0:
+                return Admission(charged=ids)
+            violation = self._violation(sensors, principal, tokens, rate, now_ms)
+            return Admission(charged=ids, throttle_time_ms=violation.throttle_time_ms, violation=violation)
+        tokens = sensors.bucket.tokens(rate, now_ms)
+        if tokens < 0:
+            violation = self._violation(sensors, principal, tokens, rate, now_ms)
+            return Admission(admitted=False, throttle_time_ms=violation.throttle_time_ms, violation=violation)
+        sensors.record(ids, rate, now_ms)
+        return _PAID if ids == 1 else Admission(charged=ids)
+
+    def _sensors(self, entry: Entry, rate: float, now_ms: int) -> Sensors:
+        if entry.sensors is None:
+            entry.sensors = Sensors(self.config, rate, now_ms)
+        elif entry.sensors.rate != rate:
+            entry.sensors.rate = rate
+            entry.layers.sizing = self.active.remembering.sizing(self._items(rate))
+        return entry.sensors
+
+    def _violation(self, sensors: Sensors, principal: str, tokens: float, rate: float, now_ms: int) -> QuotaViolation:
+        wait_ms = min(throttle_ms(-tokens, rate, self.config.unit), self._max_throttle_ms)
+        sensors.record_throttle(wait_ms, now_ms)
+        return QuotaViolation(principal=principal, value=tokens, bound=rate, throttle_time_ms=wait_ms)
+
+    def _items(self, rate: float) -> int:
+        return items_for(self.config.burst(rate), rate / self.config.unit.value, self.active.remembering.cycle.span_ms)

@@ -1,0 +1,201 @@
+"""Kafka's arithmetic of rates and token buckets, operand by operand, so that results agree to the last bit.
+
+Times are milliseconds and amounts are floats, as in Kafka. The unit of a rate is explicit: KIP-936 gives 50 as an
+example beside a window of an hour, and Kafka's quota classes compute by the second, which would make a burst of
+1,980,000 ids of it; so rates here are by the hour unless told otherwise, and seconds are there for parity.
+
+One thing is not Kafka's: a clock that goes back takes no tokens away, as it would there; it counts as standing still.
+
+Source: ``TokenBucket``, ``Rate``, ``SampledStat`` (as of 3.8, with one more slot than samples) and ``Avg`` of
+``org.apache.kafka.common.metrics.stats``; ``QuotaUtils``, ``ControllerMutationQuotaManager``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+MAX_THROTTLE_MS: Final = (1 << 31) - 1
+"""Protocol fields for it have 32 bits. Kafka cuts longer ones off bit by bit, here they stay at the most."""
+_MS_IN_A_SECOND: Final = 1000.0
+
+
+class RateUnit(Enum):
+    """Of what a rate is so many of; the value is the number of milliseconds."""
+
+    SECOND = _MS_IN_A_SECOND
+    HOUR = 60.0 * 60.0 * _MS_IN_A_SECOND
+
+    def of(self, elapsed_ms: float) -> float:
+        """Return how many units of time ``elapsed_ms`` are."""
+        return float(elapsed_ms / self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaConfig:
+    """How a quota is measured: Kafka's ``MetricConfig`` for quotas."""
+
+    samples: int = 11
+    """``producer.id.quota.window.num``."""
+    window_ms: int = 3_600_000
+    """``producer.id.quota.window.size.seconds``, in milliseconds: how long each sample is."""
+    unit: RateUnit = RateUnit.HOUR
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.window_ms < 1:
+            raise ValueError(f"{self.samples} samples of {self.window_ms} ms: both must be 1 or more")
+
+    def burst(self, rate: float) -> float:
+        """Return what a full bucket holds."""
+        return self.samples * self.unit.of(self.window_ms) * rate
+
+
+def java_round(value: float) -> int:
+    """Return ``Math.round(value)``: halves go up, also below zero; no number is 0, what is too large stays a long."""
+    if math.isnan(value):
+        return 0
+    most = (1 << 63) - 1
+    if abs(value) >= most:
+        return most if value > 0 else -most - 1
+    below = math.floor(value)
+    return below + (value - below >= 0.5)  # noqa: PLR2004 - adding one half first would round what has no room for it
+
+
+def throttle_ms(deficit: float, rate: float, unit: RateUnit = RateUnit.SECOND) -> int:
+    """Return how long it takes until ``deficit`` tokens have come back; 0 or more, and never more than 32 bits hold."""
+    if deficit <= 0:
+        return 0
+    if rate <= 0:
+        return MAX_THROTTLE_MS
+    return max(0, min(java_round(deficit / rate * unit.value), MAX_THROTTLE_MS))
+
+
+class TokenBucket:
+    """Tokens that come back at a rate, up to a burst; what is taken beyond them is owed.
+
+    The rate is given with each call, since quotas change: tokens stay as they are, the whole gap since the last call
+    counts at the new rate, and what exceeds the new burst is gone, as in Kafka. Not thread-safe.
+    """
+
+    __slots__ = ("_last_ms", "_tokens", "_unit_ms", "_units")
+
+    def __init__(self, config: QuotaConfig, rate: float, now_ms: int) -> None:
+        """Begin full: Kafka begins empty and in 1970, which comes to the same unless a clock starts elsewhere."""
+        self._units = config.samples * config.unit.of(config.window_ms)
+        self._unit_ms: float = config.unit.value
+        self._tokens = config.burst(rate)
+        self._last_ms = now_ms
+
+    def tokens(self, rate: float, now_ms: int) -> float:
+        """Return how many there are; fewer than 0 are owed."""
+        elapsed_ms = 0
+        if now_ms > self._last_ms:
+            elapsed_ms, self._last_ms = now_ms - self._last_ms, now_ms
+        self._tokens = min(self._units * rate, self._tokens + rate * (elapsed_ms / self._unit_ms))
+        return self._tokens
+
+    def take(self, count: float, rate: float, now_ms: int) -> float:
+        """Take ``count`` tokens, whether or not they are there, and return what is left; fewer than 0 gives back."""
+        self._tokens = min(self._units * rate, self.tokens(rate, now_ms) - count)
+        return self._tokens
+
+    def is_full(self, rate: float, now_ms: int) -> bool:
+        """Whether forgetting it would change nothing."""
+        return self.tokens(rate, now_ms) >= self._units * rate
+
+
+@dataclass(slots=True)
+class _Sample:
+    start_ms: int
+    last_ms: int
+    value: float = 0.0
+    events: int = 0
+
+    def reset(self, now_ms: int) -> None:
+        self.start_ms = self.last_ms = now_ms
+        self.value, self.events = 0.0, 0
+
+
+@dataclass(slots=True)
+class SampledStat:
+    """Values in samples that follow one another in time and fade out."""
+
+    samples: int
+    window_ms: int
+    _kept: list[_Sample] = field(default_factory=list)
+    _current: int = 0
+
+    def record(self, value: float, now_ms: int) -> None:
+        """Count ``value`` in."""
+        if not self._kept:
+            self._kept.append(_Sample(now_ms, now_ms))
+        sample = self._kept[self._current]
+        if now_ms - sample.start_ms >= self.window_ms:
+            sample = self._advance(now_ms)
+        sample.value += value
+        sample.events += 1
+        sample.last_ms = now_ms
+
+    def _advance(self, now_ms: int) -> _Sample:
+        self._current = (self._current + 1) % (self.samples + 1)
+        if self._current >= len(self._kept):
+            self._kept.append(_Sample(now_ms, now_ms))
+        else:
+            self._kept[self._current].reset(now_ms)
+        return self._kept[self._current]
+
+    def _purge(self, now_ms: int) -> None:
+        for sample in self._kept:
+            if now_ms - sample.last_ms >= self.samples * self.window_ms:
+                sample.reset(now_ms)
+
+    def elapsed_ms(self, now_ms: int) -> int:
+        """Return the time that the samples stand for: at least all but the one that is being filled."""
+        self._purge(now_ms)
+        if not self._kept:
+            return max((self.samples - 1) * self.window_ms, 1)
+        elapsed_ms = now_ms - min(sample.start_ms for sample in self._kept)
+        missing = self.samples - 1 - elapsed_ms // self.window_ms
+        return max(elapsed_ms + max(missing, 0) * self.window_ms, 1)
+
+    def total(self, now_ms: int) -> float:
+        """Return the sum of what has not faded out."""
+        self._purge(now_ms)
+        # Java adds one by one; sum() of Python would be more exact.
+        total = 0.0
+        for sample in self._kept:
+            total += sample.value
+        return total
+
+    def average(self, now_ms: int) -> float | None:
+        """Return the mean of what has not faded out, None where that is nothing."""
+        total = self.total(now_ms)
+        events = sum(sample.events for sample in self._kept)
+        return total / events if events else None
+
+
+class SampledRate:
+    """What was recorded per unit of time: the ``rate`` metric, and Kafka's way to limit bandwidth."""
+
+    def __init__(self, config: QuotaConfig) -> None:
+        self._unit = config.unit
+        self._stat = SampledStat(config.samples, config.window_ms)
+
+    def record(self, value: float, now_ms: int) -> None:
+        """Count ``value`` in."""
+        self._stat.record(value, now_ms)
+
+    def rate(self, now_ms: int) -> float:
+        """Return the rate over the samples."""
+        total = self._stat.total(now_ms)
+        return total / self._unit.of(self._stat.elapsed_ms(now_ms))
+
+    def throttle_ms(self, bound: float, now_ms: int) -> int:
+        """Return how long it takes until the rate is down to ``bound``; equal to it is within it."""
+        rate = self.rate(now_ms)
+        if rate <= bound:
+            return 0
+        excess = (rate - bound) / bound * self._stat.elapsed_ms(now_ms)
+        return max(0, min(java_round(excess), MAX_THROTTLE_MS))
