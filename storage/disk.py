@@ -98,6 +98,17 @@ class Disk:
         """Make the directory ``path``; it must not be there."""
         path.mkdir()
 
+    def remove_directory(self, path: Path) -> None:
+        """Take the empty directory ``path`` away."""
+        path.rmdir()
+
+    def dress_directory(self, path: Path, dress: Dress) -> None:
+        """Give the directory its owner, where that is not ours already, and its mode."""
+        status = path.stat()
+        if (status.st_uid, status.st_gid) != (dress.user_id, dress.group_id):
+            os.chown(path, dress.user_id, dress.group_id)
+        path.chmod(dress.mode)
+
     def set_directory_time(self, path: Path, mtime_ns: int) -> None:
         """Set the modification time of a directory."""
         os.utime(path, ns=(mtime_ns, mtime_ns))
@@ -136,6 +147,17 @@ def write_all(disk: Disk, descriptor: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[disk.write(descriptor, left) :]
+
+
+def write_new_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None = None) -> FileDigest:
+    """Write ``chunks`` as the file ``path`` at once, in a directory that nobody sees yet; its name is not durable.
+
+    Raises:
+        LogDirError: it cannot be written; a part of it may be there.
+
+    """
+    with writable(path):
+        return _write(disk, path, chunks, dress)
 
 
 def remove_file(disk: Disk, path: Path) -> None:

@@ -61,6 +61,14 @@ class WatchedDisk(Disk):
         self._step()
         super().make_directory(path)
 
+    def remove_directory(self, path: Path) -> None:
+        self._step()
+        super().remove_directory(path)
+
+    def dress_directory(self, path: Path, dress: Dress) -> None:
+        self._step()
+        super().dress_directory(path, dress)
+
     def set_directory_time(self, path: Path, mtime_ns: int) -> None:
         self._step()
         super().set_directory_time(path, mtime_ns)
@@ -156,6 +164,11 @@ class PowerLossDisk(WatchedDisk):
         self._folder(path.parent).live[path.name] = _Folder()
         self.after_step()
 
+    def remove_directory(self, path: Path) -> None:
+        super().remove_directory(path)
+        del self._folder(path.parent).live[path.name]
+        self.after_step()
+
     def sync_directory(self, path: Path) -> None:
         super().sync_directory(path)
         if not self._is_forgotten("sync_directory"):
@@ -165,8 +178,10 @@ class PowerLossDisk(WatchedDisk):
 
     def _is_forgotten(self, step: str) -> bool:
         """Whether the function that asks for this sync is taken to have lost the line with it."""
-        caller = sys._getframe(2).f_code.co_name
-        return f"{caller}.{step}" in self._forgets
+        frame = sys._getframe(2)
+        while frame.f_code.co_name == step and frame.f_back is not None:  # of a disk that builds on this one
+            frame = frame.f_back
+        return f"{frame.f_code.co_name}.{step}" in self._forgets
 
     def survivors(self, into: Path, *, names_survive: bool) -> None:
         """Write into ``into``, a new directory, what a failure of the power would leave now."""

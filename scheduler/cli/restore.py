@@ -1,0 +1,104 @@
+"""The command that gets partitions back from a store: restore."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.failures import OK
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import STORE, TOPIC, WRITE, with_settings
+from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
+
+if TYPE_CHECKING:
+    from scheduler.restoring import RestoredPartition, RestoreReport
+
+app = typer.Typer()
+
+_NO_TOPIC_ID = (
+    "shipped before the id of its topic was known: brokers that run without ZooKeeper set a directory without "
+    "partition.metadata aside as stray"
+)
+
+
+@app.command()
+@with_settings(TOPIC, WRITE, STORE)
+def restore(
+    run: Invocation,
+    url: Annotated[str, typer.Argument(metavar="URL", help="What `resnap tier --to` was given, or a part of it.")],
+    into: Annotated[
+        Path, typer.Option("--into", metavar="LOG_DIR", help="The log dir of a stopped broker, or a new directory.")
+    ],
+) -> int:
+    """Make partition directories of what was shipped, which a broker opens: logs, indexes, snapshots, leader epochs.
+
+    Each is whole and compared with its manifests before it has its name; what is there already is never touched.
+    """
+    from scheduler.restoring import RestoreOrder, Restoring  # noqa: PLC0415
+    from scheduler.sources import Scope  # noqa: PLC0415
+    from storage.source import Sources  # noqa: PLC0415
+
+    order = RestoreOrder(scope=Scope(sources=(url,), topics=run.settings.topics), log_dir=into)
+    restoring = Restoring(sources=Sources(s3=run.settings.s3()))
+    with run.progress("restore") as progress:
+        report = restoring.restore(order, progress, dry_run=run.settings.dry_run)
+    _answer(run, report)
+    return OK
+
+
+def _answer(run: Invocation, report: "RestoreReport") -> None:
+    from tiering.restorer import Restored  # noqa: PLC0415
+
+    done = [one for one in report.partitions if one.outcome is Restored.RESTORED]
+    total = {
+        "dryRun": run.settings.dry_run,
+        "restored": len(done),
+        "alreadyThere": sum(one.outcome is Restored.ALREADY_THERE for one in report.partitions),
+        "segments": sum(len(one.restoration.manifests) for one in done),
+        "bytes": sum(one.restoration.size_bytes for one in done),
+    }
+    run.answer(
+        Answer(
+            name="partitions",
+            kind="partition",
+            rows=[_row(one) for one in report.partitions],
+            columns=[
+                Column(key="topic", title="TOPIC"),
+                Column(key="partition", title="PARTITION", right=True),
+                Column(key="startOffset", title="START", right=True),
+                Column(key="endOffset", title="END", right=True),
+                Column(key="segments", title="SEGMENTS", right=True),
+                Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+                Column(key="outcome", title="OUTCOME"),
+            ],
+            tail=lambda: total,
+            closing=lambda: [_closing(run, total)],
+        )
+    )
+    run.partly_done = bool(done) and not run.settings.dry_run
+    for one in done:
+        if one.restoration.topic_id is None:
+            run.warn(f"{one.restoration.topic_partition}: {_NO_TOPIC_ID}")
+    for error in report.errors:
+        run.error(error)
+
+
+def _row(one: "RestoredPartition") -> Row:
+    from scheduler.reports import identity  # noqa: PLC0415
+
+    return {
+        **identity(one.restoration.topic_partition),
+        "topicId": one.restoration.topic_id,
+        "startOffset": one.restoration.start_offset,
+        "endOffset": one.restoration.end_offset,
+        "segments": len(one.restoration.manifests),
+        "bytes": one.restoration.size_bytes,
+        "outcome": one.outcome.value,
+    }
+
+
+def _closing(run: Invocation, total: dict[str, int]) -> str:
+    counts = f"{human_count(total['restored'])} partitions in {human_count(total['segments'])} segments"
+    rest = f"({human_bytes(total['bytes'])}); {human_count(total['alreadyThere'])} were there already."
+    would = "would be restored" if run.settings.dry_run else "restored"
+    return f"{counts} {would} {rest}" + (" Nothing was written." if run.settings.dry_run else "")

@@ -1,0 +1,65 @@
+"""What ``resnap restore`` makes is opened and served by a real broker; what a killed one leaves, a broker removes."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.kafka.brokers import Broker, eventually
+from tests.scheduler.failing_disk import Killed, killed_at
+from tests.scheduler.files import bases
+from tests.scheduler.installed import copied
+from tests.scheduler.test_restore import restore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.kafka.releases import Release
+    from tests.scheduler.conftest import Resnap
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS: Final = ("payments-0", "payments-1")
+JSON: Final = ("--output", "json")
+
+
+@pytest.fixture
+def data(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    return copied(fixture_set("kafka-3.9.1-kraft").data, tmp_path / "data")
+
+
+def test_a_broker_serves_what_was_restored_and_goes_on_with_it(
+    command: Resnap, release: Callable[[str], Release], data: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    to = ("tier", data, "--topic", "payments", "--to", store.as_uri(), "--as-of", "roll", "--engine", "local")
+    assert command(*to).code == 0
+    broker = Broker(release("3.9.1"), [data])
+    for name in PARTITIONS:
+        shutil.rmtree(data / name)
+    with pytest.raises(Killed):
+        restore(store, data, killed_at(60))
+    assert list(data.glob("*-delete"))
+    with broker.running():
+        eventually(lambda: not list(data.glob("*-delete")), "the broker does not remove what was in the making")
+    for name in PARTITIONS:
+        shutil.rmtree(data / name)  # the broker has made them anew, empty
+    ran = command("restore", store.as_uri(), "--into", data, *JSON)
+    assert ran.code == 0, ran.err
+    ends = {f"{row['topic']}-{row['partition']}": row["endOffset"] for row in ran.document["partitions"]}
+    since = len(broker.told())
+    snapshots = {name: bases(data / name, "snapshot") for name in PARTITIONS}
+    with broker.running():
+        first = {name: broker.drive("read", "payments", number) for number, name in enumerate(PARTITIONS)}
+        assert all(first.values())
+        broker.drive("append", "payments", 0, 20)
+    assert broker.complaints(since) == []
+    for name in PARTITIONS:
+        assert set(snapshots[name]) <= set(bases(data / name, "snapshot"))
+    assert max(bases(data / "payments-0", "snapshot")) > ends["payments-0"]
+    assert command(*to).code == 0
+    assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0

@@ -1,0 +1,349 @@
+"""``resnap restore``: partition directories of what was shipped, each whole or not there, whatever ends the run."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import inspect
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from scheduler.cli import run
+from scheduler.progress import SilentProgress
+from scheduler.restoring import RestoreOrder, Restoring
+from scheduler.sources import Scope
+from storage.disk import Disk
+from storage.log.log_dir_lock import locked
+from storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
+from storage.source import Sources
+from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
+from tests.scheduler.files import bases, file_at, fill, flip, tree
+from tests.scheduler.shipped import entries, manifests
+from tiering import restorer
+from tiering.restorer import unfinished_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scheduler.restoring import RestoreReport
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+SET: Final = "kafka-2.7.2-then-3.9.1"
+PARTITIONS: Final = ("payments-0", "payments-1")
+JSON: Final = ("--output", "json")
+
+
+@pytest.fixture(scope="module")
+def store(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What was shipped of two partitions."""
+    root = tmp_path_factory.mktemp("shipped") / "store"
+    os.environ["RESNAP_STATE_DIR"] = "none"
+    arguments = ["tier", str(fixture_set(SET).data), "--topic", "payments", "--to", root.as_uri(), "--as-of", "roll"]
+    assert run([*arguments, "--engine", "local", "--quiet", *JSON]) == 0
+    return root
+
+
+@pytest.fixture
+def log_dir(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    """The log dir of the broker, whose disk has lost the partitions."""
+    shutil.copytree(fixture_set(SET).data, tmp_path / "data")
+    for name in PARTITIONS:
+        shutil.rmtree(tmp_path / "data" / name)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def quick() -> Iterator[Path]:
+    """A folder in memory where there is one: a sync on a busy disk takes long, and is not what is looked at here."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - the one place that is memory
+    with tempfile.TemporaryDirectory(dir=where) as name:
+        yield Path(name)
+
+
+def restore(store: Path, log_dir: Path, disk: Disk | None = None, topics: tuple[str, ...] = ()) -> RestoreReport:
+    order = RestoreOrder(scope=Scope(sources=(store.as_uri(),), topics=topics), log_dir=log_dir)
+    return Restoring(sources=Sources(), disk=disk or Disk()).restore(order, SilentProgress())
+
+
+def shipped_files(store: Path) -> dict[str, dict[str, str]]:
+    """Return digests of what belongs into each partition's directory, by the manifests, without any code of ours."""
+    found: dict[str, dict[str, str]] = {}
+    objects = {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for one in sorted(manifests(objects).values(), key=lambda manifest: int(manifest["baseOffset"])):
+        files = found.setdefault(f"{one['topic']}-{one['partition']}", {})
+        for entry in one["objects"]:
+            at = one["nextBaseOffset"] if entry["kind"] == "snapshot" else one["baseOffset"]
+            is_checkpoint = entry["kind"] == "leader-epoch-checkpoint"
+            files[entry["kind"] if is_checkpoint else f"{at:020d}.{entry['kind']}"] = entry["sha256"]
+    return found
+
+
+def check_whole(store: Path, log_dir: Path, *, killed: bool = False) -> set[str]:
+    """Check that every partition in ``log_dir`` is whole, and that what is in the making waits for its removal."""
+    wanted, whole = shipped_files(store), set()
+    for path in log_dir.iterdir():
+        name = parse_partition_dir_name(path.name) if path.is_dir() else None
+        if name is not None and name.kind is DirKind.DELETE:
+            assert killed, f"{path} was left"
+        elif path.name in wanted:
+            there = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in path.iterdir()}
+            metadata = there.pop("partition.metadata", None)
+            assert (path.name, there) == (path.name, wanted[path.name])
+            assert metadata is None or "topic_id: " in (path / "partition.metadata").read_text()
+            whole.add(path.name)
+    return whole
+
+
+def test_every_file_comes_back_as_it_was_and_a_second_run_finds_it_there(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], store: Path, log_dir: Path
+) -> None:
+    fixture, before = fixture_set(SET), tree(log_dir)
+    ran = command("restore", store.as_uri(), "--into", log_dir, *JSON)
+    assert ran.code == 0, ran.err
+    assert [row["outcome"] for row in ran.document["partitions"]] == ["restored", "restored"]
+    assert check_whole(store, log_dir) == set(PARTITIONS)
+    for name in PARTITIONS:
+        *_, end = bases(log_dir / name, "snapshot")
+        for base in bases(log_dir / name):
+            assert (
+                file_at(log_dir / name, base, "log").read_bytes()
+                == file_at(fixture.data / name, base, "log").read_bytes()
+            )
+        for offset in bases(log_dir / name, "snapshot"):
+            ours, theirs = (file_at(root / name, offset, "snapshot") for root in (log_dir, fixture.expected))
+            assert entries(ours.read_bytes()) == entries(theirs.read_bytes())
+        assert end > max(bases(log_dir / name))
+        metadata = fixture.data / name / "partition.metadata"
+        assert (log_dir / name / "partition.metadata").read_bytes() == metadata.read_bytes()
+    assert {place: look for place, look in tree(log_dir).items() if place in before} == before
+    ran = command("restore", store.as_uri(), "--into", log_dir, *JSON)
+    assert (ran.code, ran.document["summary"]["alreadyThere"]) == (0, 2)
+
+
+def test_what_is_restored_can_be_shipped_again_and_nothing_is_missing(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    assert command("restore", store.as_uri(), "--into", tmp_path / "new").code == 0
+    ran = command("verify", tmp_path / "new", "--engine", "local", "--as-of", "roll", *JSON)
+    assert ran.code == 0
+    assert {row["verdict"] for row in ran.document["boundaries"]} == {"proven"}
+
+
+def test_a_dry_run_writes_nothing(command: Resnap, store: Path, log_dir: Path) -> None:
+    before = tree(log_dir)
+    ran = command("restore", store.as_uri(), "--into", log_dir, "--dry-run", *JSON)
+    assert (ran.code, ran.document["summary"]["restored"]) == (0, 2)
+    assert tree(log_dir) == before
+
+
+def test_what_is_there_already_is_never_touched(command: Resnap, store: Path, log_dir: Path) -> None:
+    (log_dir / "payments-0").mkdir()
+    (log_dir / "payments-0" / f"{0:020d}.log").write_bytes(b"mine")
+    before = tree(log_dir / "payments-0")
+    ran = command("restore", store.as_uri(), "--into", log_dir, *JSON)
+    assert ran.code == 3
+    assert "payments-0 is there already" in ran.error["message"]
+    assert tree(log_dir / "payments-0") == before
+    assert [row["outcome"] for row in ran.document["partitions"]] == ["occupied", "restored"]
+
+
+def test_a_running_broker_is_never_worked_beside(resnap: Resnap, store: Path, log_dir: Path) -> None:
+    with locked(log_dir):
+        ran = resnap("restore", store.as_uri(), "--into", log_dir, *JSON)
+    assert (ran.code, ran.error["type"]) == (14, "LogDirInUseError")
+    assert check_whole(store, log_dir) == set()
+
+
+def test_the_log_dir_of_another_cluster_is_refused(command: Resnap, store: Path, log_dir: Path) -> None:
+    meta = log_dir / "meta.properties"
+    cluster = next(path.name for path in store.iterdir())
+    meta.write_text(meta.read_text().replace(cluster, "AAAAAAAAQACAAAAAAAAAAQ"))
+    ran = command("restore", store.as_uri(), "--into", log_dir, *JSON)
+    assert (ran.code, "is of cluster" in ran.error["message"]) == (2, True)
+
+
+def test_a_log_that_its_log_dir_would_have_emptied_is_refused(command: Resnap, store: Path, log_dir: Path) -> None:
+    (log_dir / "log-start-offset-checkpoint").write_text("0\n1\npayments 0 999999\n")
+    ran = command("restore", store.as_uri(), "--into", log_dir, *JSON)
+    assert ran.code == 3
+    assert "a broker would delete all of it" in ran.error["message"]
+    assert check_whole(store, log_dir) == {"payments-1"}
+
+
+@pytest.mark.parametrize("suffix", ["log", "snapshot", "index", "leader-epoch-checkpoint"])
+def test_an_object_that_is_not_what_its_manifest_says_is_not_restored(
+    command: Resnap, store: Path, log_dir: Path, tmp_path: Path, suffix: str
+) -> None:
+    damaged = shutil.copytree(store, tmp_path / "damaged")
+    flip(max((damaged).glob(f"*/payments/*/1/*.{suffix}")), 3)
+    ran = command("restore", damaged.as_uri(), "--into", log_dir, *JSON)
+    assert ran.code == 3
+    assert "other bytes than its manifest says" in ran.error["message"]
+    assert check_whole(store, log_dir, killed=True) == {"payments-0"}
+    assert command("restore", store.as_uri(), "--into", log_dir).code == 0
+    assert check_whole(store, log_dir) == set(PARTITIONS)
+
+
+def test_a_gap_is_not_restored(command: Resnap, store: Path, log_dir: Path, tmp_path: Path) -> None:
+    torn = shutil.copytree(store, tmp_path / "torn")
+    sorted(torn.glob("*/payments/*/1/*.manifest"))[2].unlink()
+    ran = command("restore", torn.as_uri(), "--into", log_dir, *JSON)
+    assert (ran.code, "leave a gap" in ran.error["message"]) == (3, True)
+    assert check_whole(store, log_dir) == {"payments-0"}
+
+
+def test_only_a_log_dir_and_only_what_was_shipped(command: Resnap, store: Path, broker_log: Path) -> None:
+    assert command("restore", store.as_uri(), "--into", store / "nothing").code == 2
+    assert command("restore", broker_log.as_uri(), "--into", broker_log).code == 2
+
+
+def steps_of(store: Path, scratch: Path) -> int:
+    disk = WatchedDisk()
+    scratch.mkdir()
+    restore(store, scratch, disk, ("payments",))
+    return disk.steps
+
+
+def test_a_kill_before_any_step_leaves_whole_partitions_and_the_next_run_completes(store: Path, quick: Path) -> None:
+    seen = set()
+    for step in range(0, steps_of(store, quick / "count"), 13):
+        log_dir = quick / f"killed-{step}"
+        log_dir.mkdir()
+        with pytest.raises(Killed):
+            restore(store, log_dir, killed_at(step))
+        seen.add(len(check_whole(store, log_dir, killed=True)))
+        assert restore(store, log_dir).errors == []
+        assert check_whole(store, log_dir) == set(PARTITIONS)
+        shutil.rmtree(log_dir)
+    assert seen == {0, 1}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
+def test_a_disk_that_fails_at_any_step_is_told(store: Path, quick: Path, number: int) -> None:
+    for step in range(1, steps_of(store, quick / "count"), 37):
+        log_dir = quick / f"failed-{step}"
+        log_dir.mkdir()
+        report = restore(store, log_dir, failing_at(step, number))
+        assert report.errors
+        assert all(os.strerror(number) in str(error) and error.hint for error in report.errors)
+        check_whole(store, log_dir, killed=True)
+        restore(store, log_dir)
+        assert check_whole(store, log_dir) == set(PARTITIONS)
+        shutil.rmtree(log_dir)
+
+
+class NamesDisk(PowerLossDisk):
+    """Lets the test look after each step that changes what names there are, or makes them durable."""
+
+    def rename(self, path: Path, target: Path) -> None:
+        super().rename(path, target)
+        self.after_names()
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self.after_names()
+
+    def after_names(self) -> None:
+        """Look at nothing, unless a test says at what."""
+
+
+def _watch_power(store: Path, quick: Path, forgets: frozenset[str] = frozenset()) -> None:
+    """Restore, and check what a loss of power would leave on the way, and at the end that all would be there."""
+    log_dir, left = quick / "data", quick / "left"
+    log_dir.mkdir()
+    disk = NamesDisk(log_dir, forgets)
+
+    def check() -> None:
+        for names_survive in (False, True):
+            disk.survivors(left, names_survive=names_survive)
+            check_whole(store, left, killed=True)
+
+    disk.after_names = check  # type: ignore[method-assign]
+    restore(store, log_dir, disk)
+    disk.survivors(left, names_survive=False)
+    assert check_whole(store, left) == set(PARTITIONS)
+
+
+def test_a_loss_of_power_after_any_step_leaves_whole_partitions(store: Path, quick: Path) -> None:
+    _watch_power(store, quick)
+
+
+SYNCS: Final = ("_write.sync", "_make_durable.sync_directory", "_publish.sync_directory")
+
+
+@pytest.mark.parametrize("forgotten", SYNCS)
+def test_each_sync_is_needed(store: Path, quick: Path, forgotten: str) -> None:
+    with pytest.raises(AssertionError):
+        _watch_power(store, quick, frozenset({forgotten}))
+
+
+def test_every_sync_of_the_code_is_among_those_that_are_shown_to_be_needed() -> None:
+    source = inspect.getsource(restorer)
+    assert source.count(".sync_directory(") + source.count(".sync(") == len(SYNCS) - 1, "the first is that of each file"
+
+
+@pytest.mark.parametrize("kills", [12, pytest.param(500, marks=pytest.mark.heavy)])
+def test_a_kill_at_any_instant_leaves_whole_partitions(store: Path, quick: Path, kills: int) -> None:
+    draw, states = random.Random(kills), set()
+    log_dir = quick / "data"
+    for number in range(kills):
+        if number % 4 == 0:
+            shutil.rmtree(log_dir, ignore_errors=True)
+            log_dir.mkdir()
+        _restore_and_kill(store, log_dir, draw)
+        states.add(len(check_whole(store, log_dir, killed=True)))
+    restore(store, log_dir)
+    assert check_whole(store, log_dir) == set(PARTITIONS)
+    assert len(states) > 1, f"the kills came too early or too late: {states}"
+
+
+def _restore_and_kill(store: Path, log_dir: Path, draw: random.Random) -> None:
+    """Restore in a process of its own, and kill that a moment after some step that it has come to."""
+    steps, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            restore(store, log_dir, WatchedDisk(0, lambda: os.write(told, b".") and None))
+        finally:
+            os._exit(0)
+    os.close(told)
+    for _ in range(draw.randrange(900)):
+        if not os.read(steps, 1):
+            break  # it has come to its end
+    time.sleep(draw.random() * 0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(steps)
+
+
+def test_a_full_disk_is_told_and_the_same_command_goes_on(command: Resnap, store: Path, tiny_disk: Path) -> None:
+    log_dir = tiny_disk / "data"
+    log_dir.mkdir()
+    fill(tiny_disk, leaving=150_000)
+    ran = command("restore", store.as_uri(), "--into", log_dir, *JSON)
+    assert ran.code in {1, 3}
+    assert "free some space" in ran.error["hint"]
+    check_whole(store, log_dir, killed=True)
+    (tiny_disk / "ballast").unlink()
+    assert command("restore", store.as_uri(), "--into", log_dir).code == 0
+    assert check_whole(store, log_dir) == set(PARTITIONS)
+
+
+@pytest.mark.parametrize("topic", ["t", "t" * 249, "a.b_c-d"])
+def test_a_directory_in_the_making_is_one_that_a_broker_removes(topic: str) -> None:
+    for number in (0, 2_147_483_647):
+        name = unfinished_name(TopicPartition(topic, number))
+        parsed = parse_partition_dir_name(name)
+        assert parsed is not None
+        assert (parsed.kind, parsed.partition, len(name) <= 255) == (DirKind.DELETE, number, True)
+        assert topic.startswith(parsed.topic)
