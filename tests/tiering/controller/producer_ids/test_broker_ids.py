@@ -1,0 +1,161 @@
+"""A broker gives out ids from blocks that it fetches ahead: the rules of Kafka's ``ProducerIdManagerTest``."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+
+import pytest
+
+from storage.kafka_errors import KafkaError
+from tiering.controller.producer_ids.block import MAX_PRODUCER_ID
+from tiering.controller.producer_ids.broker_ids import (
+    RETRY_BACKOFF_MS,
+    BrokerProducerIds,
+    Generated,
+    error_without_block,
+    has_timed_out,
+)
+from tiering.controller.producer_ids.requests import AllocateProducerIdsResponse
+
+NOTHING = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class Broker:
+    """A broker whose controller answers at once, with the errors that wait first, then with block after block."""
+
+    def __init__(self, size: int, *, first: int = 0, errors: tuple[KafkaError, ...] = ()) -> None:
+        self.ids = BrokerProducerIds(0)
+        self.now = 0
+        self.sent = 0
+        self._first, self._size, self._errors = first, size, deque(errors)
+        self._lock = Lock()
+
+    def generate(self) -> Generated:
+        generated = self.ids.generate(self.now)
+        if generated.wants_block:
+            self.answer()
+        return generated
+
+    def answer(self) -> None:
+        with self._lock:
+            self.sent += 1
+            error = self._errors.popleft() if self._errors else KafkaError.NONE
+            if error:
+                self.ids.on_response(AllocateProducerIdsResponse(error_code=error), self.now)
+            else:
+                response = AllocateProducerIdsResponse(producer_id_start=self._first, producer_id_len=self._size)
+                if self.ids.on_response(response, self.now):
+                    self._first += self._size
+
+
+@pytest.mark.parametrize("size", [1, 2, 10, 100])
+def test_concurrent_generate_pid_requests(size: int) -> None:
+    broker = Broker(size)
+    ids: list[int] = []
+
+    def take() -> None:
+        while len(ids) < size * 3:
+            generated = broker.generate()
+            if generated.producer_id is None:
+                assert generated.error is NOTHING
+            else:
+                ids.append(generated.producer_id)
+
+    with ThreadPoolExecutor(5) as pool:
+        for future in [pool.submit(take) for _ in range(5)]:
+            future.result()
+    assert max(Counter(ids).values()) == 1
+    assert set(ids) == set(range(len(ids)))
+
+
+@pytest.mark.parametrize("error", [KafkaError.UNKNOWN_SERVER_ERROR, KafkaError.INVALID_REQUEST])
+def test_unrecoverable_errors(error: KafkaError) -> None:
+    broker = Broker(1, errors=(KafkaError.NONE, error))
+    assert broker.generate().error is NOTHING
+    assert broker.generate().producer_id == 0
+    assert broker.generate().error is NOTHING
+    broker.now += RETRY_BACKOFF_MS
+    assert broker.generate().error is NOTHING
+    assert broker.generate().producer_id == 1
+
+
+@pytest.mark.parametrize(("first", "size"), [(-1, 10), (0, -1), (MAX_PRODUCER_ID - 1, 10)])
+def test_invalid_ranges(first: int, size: int) -> None:
+    broker = Broker(size, first=first)
+    assert broker.generate().error is NOTHING
+    assert broker.sent == 1
+    assert not broker.ids.has_next_block
+    assert broker.generate().error is NOTHING
+
+
+def test_retry_backoff() -> None:
+    broker = Broker(1, errors=(KafkaError.UNKNOWN_SERVER_ERROR,))
+    assert broker.generate().error is NOTHING
+    broker.now += RETRY_BACKOFF_MS - 1
+    assert broker.generate().error is NOTHING
+    assert broker.sent == 1
+    broker.now += 1
+    assert broker.generate().error is NOTHING
+    assert broker.sent == 2
+    assert broker.generate().producer_id == 0
+
+
+def test_the_next_block_is_asked_for_with_the_901st_id_and_once() -> None:
+    broker = Broker(1000)
+    broker.generate()
+    wanted = [number for number in range(1000) if broker.ids.generate(0).wants_block]
+    assert wanted == [900]
+
+
+def test_a_block_that_fails_to_come_ahead_is_asked_for_again_only_when_none_is_left() -> None:
+    broker = Broker(10)
+    broker.generate()
+    wanted = []
+    for number in range(10):
+        if broker.ids.generate(0).wants_block:
+            wanted.append(number)
+            broker.ids.on_timeout()
+    assert wanted == [9]
+    assert broker.ids.generate(0).wants_block
+
+
+def test_there_is_one_request_at_a_time_and_none_follows_before_its_block_is_in_use() -> None:
+    ids = BrokerProducerIds(0)
+    assert [ids.generate(0).wants_block for _ in range(3)] == [True, False, False]
+    assert ids.on_response(AllocateProducerIdsResponse(producer_id_start=0, producer_id_len=1), 0)
+    generated = ids.generate(0)
+    assert (generated.producer_id, generated.wants_block) == (0, True)
+
+
+def test_after_a_time_out_the_next_request_goes_out_at_once() -> None:
+    ids = BrokerProducerIds(0)
+    ids.generate(0)
+    assert not has_timed_out(0, 59_999)
+    assert has_timed_out(0, 60_000)
+    ids.on_timeout()
+    assert ids.generate(60_000).wants_block
+
+
+def test_a_block_that_goes_back_is_refused_and_one_at_the_last_id_taken() -> None:
+    ids = BrokerProducerIds(0)
+    ids.generate(0)
+    ids.on_response(AllocateProducerIdsResponse(producer_id_start=1000, producer_id_len=1000), 0)
+    ids.generate(0)
+    assert not ids.on_response(AllocateProducerIdsResponse(producer_id_start=0, producer_id_len=1000), 0)
+    assert not ids.on_response(AllocateProducerIdsResponse(producer_id_start=1998, producer_id_len=1000), 0)
+    assert ids.on_response(AllocateProducerIdsResponse(producer_id_start=1999, producer_id_len=1000), 0)
+
+
+def test_empty_blocks_give_no_id_and_do_not_hang() -> None:
+    broker = Broker(0)
+    assert [broker.generate().error for _ in range(5)] == [NOTHING] * 5
+
+
+@pytest.mark.parametrize(
+    ("release", "error"),
+    [((3, 0, 0), 7), ((3, 3, 1), 7), ((3, 3, 2), 14), ((3, 4, 0), 14), ((4, 1, 1), 14)],
+)
+def test_what_clients_hear_without_a_block_depends_on_the_release(release: tuple[int, int, int], error: int) -> None:
+    assert error_without_block(release).value == error

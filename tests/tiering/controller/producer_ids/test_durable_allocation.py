@@ -1,0 +1,180 @@
+"""Blocks given away for good: whatever kills the controller, no id goes to two brokers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from storage.errors import DataError, LogDirError, LogDirInUseError
+from storage.kafka_errors import KafkaError, RefusedError
+from tests.tiering.controller.producer_ids.lives import EPOCH, NOW, START, give_away_for_ever, open_in_vain
+from tiering.controller.metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from tiering.controller.metadata.wire import ZERO_UUID
+from tiering.controller.metadata.writer import open_metadata_log
+from tiering.controller.producer_ids.durable_allocation import BlockLedger, open_allocation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.context import ForkServerContext
+    from pathlib import Path
+
+LIVES_PER_LOG: Final = 100
+PATIENCE_S: Final = 120
+
+
+def registration(broker_id: int, epoch: int = EPOCH) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker_id, incarnation_id=ZERO_UUID, broker_epoch=epoch, end_points=(), features=(), rack=None
+    )
+
+
+def given_away(next_producer_id: int) -> ProducerIdsRecord:
+    return ProducerIdsRecord(broker_id=1, broker_epoch=EPOCH, next_producer_id=next_producer_id)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return new_log(tmp_path, "0")
+
+
+def new_log(root: Path, name: str) -> Path:
+    """Return a metadata log in which brokers 1 and 2 are registered."""
+    directory = root / name / "__cluster_metadata-0"
+    with open_metadata_log(directory, leader_id=1, timestamp=NOW) as writer:
+        writer.append([registration(1), registration(2)], NOW)
+    return directory
+
+
+def test_blocks_go_on_where_the_last_run_ended(log: Path) -> None:
+    for expected in (0, 2000):
+        with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+            assert [allocation.allocate(broker, EPOCH, NOW).first for broker in (1, 2)] == [expected, expected + 1000]
+
+
+def test_who_is_not_registered_gets_nothing_and_nothing_is_written(log: Path) -> None:
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        size = sum(path.stat().st_size for path in log.glob("*.log"))
+        with pytest.raises(RefusedError) as refused:
+            allocation.allocate(1, EPOCH + 1, NOW)
+        assert refused.value.error is KafkaError.STALE_BROKER_EPOCH
+        assert sum(path.stat().st_size for path in log.glob("*.log")) == size
+
+
+def test_one_controller_at_a_time(log: Path, context: ForkServerContext) -> None:
+    with open_allocation(log, leader_id=1, timestamp=NOW):
+        process = context.Process(target=open_in_vain, args=(log,))
+        process.start()
+        process.join(PATIENCE_S)
+        assert process.exitcode == LogDirInUseError.exit_code
+
+
+def test_a_block_is_not_given_away_where_the_append_failed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(LogDirError):
+            allocation.allocate(1, EPOCH, NOW)
+        monkeypatch.undo()
+        with pytest.raises(LogDirError, match="earlier append"):
+            allocation.allocate(1, EPOCH, NOW)
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        # The record had reached the file: nobody heard of the block, and nobody gets it.
+        assert allocation.allocate(1, EPOCH, NOW).first == 1000
+
+
+def test_records_of_an_aborted_transaction_give_nothing_away_and_of_one_that_ended_do() -> None:
+    ledger = BlockLedger()
+    for message in (registration(1), BeginTransactionRecord(), given_away(5000), AbortTransactionRecord()):
+        ledger.replay(message)
+    assert ledger.allocation.allocate(1, EPOCH)[0].first == 0
+    for message in (BeginTransactionRecord(), given_away(7000)):
+        ledger.replay(message)
+    assert ledger.allocation.allocate(1, EPOCH)[0].first == 0
+    ledger.replay(EndTransactionRecord())
+    assert ledger.allocation.allocate(1, EPOCH)[0].first == 7000
+
+
+def test_a_broker_that_left_gets_nothing() -> None:
+    ledger = BlockLedger()
+    ledger.replay(registration(1))
+    ledger.replay(UnregisterBrokerRecord(broker_id=1, broker_epoch=EPOCH))
+    with pytest.raises(RefusedError):
+        ledger.allocation.allocate(1, EPOCH)
+
+
+def test_a_log_that_gives_ids_away_twice_is_not_gone_on_with(log: Path) -> None:
+    with open_metadata_log(log, leader_id=1, timestamp=NOW) as writer:
+        writer.append([given_away(2000), given_away(1000)], NOW)
+    with pytest.raises(DataError, match="went up to 2000"), open_allocation(log, leader_id=1, timestamp=NOW):
+        pass
+
+
+# -- kills
+
+
+@pytest.fixture(scope="module")
+def context() -> ForkServerContext:
+    """Where processes start in milliseconds, from one that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "tests.tiering.controller.producer_ids.lives"])
+    return context
+
+
+def _killed_life(context: ForkServerContext, log: Path, chance: random.Random) -> Iterator[int]:
+    """Run a controller, kill it at some instant, and yield the first id of each block that it told."""
+    reading, writing = context.Pipe(duplex=False)
+    process = context.Process(target=give_away_for_ever, args=(log, writing))
+    process.start()
+    writing.close()
+    heard = b""
+    for _ in range(chance.randrange(4)):
+        heard += os.read(reading.fileno(), 4096)
+    time.sleep(chance.random() * 0.004)
+    process.kill()
+    process.join(PATIENCE_S)
+    while part := os.read(reading.fileno(), 4096):
+        heard += part
+    reading.close()
+    yield from (first for (first,) in START.iter_unpack(heard))
+
+
+def kill_often(context: ForkServerContext, root: Path, kills: int) -> int:
+    """Return how many blocks were told, none of them twice."""
+    chance = random.Random(kills)
+    blocks = 0
+    for start in range(0, kills, LIVES_PER_LOG):
+        log = new_log(root, str(start))
+        told = [
+            first
+            for _ in range(min(LIVES_PER_LOG, kills - start))
+            for first in _killed_life(context, log, chance)
+        ]  # fmt: skip
+        assert told == sorted(set(told)), "a block was given away twice"
+        assert all(first % 1000 == 0 for first in told)
+        with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+            assert allocation.allocate(1, EPOCH, NOW).first > max(told, default=-1)
+        blocks += len(told)
+    return blocks
+
+
+def test_25_kills_give_no_id_away_twice(context: ForkServerContext, tmp_path: Path) -> None:
+    assert kill_often(context, tmp_path, 25) > 0
+
+
+@pytest.mark.heavy
+def test_1000_kills_give_no_id_away_twice(context: ForkServerContext, tmp_path: Path) -> None:
+    assert kill_often(context, tmp_path, 1000) > 0

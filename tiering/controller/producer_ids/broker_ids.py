@@ -1,0 +1,122 @@
+"""The broker's side: one id for each that asks, out of blocks that are fetched ahead (KIP-730).
+
+There is a block in use and room for the next. When 90 % of the first are taken, or none is left, the caller is told to
+send a request; there is one at a time. Until the block has come, who asks for an id gets COORDINATOR_LOAD_IN_PROGRESS,
+and clients ask again: nobody waits. The very first ask therefore always fails. After a failure 50 ms pass before the
+next request, but not after a time-out.
+
+Nothing is sent from here: ``Generated.wants_block`` says that a request is to be sent, and ``on_response`` or
+``on_timeout`` hear what came of it. Methods may be called from several threads.
+
+Source: ``RPCProducerIdManager`` of 3.6 to 4.1, ``NodeToControllerChannelManager``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from storage.kafka_errors import KafkaError
+from tiering.controller.producer_ids.block import EMPTY, MAX_PRODUCER_ID, ClaimedBlock, ProducerIdsBlock
+
+if TYPE_CHECKING:
+    from tiering.controller.producer_ids.requests import AllocateProducerIdsResponse
+
+PREFETCH_PERCENT: Final = 90
+RETRY_BACKOFF_MS: Final = 50
+MOST_SWAPS: Final = 3
+RETRY_TIMEOUT_MS: Final = 60_000
+"""Age at which a KRaft broker gives a request up; one with ZooKeeper takes ``request.timeout.ms``."""
+RELEASES_THAT_TIMED_OUT: Final = ((3, 0, 0), (3, 3, 1))
+"""First and last release whose clients heard REQUEST_TIMED_OUT when no block came, which made them give up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What came of asking for an id."""
+
+    producer_id: int | None = None
+    error: KafkaError = KafkaError.NONE
+    wants_block: bool = False
+    """Whether the caller is to send ``AllocateProducerIds`` now."""
+
+
+class BrokerProducerIds:
+    """The producer ids that one broker gives out."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self._lock = Lock()
+        self._current = ClaimedBlock(EMPTY)
+        self._next: ProducerIdsBlock | None = None
+        self._in_flight = False
+        self._backoff_until_ms: int | None = None
+
+    @property
+    def has_next_block(self) -> bool:
+        """Whether a block waits to be used."""
+        return self._next is not None
+
+    def generate(self, now_ms: int) -> Generated:
+        """Take an id; without one the error is what clients are to hear."""
+        with self._lock:
+            for _ in range(MOST_SWAPS):
+                producer_id = self._current.claim()
+                if producer_id is not None:
+                    return self._taken(producer_id, now_ms)
+                if self._next is None:
+                    return self._nothing(wants_block=self._may_request(now_ms))
+                self._current, self._next, self._in_flight = ClaimedBlock(self._next), None, False
+            # Blocks without ids came in a row; Kafka gives up here as well, and keeps the last of them.
+            return self._nothing(wants_block=False)
+
+    def on_response(self, response: AllocateProducerIdsResponse, now_ms: int) -> bool:
+        """Take in an answer; tell whether it brought a block. One that makes no sense counts as a failure."""
+        with self._lock:
+            if response.error_code is KafkaError.NONE and self._is_sane(response):
+                self._next = ProducerIdsBlock(
+                    broker_id=self.broker_id, first=response.producer_id_start, size=response.producer_id_len
+                )
+                return True  # and the request counts as in flight until the block is in use
+            self._backoff_until_ms = now_ms + RETRY_BACKOFF_MS
+            self._in_flight = False
+            return False
+
+    def on_timeout(self) -> None:
+        """Take in that no answer came; the next who finds no id may send again at once."""
+        with self._lock:
+            self._in_flight = False
+
+    def _taken(self, producer_id: int, now_ms: int) -> Generated:
+        block = self._current.block
+        is_threshold = producer_id == block.first + block.size * PREFETCH_PERCENT // 100
+        return Generated(producer_id=producer_id, wants_block=is_threshold and self._may_request(now_ms))
+
+    def _nothing(self, *, wants_block: bool) -> Generated:
+        return Generated(error=KafkaError.COORDINATOR_LOAD_IN_PROGRESS, wants_block=wants_block)
+
+    def _may_request(self, now_ms: int) -> bool:
+        backs_off = self._backoff_until_ms is not None and now_ms < self._backoff_until_ms
+        if backs_off or self._next is not None or self._in_flight:
+            return False
+        self._in_flight, self._backoff_until_ms = True, None
+        return True
+
+    def _is_sane(self, response: AllocateProducerIdsResponse) -> bool:
+        first, size = response.producer_id_start, response.producer_id_len
+        # As in Kafka the last id in use may come again as the first of a block, and a block may be empty.
+        return first >= max(self._current.block.last, 0) and 0 <= size <= MAX_PRODUCER_ID - first
+
+
+def error_without_block(release: tuple[int, int, int]) -> KafkaError:
+    """Return what a client hears from a broker of ``release`` that has no block: fatal for it up to 3.3.1."""
+    first, last = RELEASES_THAT_TIMED_OUT
+    if first <= release <= last:
+        return KafkaError.REQUEST_TIMED_OUT
+    return KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def has_timed_out(sent_ms: int, now_ms: int, retry_timeout_ms: int = RETRY_TIMEOUT_MS) -> bool:
+    """Tell whether a request that was sent at ``sent_ms`` is to be given up: ``on_timeout`` is due."""
+    return now_ms - sent_ms >= retry_timeout_ms

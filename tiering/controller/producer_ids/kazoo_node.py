@@ -1,0 +1,40 @@
+"""The door to ZooKeeper: the znode of producer id blocks, by the library kazoo (``pip install resnap[zookeeper]``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kazoo.exceptions import BadVersionError, NoNodeError
+
+from tiering.controller.producer_ids.zookeeper_blocks import PATH
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+
+class KazooBlockNode:
+    """The znode, over a client that is connected. Errors of ZooKeeper itself pass through as kazoo raises them."""
+
+    def __init__(self, client: KazooClient, path: str = PATH) -> None:
+        self._client = client
+        self._path = path
+
+    def create(self) -> None:
+        """Make the znode, empty, where there is none, as brokers do when they start."""
+        self._client.ensure_path(self._path)
+
+    def read(self) -> tuple[bytes | None, int]:
+        """Return data and version; no data and version 0 where there is no znode."""
+        try:
+            data, status = self._client.get(self._path)
+        except NoNodeError:
+            return None, 0
+        return data or None, status.version
+
+    def write(self, data: bytes, version: int) -> bool:
+        """Write on condition of the version; False where it is another, or the znode is gone."""
+        try:
+            self._client.set(self._path, data, version=version)
+        except (BadVersionError, NoNodeError):
+            return False
+        return True

@@ -1,0 +1,141 @@
+"""Blocks of producer ids in ZooKeeper, as brokers before KRaft take them, and the way from there to a metadata log.
+
+Each broker takes its next block by itself: it reads the znode, and writes the block after it on condition that nobody
+wrote in between. The znode says which block was taken last; a block may end at the very last id, which KRaft leaves.
+
+Source: ``ZkProducerIdManager``, ``ProducerIdBlockZNode`` and ``ZkMigrationClient``, as in 3.9; KIP-866.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, Protocol
+
+from storage.errors import DataError
+from storage.kafka_errors import KafkaError, RefusedError
+from tiering.controller.metadata.records import ProducerIdsRecord
+from tiering.controller.producer_ids.allocation import NO_BROKER_EPOCH
+from tiering.controller.producer_ids.block import (
+    BLOCK_SIZE,
+    MAX_PRODUCER_ID,
+    NO_BROKER,
+    ClaimedBlock,
+    ProducerIdsBlock,
+)
+
+PATH: Final = "/latest_producer_id_block"
+MAX_INT: Final = 2**31 - 1
+
+
+class BlockNode(Protocol):
+    """The znode at ``PATH``, which brokers make at their start, empty."""
+
+    def read(self) -> tuple[bytes | None, int]:
+        """Return its data, None for none, and its version."""
+
+    def write(self, data: bytes, version: int) -> bool:
+        """Write ``data`` if the znode still has ``version``; tell whether it had."""
+
+
+def block_json(block: ProducerIdsBlock) -> bytes:
+    """Return what stands in the znode for ``block``; the ids are text, as Kafka writes them."""
+    fields = {
+        "version": 1, "broker": block.broker_id, "block_start": str(block.first), "block_end": str(block.last),
+    }  # fmt: skip
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def read_block_json(data: bytes) -> ProducerIdsBlock:
+    """Return the block that the znode holds.
+
+    Raises:
+        DataError: it is not what Kafka writes; the version is not looked at, as Kafka does not either.
+
+    """
+    try:
+        fields = json.loads(data)
+        broker_id, start, end = fields["broker"], fields["block_start"], fields["block_end"]
+        first, size = int(start), int(end) - int(start) + 1
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{PATH} holds no block of producer ids: {error}", hint=_NOT_KAFKAS) from error
+    if type(broker_id) is not int or type(start) is not str or type(end) is not str:
+        raise DataError(f"{PATH}: the broker is to be a number, and both ids text", hint=_NOT_KAFKAS)
+    block = ProducerIdsBlock(broker_id=broker_id, first=first, size=size)
+    if not (-1 <= block.last <= MAX_PRODUCER_ID and block.first >= 0 and abs(block.size) <= MAX_INT):
+        raise DataError(f"{PATH} holds a block from {start} to {end}, which are no ids", hint=_NOT_KAFKAS)
+    return block
+
+
+_NOT_KAFKAS: Final = "something other than Kafka wrote it; brokers cannot start with it either"
+
+
+def take_block(node: BlockNode, broker_id: int) -> ProducerIdsBlock:
+    """Take the next block for a broker; another that wrote in between has taken one, and the next one is tried.
+
+    Raises:
+        RefusedError: UNKNOWN_SERVER_ERROR where there are no ids left.
+        DataError: the znode holds no block.
+
+    """
+    while True:
+        data, version = node.read()
+        block = _block_after(read_block_json(data) if data else None, broker_id)
+        if node.write(block_json(block), version):
+            return block
+
+
+def _block_after(taken: ProducerIdsBlock | None, broker_id: int) -> ProducerIdsBlock:
+    if taken is None:
+        return ProducerIdsBlock(broker_id=broker_id, first=0)
+    if taken.last > MAX_PRODUCER_ID - BLOCK_SIZE:
+        why = f"no producer ids are left: the last block ends at {taken.last}"
+        raise RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, why)
+    return ProducerIdsBlock(broker_id=broker_id, first=taken.next_first)
+
+
+class ZooKeeperProducerIds:
+    """The producer ids of one broker, from ZooKeeper: the first block at once, the next when none is left."""
+
+    def __init__(self, node: BlockNode, broker_id: int) -> None:
+        """Take a first block; errors as ``take_block``, and then the broker does not start."""
+        self._node = node
+        self._broker_id = broker_id
+        self._current = ClaimedBlock(take_block(node, broker_id))
+
+    def generate(self) -> int:
+        """Return the next id; errors as ``take_block``."""
+        producer_id = self._current.claim()
+        while producer_id is None:
+            self._current = ClaimedBlock(take_block(self._node, self._broker_id))
+            producer_id = self._current.claim()
+        return producer_id
+
+
+def records_to_migrate(data: bytes | None) -> tuple[ProducerIdsRecord, ...]:
+    """Return the records that the metadata log begins with for what the znode holds; none for nothing."""
+    if not data:
+        return ()
+    block = read_block_json(data)
+    return (
+        ProducerIdsRecord(
+            broker_id=block.broker_id, broker_epoch=NO_BROKER_EPOCH, next_producer_id=block.next_first
+        ),
+    )  # fmt: skip
+
+
+def block_to_write_back(next_producer_id: int) -> bytes:
+    """Return what a controller in migration writes to the znode: the *next* block, taken by nobody.
+
+    Who goes back to ZooKeeper begins after it. That skips a block, and gives none away twice.
+    """
+    return block_json(ProducerIdsBlock(broker_id=NO_BROKER, first=next_producer_id))
+
+
+def must_write_back(data: bytes | None, next_producer_id: int) -> bool:
+    """Tell whether a controller in migration writes the znode anew; -1 means that the metadata log has no ids.
+
+    What was written back names the next block, and so never agrees: Kafka writes the same again, and so does this.
+    """
+    if next_producer_id < 0:
+        return False
+    return not data or read_block_json(data).next_first != next_producer_id
