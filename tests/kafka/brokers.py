@@ -23,12 +23,17 @@ DRIVER: Final = HERE / "Driver.java"
 CLUSTER_ID: Final = "AAAAAAAAQACAAAAAAAAAAQ"
 TIERED_STORAGE: Final = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 _STARTED: Final = re.compile(r"started \(kafka\.server\.Kafka\w*Server\)")
+_RECORD: Final = re.compile(r"^\d{4}-\S+ \S+ (?=[A-Z]+ )", flags=re.MULTILINE)
 _OF_EVERY_START: Final = re.compile(
     r"Performing controller activation"
     r"|Attempting to close NetworkClient that has already been closed"
     r"|Connection to node \S+ \S+ could not be established"
+    r"|connection to broker \S+ \(id: 1 rack: null\) was unsuccessful"
+    r"|Remote storage with ID \S+ already exists on the file system"
+    r"|IllegalStateException: This instance is in invalid state, initialized: false"
 )
-"""Warnings of a lone node that becomes its own controller, and of its stop."""
+"""What a lone node says that becomes its own controller, what it says when it stops, and what it says of tiering: of
+the folder that is there already, and when its first look comes before it has read the metadata topic."""
 _PORTS: Final = range(12_000, 32_000)
 """Below those that the kernel gives to clients, so that nobody comes between a look and a broker's own start."""
 
@@ -147,9 +152,9 @@ class Broker:
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def complaints(self, since: int = 0) -> list[str]:
-        """Return the lines at WARN or ERROR, without the time, that came after the first ``since`` characters."""
-        found = re.findall(r"^\S+ \S+ ((?:WARN|ERROR|FATAL) .*)$", self.told()[since:], flags=re.MULTILINE)
-        return [line for line in found if not _OF_EVERY_START.search(line)]
+        """Return what it said at WARN or ERROR after the first ``since`` characters, each with its exception if any."""
+        said = ["\n".join(one.splitlines()[:2]) for one in _RECORD.split(self.told()[since:])]
+        return [one for one in said if re.match("WARN|ERROR|FATAL", one) and not _OF_EVERY_START.search(one)]
 
     def drive(self, verb: str, *arguments: object, client: Release | None = None) -> str:
         """Let ``Driver.java`` do something as a client; return what it prints."""
