@@ -29,6 +29,8 @@ class InspectedFile:
     reader: RangeReader
     name: str
     verify_crc: bool
+    tells_validity: bool = False
+    """Whether a wrong checksum is a fact to be told, and no damage."""
     is_active: bool = False
     """Whether this is the last segment of a directory, which a broker may be writing."""
     log_size: int | None = None

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from scheduler.clock import instant
+from scheduler.dump_log import dump_lines
 from scheduler.file_kinds import Kind, kind_by_content, kind_by_name
 from scheduler.inspected_file import InspectedFile, opened_file
 from scheduler.records import record
@@ -58,9 +59,17 @@ _TIME: Final = Column(key="timestamp", show=_show_time)
 
 @contextmanager
 def inspected(
-    file: str, *, s3: S3Settings, kind: Kind | None = None, limit: int | None = None, verify_crc: bool = False
+    file: str,
+    *,
+    s3: S3Settings,
+    kind: Kind | None = None,
+    limit: int | None = None,
+    verify_crc: bool = False,
+    tells_validity: bool = False,
 ) -> Iterator[Answer]:
     """Open ``file``, a path or the URL of an object, and give what there is to say about it, at most ``limit`` rows.
+
+    With ``tells_validity`` rows of a segment say ``isvalid``, and a wrong checksum is no damage.
 
     Raises:
         UsageError: no such file, or nothing tells what it is.
@@ -74,18 +83,23 @@ def inspected(
         if chosen is None:
             known = ", ".join(Kind)
             raise UsageError(f"{file}: neither name nor content tells what this is", hint=f"say it: --kind {known}")
-        answer = _INSPECTORS[chosen](opened)
+        answer = _INSPECTORS[chosen](replace(opened, tells_validity=tells_validity))
         head = {"file": file, "kind": str(chosen), "sizeBytes": opened.reader.size_bytes, **answer.head}
         if limit is not None:
             head["limit"] = limit
-        yield replace(answer, head=head, rows=islice(answer.rows, limit))
+        shown = replace(answer, head=head, rows=islice(answer.rows, limit))
+        yield replace(shown, dump=lambda: dump_lines(shown, chosen))
 
 
 def _inspect_segment(file: InspectedFile) -> Answer:
     # A snapshot of a metadata log is written like a segment, but its name says where it ends.
     base_offset = None if file.name.endswith(".checkpoint") else file.base_offset
     inspection = SegmentInspection(
-        file.reader, base_offset=base_offset or 0, is_active=file.is_active, verify_crc=file.verify_crc
+        file.reader,
+        base_offset=base_offset or 0,
+        is_active=file.is_active,
+        verify_crc=file.verify_crc,
+        tells_validity=file.tells_validity,
     )
     numbers = ("position", "baseOffset", "lastOffset", "count", "producerId", "producerEpoch", "baseSequence",
                "lastSequence", "partitionLeaderEpoch")  # fmt: skip

@@ -1,4 +1,4 @@
-"""One answer, three forms: a table for people, a JSON document, or a JSON object per line.
+"""One answer in several forms: a table for people, a JSON document, a JSON object per line, or Kafka's own dump.
 
 An answer is a head (facts about the whole), rows that may be very many and come one at a time, and a tail that is known
 only once the rows have been seen. Rows are plain mappings under Kafka's own camelCase names; a ``Column`` says how a
@@ -18,7 +18,7 @@ from typing import Final, Literal, TextIO, TypeAlias
 from storage.errors import ResnapError
 
 Row: TypeAlias = Mapping[str, object]
-Form: TypeAlias = Literal["table", "json", "ndjson"]
+Form: TypeAlias = Literal["table", "json", "ndjson", "dump-log"]
 
 SUMMARY: Final = "summary"
 TABLE_BLOCK: Final = 1_000
@@ -108,6 +108,8 @@ class Answer:
     """Called when the rows have come to their end, or to an error: the ``summary`` of the rows."""
     closing: Callable[[], Iterable[str]] = tuple
     """Lines of prose that end a table instead of the tail: totals, and what to do next."""
+    dump: Callable[[], Iterable[str]] = tuple
+    """The lines that Kafka's own dump tool prints of it."""
 
 
 class OutputClosedError(Exception):
@@ -134,6 +136,7 @@ class Output:
             "table": self._write_table,
             "json": self._write_json,
             "ndjson": self._write_lines,
+            "dump-log": self._write_dump,
         }
         try:
             writers[self.form](answer)
@@ -224,6 +227,10 @@ class Output:
         self._print(_json({"type": SUMMARY, **answer.head, **answer.tail()}))
         if rows.error is not None:
             raise rows.error
+
+    def _write_dump(self, answer: Answer) -> None:
+        for text in answer.dump():
+            self._print(text)
 
 
 def aligned(columns: Sequence[Column], first: Sequence[Row], rest: Iterable[Row]) -> Iterator[str]:

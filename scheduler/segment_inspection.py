@@ -37,7 +37,7 @@ from storage.log.record_batch import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from storage.source import RangeReader
 
@@ -56,8 +56,18 @@ _CONTROL_TYPES: Final = {
 class SegmentInspection:
     """The rows of one segment, and after them what they came to."""
 
-    def __init__(self, reader: RangeReader, *, base_offset: int, is_active: bool, verify_crc: bool) -> None:
-        self._reader, self._is_active, self._verify_crc = reader, is_active, verify_crc
+    def __init__(
+        self,
+        reader: RangeReader,
+        *,
+        base_offset: int,
+        is_active: bool,
+        verify_crc: bool,
+        tells_validity: bool = False,
+    ) -> None:
+        """Look at ``reader``; a wrong checksum is damage with ``verify_crc``, and a fact with ``tells_validity``."""
+        self._reader, self._is_active = reader, is_active
+        self._verify_crc, self._tells_validity = verify_crc, tells_validity
         self._block, self._block_at = memoryview(b""), 0
         self._position = 0
         self._next_offset = base_offset
@@ -119,8 +129,10 @@ class SegmentInspection:
             "compresscodec": header.compression,
             "crc": header.crc,
         }
+        if self._tells_validity:
+            row["isvalid"] = self._is_valid(check_crc, header.size_bytes)
         if header.is_control:
-            row |= self._control_fields(header)
+            row |= self._control_fields(header) if row.get("isvalid", True) else {}
         elif self._verify_crc:
             check_crc(self._read(self._position, header.size_bytes), at=self._position)
         self._go_on(header.last_offset, header.size_bytes)
@@ -152,8 +164,17 @@ class SegmentInspection:
             "compresscodec": COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"unknown({codec})",
             "crc": message.crc,
         }
+        if self._tells_validity:
+            row["isvalid"] = self._is_valid(check_legacy_crc, message.size_bytes)
         self._go_on(message.offset, message.size_bytes)
         return row
+
+    def _is_valid(self, check: Callable[..., None], size_bytes: int) -> bool:
+        try:
+            check(self._read(self._position, size_bytes))
+        except FormatError:
+            return False
+        return True
 
     def _go_on(self, last_offset: int, size_bytes: int) -> None:
         self._next_offset = last_offset + 1

@@ -18,6 +18,7 @@ from replay.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from replay.spark_settings import SparkSettings
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from scheduler.clock import milliseconds
+from scheduler.rendering import Form
 from scheduler.setting_layers import (
     KAFKA_PROPERTIES,
     Layer,
@@ -136,7 +137,7 @@ class Settings(BaseSettings):
 
     log_dirs: Annotated[tuple[Path, ...], _Listed] = Field(default=(), description="log.dirs of the broker.")
 
-    output: Literal["table", "json", "ndjson"] = Field(default="table", description="Form of the answer.")
+    output: Form = Field(default="table", description="Form of the answer.")
     quiet: bool = Field(default=False, description="Nothing but the answer and errors.")
     verbose: bool = Field(default=False, description="Say more; show the traceback of a bug.")
 

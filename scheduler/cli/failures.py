@@ -22,7 +22,7 @@ MISSING_FOUND: Final = 4
 INTERRUPTED: Final = 130
 
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
-_JSON_FORMS: Final = ("json", "ndjson")
+JSON_FORMS: Final = ("json", "ndjson")
 _DAMAGE_HINT: Final = "take the file from another replica; one that resnap wrote may be deleted, and is made anew"
 _BUG_HINT: Final = "this is a bug in resnap: run the command again with -v, and report what it prints"
 
@@ -47,7 +47,7 @@ class Failures:
             if name == "--output":
                 form = value if has_value else following
         verbose = not {"-v", "--verbose"}.isdisjoint(arguments)
-        self.settle(as_json=form in _JSON_FORMS, verbose=verbose, quiet=False)
+        self.settle(as_json=form in JSON_FORMS, verbose=verbose, quiet=False)
 
     def report(self, error: BaseException) -> None:
         """Print ``error``, and remember that there was one."""

@@ -9,7 +9,7 @@ import typer
 
 from scheduler.cli.failures import FAILED, OK
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ALL, CHECKING, ENGINE, EXPIRATION, STORE, with_settings
+from scheduler.cli.options import ALL, CHECKING, DUMPED, ENGINE, EXPIRATION, STORE, with_settings
 from scheduler.rendering import Answer, Column, Row
 
 app = typer.Typer()
@@ -23,7 +23,7 @@ KIND_NAMES = Literal[
 
 
 @app.command("inspect")
-@with_settings(CHECKING, STORE)
+@with_settings(CHECKING, STORE, DUMPED)
 def inspect_file(
     run: Invocation,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or the URL of an object.")],
@@ -44,6 +44,7 @@ def inspect_file(
         kind=Kind(kind) if kind else None,
         limit=limit,
         verify_crc=run.settings.verify_crc,
+        tells_validity=run.output.form == "dump-log",
     ) as answer:
         run.answer(answer)
 

@@ -18,9 +18,10 @@ from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, TypeA
 
 import typer
 
-from scheduler.cli.failures import FAILED, INTERRUPTED, OK, Failures
+from scheduler.cli.failures import FAILED, INTERRUPTED, JSON_FORMS, OK, Failures
 from scheduler.cli.invocation import Invocation
 from scheduler.rendering import Output, OutputClosedError
+from storage.errors import UsageError
 
 P = ParamSpec("P")
 Command: TypeAlias = Callable[Concatenate[Invocation, P], int | None]
@@ -40,6 +41,13 @@ COMMON: Final[Group] = {
     "quiet": _flag(bool, "--quiet/--no-quiet", "-q", help="Nothing but the answer and errors."),
     "verbose": _flag(bool, "--verbose/--no-verbose", "-v", help="Say more; show the traceback of a bug."),
     "config": _flag(Path, "--config", metavar="FILE", help="TOML file with settings, else ./resnap.toml."),
+}
+DUMPED: Final[Group] = {
+    "output": _flag(
+        Literal["table", "json", "ndjson", "dump-log"],
+        "--output",
+        help="Form of the answer; table unless given; dump-log: line by line as Kafka's own dump tool.",
+    ),
 }
 TOPIC: Final[Group] = {
     "topics": _flag(
@@ -183,14 +191,15 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
 
     The command returns its exit code, or None for 0; an error that it reported makes a 0 another code.
     """
-    flags: dict[str, Any] = {name: kind for group in (*groups, COMMON) for name, kind in group.items()}
+    own: dict[str, Any] = {name: kind for group in groups for name, kind in group.items()}
+    flags = own | {name: kind for name, kind in COMMON.items() if name not in own}
 
     def decorate(command: Command[P]) -> Callable[..., None]:
         @wraps(command)
         def run(context: typer.Context, **arguments: Any) -> None:  # noqa: ANN401 - as Typer parsed them
             failures: Failures = context.obj
             given = {name: arguments.pop(name) for name in flags}
-            invocation = _invocation(given, failures, is_replay="as_of" in flags)
+            invocation = _invocation(given, failures, is_replay="as_of" in flags, may_dump="output" in own)
             with _quiet_ends(), invocation.at_end:
                 code = command(invocation, **arguments)  # type: ignore[call-arg]
             raise typer.Exit(failures.exit_code(code or OK, partly_done=invocation.partly_done))
@@ -217,11 +226,13 @@ def _declare(run: Callable[..., None], command: Callable[..., Any], flags: Mappi
     del run.__wrapped__  # type: ignore[attr-defined] # else annotations would be looked up there
 
 
-def _invocation(flags: Mapping[str, object], failures: Failures, *, is_replay: bool) -> Invocation:
+def _invocation(flags: Mapping[str, object], failures: Failures, *, is_replay: bool, may_dump: bool) -> Invocation:
     from scheduler.settings import load_settings  # noqa: PLC0415 - takes half a second, which --help need not wait for
 
     settings = load_settings(flags)
-    failures.settle(as_json=settings.output != "table", verbose=settings.verbose, quiet=settings.quiet)
+    failures.settle(as_json=settings.output in JSON_FORMS, verbose=settings.verbose, quiet=settings.quiet)
+    if settings.output == "dump-log" and not may_dump:
+        raise UsageError("dump-log is a form of `resnap inspect` alone", hint="--output table, json or ndjson")
     for variable in settings.unknown_variables:
         failures.warn(f"the environment variable {variable} is no setting")
     if is_replay and settings.expiration_note:

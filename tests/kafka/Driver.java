@@ -26,6 +26,7 @@ import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.IsolationLevel;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionReplica;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -35,6 +36,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *
  * create BOOTSTRAP TOPIC PARTITIONS NAME=VALUE...    a topic with these settings
  * configure BOOTSTRAP TOPIC NAME=VALUE...            other settings for it
+ * place BOOTSTRAP TOPIC PARTITION LOG_DIR            moves a partition to a log dir of broker 1, if it is not there
  * traffic BOOTSTRAP TOPIC PARTITIONS ROUNDS SEED     producers of every kind, in turn; prints what became of them
  * append BOOTSTRAP TOPIC PARTITION TRANSACTIONS      transactions of five records, each fourth aborted
  * delete BOOTSTRAP TOPIC PARTITION OFFSET            the records below an offset
@@ -51,6 +53,7 @@ public class Driver {
         switch (arguments[0]) {
             case "create" -> create(topic, Integer.parseInt(rest[0]), settings(Arrays.copyOfRange(rest, 1, rest.length)));
             case "configure" -> configure(topic, settings(rest));
+            case "place" -> place(new TopicPartitionReplica(topic, Integer.parseInt(rest[0]), 1), rest[1]);
             case "traffic" -> new Traffic(topic, Integer.parseInt(rest[0]), Long.parseLong(rest[2])).run(Integer.parseInt(rest[1]));
             case "append" -> append(new TopicPartition(topic, Integer.parseInt(rest[0])), Integer.parseInt(rest[1]));
             case "delete" -> delete(new TopicPartition(topic, Integer.parseInt(rest[0])), Long.parseLong(rest[1]));
@@ -98,6 +101,12 @@ public class Driver {
         settings.forEach((name, value) -> all.add(new AlterConfigOp(new ConfigEntry(name, value), AlterConfigOp.OpType.SET)));
         try (Admin admin = admin()) {
             admin.incrementalAlterConfigs(Map.of(new ConfigResource(ConfigResource.Type.TOPIC, topic), all)).all().get();
+        }
+    }
+
+    static void place(TopicPartitionReplica replica, String logDir) throws Exception {
+        try (Admin admin = admin()) {
+            admin.alterReplicaLogDirs(Map.of(replica, logDir)).all().get();
         }
     }
 

@@ -2,6 +2,7 @@ import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.net.Socket;
 import java.nio.ByteBuffer;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Scanner;
@@ -26,7 +27,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *                                                                input says, one record each, and prints their last offset
  * batch HOST PORT TOPIC PRODUCER_ID EPOCH SEQUENCE               one batch of one record under a producer's name; prints
  *                                                                the broker's error and the offset that it gives
- * bumped BOOTSTRAP TOPIC                                         a batch by each of two producers of one transactional id
+ * bumped BOOTSTRAP TOPIC                                        a batch by each of two producers of one transactional id;
+ *                                                                prints the offset of the later one
  */
 public class Sequences {
     static final short VERSION = 7; // of the produce request: before topics had ids, understood by all releases of the tests
@@ -43,7 +45,7 @@ public class Sequences {
     }
 
     static KafkaProducer<byte[], byte[]> producer(String bootstrap, Map<String, Object> own) {
-        Map<String, Object> all = new java.util.HashMap<>(Map.of("bootstrap.servers", bootstrap, "acks", "all",
+        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "acks", "all",
             "enable.idempotence", "true", "delivery.timeout.ms", "240000"));
         all.putAll(own);
         return new KafkaProducer<>(all, new ByteArraySerializer(), new ByteArraySerializer());
@@ -63,13 +65,15 @@ public class Sequences {
     }
 
     static void bumped(String bootstrap, String topic) throws Exception {
+        long offset = -1;
         for (int i = 0; i < 2; i++) {
             KafkaProducer<byte[], byte[]> producer = producer(bootstrap, Map.of("transactional.id", topic + "-bumped"));
             producer.initTransactions();
             producer.beginTransaction();
-            producer.send(new ProducerRecord<>(topic, 0, null, new byte[300])).get();
+            offset = producer.send(new ProducerRecord<>(topic, 0, null, new byte[300])).get().offset();
             producer.commitTransaction();
         }
+        System.out.println(offset);
     }
 
     static void batch(String host, int port, String topic, long producerId, short epoch, int sequence) throws Exception {

@@ -22,18 +22,27 @@ if TYPE_CHECKING:
 DRIVER: Final = HERE / "Driver.java"
 CLUSTER_ID: Final = "AAAAAAAAQACAAAAAAAAAAQ"
 TIERED_STORAGE: Final = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+SMALL: Final = {
+    "2.7.2": ("segment.bytes=16384", "index.interval.bytes=1024"),
+    "3.9.1": ("segment.bytes=16384", "index.interval.bytes=1024"),
+    "4.1.1": ("internal.segment.bytes=16384", "index.interval.bytes=1024"),  # segment.bytes has a minimum of 1 MiB
+}
+"""Settings of a topic that give it many segments soon, by version."""
 _STARTED: Final = re.compile(r"started \(kafka\.server\.Kafka\w*Server\)")
 _RECORD: Final = re.compile(r"^\d{4}-\S+ \S+ (?=[A-Z]+ )", flags=re.MULTILINE)
-_OF_EVERY_START: Final = re.compile(
-    r"Performing controller activation"
-    r"|Attempting to close NetworkClient that has already been closed"
-    r"|Connection to node \S+ \S+ could not be established"
-    r"|connection to broker \S+ \(id: 1 rack: null\) was unsuccessful"
-    r"|Remote storage with ID \S+ already exists on the file system"
-    r"|IllegalStateException: This instance is in invalid state, initialized: false"
+_OF_ITS_LOGS: Final = re.compile(
+    r"(WARN|ERROR|FATAL) .*"
+    r"\(\S*\b\w*(Log|Segment|Producer|Remote|Tier|Replica|Partition|Epoch|Checkpoint|Coordinator)\w*(\$\w+)?\)"
 )
-"""What a lone node says that becomes its own controller, what it says when it stops, and what it says of tiering: of
-the folder that is there already, and when its first look comes before it has read the metadata topic."""
+"""Elections, connections and a machine that is slow make a broker complain, too; that is nothing to us."""
+_OF_EVERY_START: Final = re.compile(
+    r"Remote storage with ID \S+ already exists on the file system"
+    r"|IllegalStateException: This instance is in invalid state, initialized: false"
+    r"|IllegalStateException: Consumer is not subscribed to any topics or assigned any partitions"
+    r"|No resource metadata found for partition"
+    r"|No meta.properties file under dir"
+)
+"""Of tiering: the folder is there already, or it looked before it had read its metadata topic, or was being stopped."""
 _PORTS: Final = range(12_000, 32_000)
 """Below those that the kernel gives to clients, so that nobody comes between a look and a broker's own start."""
 
@@ -152,9 +161,9 @@ class Broker:
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def complaints(self, since: int = 0) -> list[str]:
-        """Return what it said at WARN or ERROR after the first ``since`` characters, each with its exception if any."""
+        """Return what it said of its logs at WARN or ERROR, with exceptions, after the first ``since`` characters."""
         said = ["\n".join(one.splitlines()[:2]) for one in _RECORD.split(self.told()[since:])]
-        return [one for one in said if re.match("WARN|ERROR|FATAL", one) and not _OF_EVERY_START.search(one)]
+        return [one for one in said if _OF_ITS_LOGS.match(one) and not _OF_EVERY_START.search(one)]
 
     def drive(self, verb: str, *arguments: object, client: Release | None = None) -> str:
         """Let ``Driver.java`` do something as a client; return what it prints."""
