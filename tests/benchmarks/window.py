@@ -78,7 +78,7 @@ def _measure(table: Table, log: Log, tail: Path, share: int, options: Options) -
     segments = sorted(tail.glob("*/*.log"))
     warm(segments)
     contenders = [
-        Contender(name="planning", run=partial(_plan, tail, rules)),
+        Contender(name="planning", run=partial(_plan, tail, rules), rehearsed=True),
         Contender(name="warm", run=partial(_plan_and_run, tail, rules), rehearsed=True),
         Contender(name="cold", run=partial(_plan_and_run, tail, rules), cold=sorted(tail.glob("*/*"))),
     ]
