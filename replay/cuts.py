@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 BLOCK_ENTRIES: Final = 1024
 """What is read of an index at a time, 8 KiB: mostly one look is enough."""
+_RANGE_BYTES: Final = BLOCK_ENTRIES * OFFSET_ENTRY.size
+"""What is asked of a store at a time, and nothing of it ahead."""
 _ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
@@ -43,7 +45,7 @@ def index_locator(segment: str) -> str:
 
 def _positions(split: Split, sources: Sources) -> tuple[int | None, int | None]:
     try:
-        with sources.open(index_locator(split.range.locator)) as index:
+        with replace(sources, range_bytes=_RANGE_BYTES).open(index_locator(split.range.locator), end=0) as index:
             start = position_at(index, split.start_target, split.segment_bytes) if split.start_target else 0
             end = None if split.end_target is None else position_at(index, split.end_target, split.segment_bytes)
     except (LogDirError, StoreError):

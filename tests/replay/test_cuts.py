@@ -11,6 +11,7 @@ from replay.cuts import index_locator, locate, position_at
 from replay.header_scan import SegmentRange
 from replay.splits import Split
 from storage.log.indexes import OffsetIndexEntry, write_offset_index
+from storage.remote.memory import MemoryObjectStore
 from storage.source import BytesReader, Sources
 
 if TYPE_CHECKING:
@@ -61,6 +62,31 @@ def test_one_look_is_enough_where_entries_lie_evenly() -> None:
         index.reads = 0
         assert position_at(index, target, LOG_BYTES) == positions[bisect_left(positions, target)]
         assert index.reads == 1
+
+
+def test_little_is_asked_of_a_store_for_the_cuts_of_a_large_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    get_range = MemoryObjectStore.get_range
+
+    def noted(store: MemoryObjectStore, key: str, start: int, end: int, **named: str | None) -> bytes:
+        asked.append(end - start)
+        return get_range(store, key, start, end, **named)
+
+    monkeypatch.setattr(MemoryObjectStore, "get_range", noted)
+    positions = [1_000 + at * at // 30_000 for at in range(1, 500_000)]
+    index = write_offset_index([OffsetIndexEntry(at, position) for at, position in enumerate(positions, start=1)])
+    store = Sources().store("memory://cuts")
+    store.put("t-0/0.index", index)
+    segment = SegmentRange(locator="memory://cuts/t-0/0.log", base_offset=0, next_base_offset=9)
+    part = Split(
+        segment_index=0, part=1, range=segment, size_bytes=50, segment_bytes=positions[-1] + 1,
+        start_target=2_000_000, end_target=4_000_000, ends_segment=False,
+    )  # fmt: skip
+    found = locate(part, Sources())
+    assert found is not None
+    assert found.start == positions[bisect_left(positions, 2_000_000)]
+    assert found.end == positions[bisect_left(positions, 4_000_000)]
+    assert sum(asked) < len(index) // 10
 
 
 def test_a_part_without_an_index_is_the_whole_if_it_is_the_first_and_else_empty(tmp_path: Path) -> None:
