@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from scheduler.remembering import Remembering, nothing_to_read
+from scheduler.sources import Scope, look
 from scheduler.staged import staged_snapshots
 from scheduler.work_items import NO_COST, Cost, Planned, TierOrder, cost_of
+from storage.errors import UsageError
 from tiering.memory import is_known_as_well
 from tiering.planning import ReplayFacts, SavedPlan, can_be_tiered, load_facts, lost_boundaries, plan_replay
 
@@ -86,6 +88,21 @@ class Planner:
         if not plan.rules.full or whole == standing:
             return plan, standing
         return self._left(inventory, facts, wanted, whole, high_watermark)
+
+    def past_retention(self, planned: Planned, sink_url: str) -> Planned | None:
+        """Plan a partition anew, a segment of which was gone when it was read; None where retention did not take it."""
+        before = planned.sighted.inventory.partition
+        try:
+            now = look(Scope(sources=(str(before.path),)), self._sources).find(before.topic_partition)
+        except UsageError:
+            return None
+        segments = now.inventory.partition.segments
+        if not segments or segments[0].base_offset <= before.segments[0].base_offset:
+            return None
+        made = {boundary.offset for boundary in planned.plan.boundaries} | {known.offset for known in planned.standing}
+        wanted = tuple(offset for offset in now.inventory.partition.boundaries if offset in made)
+        given = planned.plan.high_watermark
+        return self.boundaries(now, wanted, None if given == before.high_watermark else given, sink_url)
 
     def _planned(
         self,

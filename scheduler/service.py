@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from replay.explain import Explanation, explain
 from replay.results import partition_result
@@ -20,7 +20,7 @@ from scheduler.staged import StagedCheck, check_staged
 from scheduler.store_check import StoreCheck
 from scheduler.tier_run import TierRun
 from scheduler.work_items import PartitionScan, Planned, Replayed, TierOrder
-from storage.errors import StalePlanError, UsageError
+from storage.errors import FileGoneError, StalePlanError, UsageError
 from storage.remote.urls import is_store_url, open_store
 from tiering.eligibility import before_replay, broker_blockers
 from tiering.fingerprint import print_segment
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from tiering.fingerprint import SegmentPrint
     from tiering.shipment import PartitionShipment
     from tiering.verification_journal import VerificationJournal
+
+REPLANS: Final = 3
+"""So often a partition is planned anew in one run because retention deleted what was to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +170,23 @@ class Service:
 
         """
         _refuse_replacing(planned, into)
-        return self._remembered(self._with_fingerprints(self.replay(planned, into, progress), into))
+        replays = self._replay_past_retention(planned, into, progress)
+        return self._remembered(self._with_fingerprints(replays, into))
+
+    def _replay_past_retention(
+        self, planned: list[Planned], into: str, progress: Progress, replans: int = REPLANS
+    ) -> Iterator[Replayed]:
+        """Replay what is planned; where retention was faster, plan the partition anew and replay what is left."""
+        overtaken: list[Planned] = []
+        for replayed in self.replay(planned, into, progress):
+            is_gone = replans and isinstance(replayed.result.error, FileGoneError)
+            anew = self._planner.past_retention(replayed.planned, into) if is_gone else None
+            if anew is None:
+                yield replayed
+            else:
+                overtaken.append(anew)
+        if overtaken:
+            yield from self._replay_past_retention(overtaken, into, progress, replans - 1)
 
     def _with_fingerprints(self, replays: Iterator[Replayed], into: str) -> Iterator[Replayed]:
         area = StagingArea(open_store(into, self.engine.s3))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from scheduler.engines import Engine
+from scheduler.service import REPLANS
 from storage.log.checkpoints import write_offset_checkpoint
 from storage.log.log_writer import PartitionWriter
 from storage.log.names import TopicPartition
@@ -16,8 +18,11 @@ from tests.scheduler.files import bases, file_at
 from tests.scheduler.installed import delete_oldest, look, manifest_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from replay.plan import PartitionPlan
+    from replay.results import PartitionResult
     from tests.scheduler.conftest import Resnap
 
 PARTITION: Final = TopicPartition("payments", 0)
@@ -64,6 +69,10 @@ class Writer(threading.Thread):
         (self.log_dir / "replication-offset-checkpoint").write_bytes(high_watermarks)
         (self.log_dir / ".kafka_cleanshutdown").touch()
 
+    def stop_appending(self) -> None:
+        """Stop where the log is now, as one whose process has been killed."""
+        self._writer.close()
+
     def _append(self) -> None:
         producer_id = self._writer.next_offset % len(PRODUCERS)
         last = self._entries.get(producer_id)
@@ -93,9 +102,6 @@ def test_what_was_made_beside_a_live_writer_is_installed_once_it_has_stopped(
     writer.start()
     writer.to_delete = 3 if deletes_first else 0
     ran = command("regenerate", log_dir, "--into", staged, *JSON)
-    if deletes_first and "FileGoneError" in ran.err:
-        assert "run again" in ran.err
-        ran = command("regenerate", log_dir, "--into", staged, *JSON)
     assert ran.code == 0, ran.err
     made = bases(staged / str(PARTITION), "snapshot")
     assert made
@@ -118,3 +124,54 @@ def test_what_was_made_beside_a_live_writer_is_installed_once_it_has_stopped(
         assert sorted(there.values()) == sorted(writer.truth[offset])
     assert command("install", "--undo", manifest_of(ran)).code == 0
     assert look(log_dir) == before
+
+
+@pytest.mark.parametrize("deletions", [1, REPLANS, REPLANS + 1])
+def test_where_retention_was_faster_the_partition_is_planned_anew(
+    command: Resnap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletions: int
+) -> None:
+    log_dir, staged = tmp_path / "data", tmp_path / "staged"
+    log_dir.mkdir()
+    writer = Writer(log_dir, old_segments=20)
+    writer.stop_appending()
+    replay, left = Engine.replay, [deletions]
+
+    def overtaken(engine: Engine, plans: Sequence[PartitionPlan], *rest: Any) -> Iterator[PartitionResult]:
+        if plans and left[0]:
+            left[0] -= 1
+            delete_oldest(writer.partition, 2)
+        return replay(engine, plans, *rest)
+
+    monkeypatch.setattr(Engine, "replay", overtaken)
+    ran = command("regenerate", log_dir, "--into", staged, *JSON)
+    lost = sorted(set(bases(writer.partition)[1:]) - set(bases(writer.partition, "snapshot")))
+    if deletions <= REPLANS:
+        assert ran.code == 0, ran.err
+        assert bases(staged / str(PARTITION), "snapshot") == lost
+        for offset in lost:
+            made = load_snapshot(file_at(staged / str(PARTITION), offset, "snapshot"))
+            assert sorted(made.values()) == sorted(writer.truth[offset])
+    else:
+        assert (ran.code, ran.error["type"]) == (1, "FileGoneError"), "retention that is always faster is told"
+        assert "run again" in ran.error["hint"]
+
+
+def test_a_segment_that_is_gone_from_the_middle_is_no_retention(
+    command: Resnap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_dir = tmp_path / "data"
+    log_dir.mkdir()
+    writer = Writer(log_dir, old_segments=16)
+    writer.stop_appending()
+    replay, calls = Engine.replay, []
+
+    def torn(engine: Engine, plans: Sequence[PartitionPlan], *rest: Any) -> Iterator[PartitionResult]:
+        calls.append(plans)
+        file_at(writer.partition, bases(writer.partition)[3], "log").unlink(missing_ok=not plans)
+        return replay(engine, plans, *rest)
+
+    monkeypatch.setattr(Engine, "replay", torn)
+    ran = command("regenerate", log_dir, "--into", tmp_path / "staged", *JSON)
+    assert ran.code in {1, 3}
+    assert ran.error["type"] == "FileGoneError"
+    assert sum(bool(plans) for plans in calls) == 1
