@@ -1,0 +1,123 @@
+"""The command that applies a retention to what was shipped: retain."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.failures import OK
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import STORE, TOPIC, with_settings
+from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
+
+if TYPE_CHECKING:
+    from scheduler.retaining import Retaining
+    from tiering.retention import Limits, PartitionRetention
+
+app = typer.Typer()
+
+
+@app.command()
+@with_settings(TOPIC, STORE)
+def retain(
+    run: Invocation,
+    url: Annotated[str, typer.Argument(metavar="URL", help="What `resnap tier --to` was given.")],
+    *,
+    retention: Annotated[
+        str | None,
+        typer.Option("--retention", metavar="DURATION", help="Keep segments with a record not older than this (90d)."),
+    ] = None,
+    retention_bytes: Annotated[
+        str | None,
+        typer.Option("--retention-bytes", metavar="SIZE", help="Keep at least so many bytes of log per partition."),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False,
+) -> int:
+    """Apply a retention to what was shipped, oldest segments first, as Kafka does; a dry run unless --delete is given.
+
+    Give no less than the topic's own retention: a segment that a broker still has would be shipped again.
+    """
+    from scheduler.retaining import Retaining  # noqa: PLC0415
+    from scheduler.sources import Scope  # noqa: PLC0415
+    from storage.remote.urls import open_store  # noqa: PLC0415
+
+    limits = _limits(retention, retention_bytes)
+    scope = Scope(sources=(url,), topics=run.settings.topics)
+    retaining = Retaining(store=open_store(url, run.settings.s3()), scope=scope, now_ms=run.clock.now_ms())
+    with run.progress("retain") as progress:
+        found = retaining.look(limits)
+        _answer(run, retaining, retaining.delete(found, progress) if delete else iter(found), is_dry=not delete)
+    return OK
+
+
+def _limits(retention: str | None, retention_bytes: str | None) -> "Limits":
+    from datetime import timedelta  # noqa: PLC0415
+
+    from scheduler.setting_values import parse_duration, parse_size  # noqa: PLC0415
+    from storage.errors import UsageError  # noqa: PLC0415
+    from tiering.retention import Limits  # noqa: PLC0415
+
+    if retention is None and retention_bytes is None:
+        raise UsageError("no retention is given", hint="give --retention DURATION, --retention-bytes SIZE, or both")
+    try:
+        return Limits(
+            age_ms=None if retention is None else parse_duration(retention) // timedelta(milliseconds=1),
+            log_bytes=None if retention_bytes is None else parse_size(retention_bytes),
+        )
+    except ValueError as error:
+        raise UsageError(f"retention: {error}") from error
+
+
+def _answer(run: Invocation, retaining: "Retaining", found: "Iterator[PartitionRetention]", *, is_dry: bool) -> None:
+    total = {"dryRun": is_dry, "deleted": 0, "kept": 0, "bytes": 0}
+
+    def rows() -> Iterator[Row]:
+        for one in found:
+            total["deleted"] += len(one.beyond)
+            total["kept"] += one.kept
+            total["bytes"] += one.size_bytes
+            run.partly_done = run.partly_done or (bool(one.beyond) and not is_dry)
+            yield _row(one)
+
+    run.answer(
+        Answer(
+            name="partitions",
+            kind="partition",
+            rows=rows(),
+            columns=[
+                Column(key="topic", title="TOPIC"),
+                Column(key="partition", title="PARTITION", right=True),
+                Column(key="deleted", title="BEYOND", right=True),
+                Column(key="kept", title="KEPT", right=True),
+                Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+                Column(key="newStartOffset", title="NEW START", right=True),
+            ],
+            tail=lambda: total,
+            closing=lambda: [_closing(total)],
+        )
+    )
+    for problem in retaining.problems:
+        run.error(problem)
+
+
+def _row(one: "PartitionRetention") -> Row:
+    from scheduler.reports import identity  # noqa: PLC0415
+
+    return {
+        **identity(one.topic_partition),
+        "clusterId": one.cluster_id,
+        "deleted": len(one.beyond),
+        "kept": one.kept,
+        "bytes": one.size_bytes,
+        "newStartOffset": one.new_start_offset,
+        "manifests": [shipped.key for shipped in one.beyond],
+    }
+
+
+def _closing(total: dict[str, int]) -> str:
+    counts = f"{human_count(total['deleted'])} segments ({human_bytes(total['bytes'])})"
+    if total["dryRun"]:
+        return (
+            f"{counts} are beyond retention, {human_count(total['kept'])} are not. Nothing was deleted: give --delete."
+        )
+    return f"{counts} deleted, {human_count(total['kept'])} kept."

@@ -1,0 +1,156 @@
+"""``resnap retain``: Kafka's own rules, oldest first, and nothing that lies whatever ends the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.cli import run
+from storage.remote.local import LocalObjectStore
+from storage.remote.manifest import read_manifest
+from tests.scheduler.files import tree
+from tests.scheduler.shipped import check_store, files_of
+from tests.storage.remote.manifests import a_manifest
+from tiering.retention import Limits, delete_beyond, retention_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+JSON: Final = ("--output", "json")
+NOW_MS: Final = 1_000
+
+
+@pytest.fixture(scope="module")
+def shipped(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("shipped") / "store"
+    data, os.environ["RESNAP_STATE_DIR"] = fixture_set("kafka-2.7.2-then-3.9.1").data, "none"
+    arguments = ["tier", str(data), "--topic", "payments", "--to", root.as_uri(), "--as-of", "roll"]
+    assert run([*arguments, "--engine", "local", "--quiet", *JSON]) == 0
+    return root
+
+
+@pytest.fixture
+def store(shipped: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(shipped, tmp_path / "store")
+
+
+def oldest_first(store: Path, partition: int) -> list[Path]:
+    return sorted(store.glob(f"*/payments/*/{partition}/*.manifest"))
+
+
+def test_nothing_is_deleted_without_being_asked_for(command: Resnap, store: Path) -> None:
+    before = tree(store)
+    ran = command("retain", store.as_uri(), "--retention-bytes", "20KiB", *JSON)
+    assert (ran.code, ran.document["summary"]["dryRun"]) == (0, True)
+    assert ran.document["summary"]["deleted"] > 2
+    assert tree(store) == before
+
+
+def test_what_a_dry_run_shows_is_what_goes_with_all_its_objects_and_nothing_else(command: Resnap, store: Path) -> None:
+    flags = ("retain", store.as_uri(), "--retention-bytes", "20KiB", *JSON)
+    shown = command(*flags).document["partitions"]
+    gone = {key.removesuffix("manifest") for row in shown for key in row["manifests"]}
+    before = files_of(store)
+    ran = command(*flags, "--delete")
+    assert (ran.code, ran.document["partitions"]) == (0, shown)
+    kept = {key: body for key, body in before.items() if not any(key.startswith(stem) for stem in gone)}
+    assert files_of(store) == kept
+    starts = [read_manifest(oldest_first(store, number)[0].read_bytes()).base_offset for number in (0, 1)]
+    assert starts == [row["newStartOffset"] for row in shown]
+    assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0
+    assert command(*flags, "--delete").document["summary"]["deleted"] == 0
+
+
+def test_all_that_is_older_goes_and_a_partition_may_end_empty(command: Resnap, store: Path) -> None:
+    assert command("retain", store.as_uri(), "--retention", "1ms", "--topic", "orders", *JSON).code == 2
+    ran = command("retain", store.as_uri(), "--retention", "1ms", "--delete", *JSON)
+    assert ran.code == 0
+    assert files_of(store) == {}
+
+
+def test_a_partition_with_a_manifest_that_cannot_be_read_is_left_alone(command: Resnap, store: Path) -> None:
+    oldest_first(store, 1)[2].write_bytes(b"rubbish")
+    before = tree(next(store.glob("*/payments/*/1")))
+    ran = command("retain", store.as_uri(), "--retention", "1ms", "--delete", *JSON)
+    assert ran.code == 3
+    assert "nothing of this partition is deleted" in ran.error["hint"]
+    assert tree(next(store.glob("*/payments/*/1"))) == before
+    assert oldest_first(store, 0) == []
+
+
+@pytest.mark.parametrize("flags", [(), ("--retention", "soon"), ("--retention-bytes", "many")])
+def test_a_retention_that_is_none_is_a_usage_error(command: Resnap, store: Path, flags: tuple[str, ...]) -> None:
+    assert command("retain", store.as_uri(), *flags).code == 2
+
+
+class _DyingStore(LocalObjectStore):
+    """A store before whose ``deaths``-th deletion the process dies."""
+
+    left = 0
+
+    def delete(self, key: str) -> None:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        super().delete(key)
+
+
+def test_a_death_before_any_deletion_leaves_no_manifest_that_lies_and_no_gap(
+    command: Resnap, shipped: Path, tmp_path: Path
+) -> None:
+    manifests = {str(path.relative_to(shipped)): read_manifest(path.read_bytes()) for path in oldest_first(shipped, 0)}
+    [retention] = retention_of(manifests, Limits(log_bytes=20_000), NOW_MS)
+    deletions = sum(1 + len(one.manifest.objects) for one in retention.beyond)
+    assert deletions > 14
+    for death in range(deletions):
+        root = shutil.copytree(shipped, tmp_path / f"store-{death}")
+        store = _DyingStore(root)
+        store.left = death
+        with pytest.raises(KeyboardInterrupt):
+            delete_beyond(store, retention, lambda _: None)
+        there = sorted(one for one in check_store(files_of(root), strict=False) if one.partition == 0)
+        assert all(below.next_base_offset == above.base_offset for below, above in pairwise(there))
+        assert len(there) >= retention.kept
+        store.left = deletions
+        delete_beyond(store, retention, lambda _: None)
+        assert len(oldest_first(root, 0)) == retention.kept
+        shutil.rmtree(root)
+    assert command("verify", "--store", shipped.as_uri(), "--engine", "local").code == 0
+
+
+SEGMENTS: Final = st.lists(st.tuples(st.integers(-1, NOW_MS), st.integers(1, 100)), min_size=1, max_size=10)
+
+
+@given(SEGMENTS, st.none() | st.integers(0, NOW_MS), st.none() | st.integers(0, 500))
+def test_the_rules_are_those_of_kafka(
+    segments: list[tuple[int, int]], age_ms: int | None, log_bytes: int | None
+) -> None:
+    manifests = {}
+    for number, (newest_ms, size_bytes) in enumerate(segments):
+        plain = a_manifest(base_offset=number, next_base_offset=number + 1, last_offset=number, created_at_ms=500,
+                           max_timestamp_ms=newest_ms, leader_epochs=())  # fmt: skip
+        log, *others = plain.objects
+        assert log.kind == "log"
+        manifests[str(number)] = a_manifest(
+            base_offset=number, next_base_offset=number + 1, last_offset=number, created_at_ms=500, leader_epochs=(),
+            max_timestamp_ms=newest_ms, objects=(type(log)(kind=log.kind, key=log.key, size_bytes=size_bytes,
+            sha256=log.sha256, crc32c=log.crc32c), *others),
+        )  # fmt: skip
+    [found] = retention_of(manifests, Limits(age_ms=age_ms, log_bytes=log_bytes), NOW_MS)
+    left = list(segments)
+    while left and age_ms is not None and NOW_MS - (left[0][0] if left[0][0] >= 0 else 500) > age_ms:
+        left.pop(0)
+    while left and log_bytes is not None and sum(size for _, size in left) - log_bytes >= left[0][1]:
+        left.pop(0)
+    assert found.kept == len(left)
+    assert [one.key for one in found.beyond] == [str(number) for number in range(len(segments) - len(left))]

@@ -1,0 +1,135 @@
+"""Retention of what was shipped: which segments are beyond it, and how they go.
+
+The rules are Kafka's own: from the oldest on, a segment is beyond retention while its largest timestamp is older than
+the time given, or while the segments above it alone have as many bytes as may be kept; the first that is not ends it.
+
+A segment's manifest goes first, then its objects, and the next segment after that. So whatever ends a run, no manifest
+names what is not there, and what is left is a chain without a gap; objects that lost their manifest are orphans.
+
+Source: ``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``deleteRetentionSizeBreachedSegments``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from storage.log.names import TopicPartition
+from storage.remote.layouts.flat import MANIFEST_EXTENSION
+from storage.remote.manifest import ObjectKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from storage.remote.manifest import Manifest
+    from storage.remote.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is to be kept of each partition; None for no limit."""
+
+    age_ms: int | None = None
+    log_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedManifest:
+    """A manifest and where it lies."""
+
+    key: str
+    manifest: Manifest
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of the log, which is what Kafka counts."""
+        log = self.manifest.object(ObjectKind.LOG)
+        return 0 if log is None else log.size_bytes
+
+    @property
+    def newest_ms(self) -> int:
+        """Largest timestamp of a record; when it was shipped, where no record has one."""
+        largest = self.manifest.max_timestamp_ms
+        return self.manifest.created_at_ms if largest is None or largest < 0 else largest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRetention:
+    """What is beyond retention of one partition."""
+
+    cluster_id: str | None
+    topic_partition: TopicPartition
+    beyond: tuple[ShippedManifest, ...]
+    """From the oldest on."""
+    kept: int
+    """Segments that stay."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all objects that go."""
+        return sum(entry.size_bytes for one in self.beyond for entry in one.manifest.objects)
+
+    @property
+    def new_start_offset(self) -> int | None:
+        """Where the chain begins then; None where nothing goes."""
+        return self.beyond[-1].manifest.next_base_offset if self.beyond else None
+
+
+@dataclass(slots=True)
+class _Partition:
+    shipped: list[ShippedManifest] = field(default_factory=list)
+
+
+def retention_of(manifests: Mapping[str, Manifest], limits: Limits, now_ms: int) -> list[PartitionRetention]:
+    """Return what is beyond ``limits`` at ``now_ms``, by cluster and partition; of each topic id for itself."""
+    found: dict[tuple[str, TopicPartition, str], _Partition] = {}
+    for key, manifest in manifests.items():
+        name = TopicPartition(manifest.topic, manifest.partition)
+        place = manifest.cluster_id or "", name, manifest.topic_id or ""
+        found.setdefault(place, _Partition()).shipped.append(ShippedManifest(key=key, manifest=manifest))
+    return [_retention(found[place].shipped, limits, now_ms) for place in sorted(found)]
+
+
+def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) -> PartitionRetention:
+    ordered = sorted(shipped, key=lambda one: (one.manifest.base_offset, one.manifest.next_base_offset, one.key))
+    gone = max(_beyond_age(ordered, limits.age_ms, now_ms), _beyond_size(ordered, limits.log_bytes))
+    first = ordered[0].manifest
+    return PartitionRetention(
+        cluster_id=first.cluster_id,
+        topic_partition=TopicPartition(first.topic, first.partition),
+        beyond=tuple(ordered[:gone]),
+        kept=len(ordered) - gone,
+    )
+
+
+def _beyond_age(ordered: Sequence[ShippedManifest], age_ms: int | None, now_ms: int) -> int:
+    if age_ms is None:
+        return 0
+    within = (index for index, one in enumerate(ordered) if now_ms - one.newest_ms <= age_ms)
+    return next(within, len(ordered))
+
+
+def _beyond_size(ordered: Sequence[ShippedManifest], log_bytes: int | None) -> int:
+    if log_bytes is None:
+        return 0
+    spare, count = sum(one.log_bytes for one in ordered) - log_bytes, 0
+    while count < len(ordered) and spare >= ordered[count].log_bytes:
+        spare -= ordered[count].log_bytes
+        count += 1
+    return count
+
+
+def delete_beyond(store: ObjectStore, retention: PartitionRetention, done: Callable[[ShippedManifest], None]) -> None:
+    """Delete what is beyond retention, segment by segment; ``done`` is told of each that is gone.
+
+    Raises:
+        StoreError: the store failed; segments before that are gone, and no manifest names what is not there.
+
+    """
+    for one in retention.beyond:
+        store.delete(one.key)
+        stem = one.key.removesuffix(MANIFEST_EXTENSION)
+        for entry in one.manifest.objects:
+            if entry.key == f"{stem}{entry.kind}":  # whatever a manifest may name: what is another's stays
+                store.delete(entry.key)
+        done(one)
