@@ -30,7 +30,7 @@ ALIASES: Final = {"topic": "topics", "log_dir": "log_dirs"}
 """The flag of a setting that may be given several times is singular, and so was Kafka's ``log.dir``."""
 MAPPINGS: Final = frozenset({"spark_conf"})
 """Settings that are tables themselves; the layers' tables are merged, key by key."""
-PATHS: Final = frozenset({"server_properties", "log_dirs", "state_dir"})
+PATHS: Final = frozenset({"server_properties", "log_dirs", "state_dir", "metadata_log"})
 """Settings that a file may give relative to the directory it stands in."""
 KAFKA_PROPERTIES: Final = {
     "log.dirs": "log_dirs",
@@ -39,6 +39,7 @@ KAFKA_PROPERTIES: Final = {
     "producer.id.expiration.check.interval.ms": "producer_id_expiration_check_interval_ms",
     "transactional.id.expiration.ms": "transactional_id_expiration_ms",
     "transaction.max.timeout.ms": "transaction_max_timeout_ms",
+    "metadata.log.dir": "metadata_log",
 }
 """What a broker's configuration says that concerns us; the first of two names wins, as it does for the broker."""
 
@@ -109,20 +110,25 @@ def server_properties_layer(path: Path) -> Layer:
         ConfigurationError: it cannot be read, or not as Kafka would.
 
     """
+    properties = static_properties(path)
+    layer = Layer()
+    for key, name in KAFKA_PROPERTIES.items():
+        if properties.get(key, "").strip():
+            layer.setdefault(name, Given(properties[key].strip(), f"server.properties {path}"))
+    return layer
+
+
+def static_properties(path: Path) -> dict[str, str]:
+    """Return all that a broker's configuration at ``path`` says; raises as ``server_properties_layer`` does."""
     try:
         with in_file(path):
-            properties = read_properties(path.read_bytes())
+            return read_properties(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(
             f"server properties {path}: {_said(error)}", hint="give the broker's own file"
         ) from error
     except FormatError as error:
         raise ConfigurationError(f"server properties {error}", hint="give the broker's own file") from error
-    layer = Layer()
-    for key, name in KAFKA_PROPERTIES.items():
-        if properties.get(key, "").strip():
-            layer.setdefault(name, Given(properties[key].strip(), f"server.properties {path}"))
-    return layer
 
 
 def value_in(layers: Iterable[Layer], name: str) -> object:

@@ -5,7 +5,7 @@ lies below ``scheduler`` gets plain values out of it. This is the one module tha
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
@@ -18,6 +18,14 @@ from replay.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from replay.spark_settings import SparkSettings
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from scheduler.clock import milliseconds
+from scheduler.metadata_settings import (
+    NOTHING,
+    SETTING,
+    FromMetadata,
+    contradiction,
+    find_metadata_log,
+    metadata_layer,
+)
 from scheduler.rendering import Form
 from scheduler.setting_layers import (
     KAFKA_PROPERTIES,
@@ -143,11 +151,16 @@ class Settings(BaseSettings):
 
     config: Path | None = Field(default=None, description="TOML file with settings, else ./resnap.toml.")
     server_properties: Path | None = Field(default=None, description="A broker's server.properties to learn from.")
+    metadata_log: Path | None = Field(
+        default=None, description="The cluster's __cluster_metadata-0, or the log dir that holds it, to learn from."
+    )
 
     origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
     """Origin by setting, for those that were given."""
     unknown_variables: tuple[str, ...] = Field(default=(), exclude=True)
     """``RESNAP_*`` variables that set nothing."""
+    metadata_warnings: tuple[str, ...] = Field(default=(), exclude=True)
+    """What a metadata log and other places do not agree on."""
 
     @classmethod
     def settings_customise_sources(
@@ -164,7 +177,9 @@ class Settings(BaseSettings):
         return InitSettingsSource(settings_cls, given), *(_LayerSource(settings_cls, layer) for layer in layers)
 
     @classmethod
-    def from_layers(cls, layers: tuple[Layer, ...], unknown_variables: tuple[str, ...]) -> Self:
+    def from_layers(
+        cls, layers: tuple[Layer, ...], unknown_variables: tuple[str, ...], metadata_warnings: tuple[str, ...] = ()
+    ) -> Self:
         """Return the settings that ``layers`` make, the first of which wins.
 
         Raises:
@@ -173,7 +188,12 @@ class Settings(BaseSettings):
 
         """
         origins = origins_of(layers)
-        values: dict[str, Any] = {"layers": layers, "origins": origins, "unknown_variables": unknown_variables}
+        values: dict[str, Any] = {
+            "layers": layers,
+            "origins": origins,
+            "unknown_variables": unknown_variables,
+            "metadata_warnings": metadata_warnings,
+        }
         try:
             return cls(**values)
         except ValidationError as error:
@@ -191,13 +211,19 @@ class Settings(BaseSettings):
         return max(DEFAULT_EXPIRATION_MS, self.transactional_id_expiration_ms or 0)
 
     @property
+    def expiration_origin(self) -> str:
+        """Where the expiration comes from; ``assumed`` where nothing tells it."""
+        return "assumed" if self.producer_id_expiration_ms is None else self.origin("producer_id_expiration_ms")
+
+    @property
     def expiration_note(self) -> str | None:
         """What to say aloud where the expiration is assumed."""
         if self.producer_id_expiration_ms is not None:
             return None
         return (
             f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed, since too long costs reading"
-            " and too short costs correctness; set it with --producer-id-expiration-ms, or --server-properties FILE"
+            " and too short costs correctness; set it with --producer-id-expiration-ms, --metadata-log or"
+            " --server-properties"
         )
 
     @property
@@ -276,6 +302,7 @@ def load_settings(
     *,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
+    places: Sequence[str] | None = None,
 ) -> Settings:
     """Return the settings of one command.
 
@@ -283,10 +310,13 @@ def load_settings(
         flags: what the command line gave, by name of setting; None stands for a flag that was not given.
         environment: the process's own, unless given.
         directory: where ``resnap.toml`` is looked for; the working directory, unless given.
+        places: the SOURCE arguments, where what a metadata log says counts; empty for ``log.dirs``, None for a
+            command to which it does not matter.
 
     Raises:
         UsageError: a flag's value cannot be used.
         ConfigurationError: another value cannot be used, or a file cannot be read.
+        ResnapError: the metadata log that was named cannot be used.
 
     """
     variables = process_environment() if environment is None else environment
@@ -298,9 +328,10 @@ def load_settings(
     if file is not None:
         layers.append(file_layer(file, names))
     properties = _path(layers, "server_properties")
-    if properties is not None:
-        layers.append(server_properties_layer(properties))
-    return Settings.from_layers(tuple(layers), unknown)
+    static = Layer() if properties is None else server_properties_layer(properties)
+    said = NOTHING if places is None else _from_metadata(layers, static, places)
+    layers += [said.layer, static]
+    return Settings.from_layers(tuple(layers), unknown, said.warnings)
 
 
 def display_name(name: str) -> str:
@@ -311,6 +342,20 @@ def display_name(name: str) -> str:
 
 SETTING_NAMES: Final = tuple(name for name, field in Settings.model_fields.items() if not field.exclude)
 """In the order of the class, which is that of ``config show``."""
+
+
+def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) -> FromMetadata:
+    """Return what the metadata log says that was named, or lies in the log dirs that the command works on."""
+    named = _path([*layers, static], "metadata_log")
+    log_dirs = split_list(str(static["log_dirs"].value)) if "log_dirs" in static else ()
+    there = tuple(places) or log_dirs
+    found = named or find_metadata_log(there)
+    if found is None:
+        return NOTHING
+    said = metadata_layer(found, there, static, must=named is not None)
+    given = next((layer[SETTING] for layer in layers if SETTING in layer), None)
+    contradicted = None if given is None else contradiction(given, said)
+    return said if contradicted is None else FromMetadata(said.layer, (*said.warnings, contradicted))
 
 
 def _path(layers: list[Layer], name: str) -> Path | None:

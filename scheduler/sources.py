@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import UsageError
+from scheduler.metadata_settings import find_metadata_log
+from storage.errors import ResnapError, UsageError
 from storage.log.log_dir import META_PROPERTIES
 from storage.remote.store_log_dir import open_source
 from storage.remote.urls import is_store_url, local_path
 from storage.source import PLAIN
+from tiering.controller.topic_ids import with_topic_ids
 from tiering.inventory import take_inventory
 
 if TYPE_CHECKING:
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from storage.log.names import TopicPartition
     from storage.log.partition_dir import PartitionDir, SnapshotFile
     from storage.source import Sources
+    from tiering.controller.metadata.image import MetadataImage
     from tiering.inventory import PartitionInventory, SnapshotLook
 
 
@@ -33,6 +38,8 @@ class Scope:
     """Globs; all topics if there are none."""
     high_watermark: int | None = None
     """Of the one partition in scope, instead of what the checkpoint says."""
+    metadata_log: Path | None = None
+    """Of the cluster; where it is not named, it is looked for in the sources."""
 
     def wants(self, topic: str) -> bool:
         """Whether ``topic`` is to be looked at."""
@@ -89,7 +96,8 @@ def look(
     partitions: dict[TopicPartition, Sighted] = {}
     problems: list[PartitionProblem] = []
     for source in scope.sources:
-        log_dir = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))
+        listed = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))
+        log_dir = with_topic_ids(listed, partial(_image, scope, source))
         inventory = take_inventory(log_dir, sources=sources, known=known)
         problems += inventory.problems
         for found in inventory.partitions:
@@ -102,6 +110,18 @@ def look(
             hint="name one partition's directory",
         )
     return Sight(partitions=tuple(partitions[key] for key in sorted(partitions)), problems=tuple(problems))
+
+
+def _image(scope: Scope, source: str) -> MetadataImage | None:
+    """Return what the cluster's metadata log says now; one that cannot be used was warned of before."""
+    directory = scope.metadata_log or find_metadata_log([source])
+    if directory is None:
+        return None
+    from tiering.controller.metadata.folding import load_current_image  # noqa: PLC0415 - hardly ever needed
+
+    with suppress(ResnapError):
+        return load_current_image(directory)
+    return None
 
 
 def _nothing_in(scope: Scope) -> UsageError:

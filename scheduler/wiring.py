@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from replay.producer_state import Expiry
@@ -11,6 +13,7 @@ from replay.spark_settings import processors
 from replay.window import AsOf, ReplayRules
 from scheduler.clock import instant
 from scheduler.engines import Engine
+from scheduler.metadata_settings import find_metadata_log
 from scheduler.remembering import Remembering
 from scheduler.service import Service
 from scheduler.settings import process_environment, state_directory
@@ -18,16 +21,19 @@ from scheduler.sources import Scope
 from scheduler.version import resnap_version
 from storage.errors import UsageError
 from storage.log.log_dir import log_dir_around
+from storage.remote.store_log_dir import open_source
 from storage.source import Sources
+from tiering.controller.audit import audit
+from tiering.controller.metadata.folding import load_image
 from tiering.memory_file import MemoryFiles
 from tiering.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from scheduler.clock import Clock
     from scheduler.settings import Settings
+    from tiering.controller.audit import Audit
 
 
 def service_of(settings: Settings, clock: Clock, rules: ReplayRules | None = None, *, ahead: bool = False) -> Service:
@@ -144,6 +150,38 @@ def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
     )
 
 
+def metadata_log_of(settings: Settings, place: str | None) -> Path:
+    """Return where the cluster's metadata log lies: at ``place``, or where the settings or ``log.dirs`` tell.
+
+    Raises:
+        UsageError: nothing tells.
+
+    """
+    if place is not None:
+        return Path(place)
+    found = settings.metadata_log or find_metadata_log(settings.log_dirs)
+    if found is None:
+        hint = "give --metadata-log DIR: __cluster_metadata-0 of a controller or broker, or the log dir that holds it"
+        raise UsageError("there is no metadata log to read", hint=hint)
+    return found
+
+
+def audit_of(settings: Settings, source: str) -> Audit:
+    """Return what an audit of the log dir at ``source`` finds, by the metadata log in it or that the settings name.
+
+    Raises:
+        UsageError: there is no log dir, or no metadata log.
+        ResnapError: either cannot be read.
+
+    """
+    scope = scope_of(settings, [source])
+    sources = Sources(s3=settings.s3())
+    beside = None if settings.metadata_log else find_metadata_log([source])
+    directory = metadata_log_of(settings, None if beside is None else str(beside))
+    log_dir = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))
+    return audit(log_dir, partial(load_image, directory), sources)
+
+
 def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
     """Return what the SOURCE arguments, or else ``log.dirs``, and the settings point at.
 
@@ -155,4 +193,9 @@ def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
     if not places:
         hint = "give a log dir or a partition's directory, or --server-properties FILE with log.dirs in it"
         raise UsageError("no SOURCE to work on", hint=hint)
-    return Scope(sources=places, topics=settings.topics, high_watermark=settings.high_watermark)
+    return Scope(
+        sources=places,
+        topics=settings.topics,
+        high_watermark=settings.high_watermark,
+        metadata_log=settings.metadata_log,
+    )

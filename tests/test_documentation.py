@@ -75,7 +75,7 @@ def documented() -> dict[str, set[str]]:
     """Return the flags of each command by its row, those of its groups included."""
     found = {}
     for called, _, own, groups in table(section("Faces"), "command"):
-        words = re.findall(r"[a-z]+", called.split(" ", 1)[1])
+        words = re.findall(r"[a-z]+(?:-[a-z]+)*", called.split(" ", 1)[1])
         taken = ["common", *filter(None, groups.split(", "))]
         found[" ".join(words)] = flags_in(own).union(*(GROUPS[group] for group in taken))
     return found

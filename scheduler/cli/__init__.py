@@ -15,10 +15,20 @@ from typing import Annotated, NoReturn
 import typer
 from typer.main import get_command
 
-from scheduler.cli import demo, install, look, producer, restore, retain, survey, work
+from scheduler.cli import controller, demo, install, look, producer, restore, retain, survey, work
 from scheduler.cli.failures import INTERRUPTED, OK, USAGE, Failures
 
-FAMILIES = (survey.app, work.app, install.app, restore.app, retain.app, look.app, producer.app, demo.app)
+FAMILIES = (
+    survey.app,
+    work.app,
+    install.app,
+    restore.app,
+    retain.app,
+    look.app,
+    controller.app,
+    producer.app,
+    demo.app,
+)
 """Their commands stand at the top level, in this order."""
 
 app = typer.Typer(

@@ -10,7 +10,7 @@ Modules of commands do without postponed annotations, because Typer needs the an
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -63,10 +63,19 @@ SOURCE: Final[Group] = {
         int, "--high-watermark", metavar="OFFSET", help="Of the one partition given, where no checkpoint tells it."
     ),
 }
-EXPIRATION: Final[Group] = {
+METADATA: Final[Group] = {
+    "metadata_log": _flag(
+        Path, "--metadata-log", metavar="DIR", help="The cluster's __cluster_metadata-0, or the log dir that holds it."
+    ),
+}
+SERVER: Final[Group] = {
     "server_properties": _flag(
         Path, "--server-properties", metavar="FILE", help="The broker's server.properties, to learn from."
     ),
+}
+EXPIRATION: Final[Group] = {
+    **SERVER,
+    **METADATA,
     "producer_id_expiration_ms": _flag(
         int,
         "--producer-id-expiration-ms",
@@ -199,7 +208,11 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
         def run(context: typer.Context, **arguments: Any) -> None:  # noqa: ANN401 - as Typer parsed them
             failures: Failures = context.obj
             given = {name: arguments.pop(name) for name in flags}
-            invocation = _invocation(given, failures, is_replay="as_of" in flags, may_dump="output" in own)
+            learns = "producer_id_expiration_ms" in flags
+            places = _places(arguments) if learns else None
+            invocation = _invocation(
+                given, failures, is_replay="as_of" in flags, places=places, may_dump="output" in own
+            )
             with _quiet_ends(), invocation.at_end:
                 code = command(invocation, **arguments)  # type: ignore[call-arg]
             raise typer.Exit(failures.exit_code(code or OK, partly_done=invocation.partly_done))
@@ -208,6 +221,12 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
         return run
 
     return decorate
+
+
+def _places(arguments: Mapping[str, Any]) -> list[str]:
+    """Return what a command is pointed at, whatever it calls that."""
+    given = arguments.get("sources") or arguments.get("log_dirs") or [arguments.get("source")]
+    return [str(place) for place in given if place is not None]
 
 
 def _declare(run: Callable[..., None], command: Callable[..., Any], flags: Mapping[str, Any]) -> None:
@@ -226,15 +245,19 @@ def _declare(run: Callable[..., None], command: Callable[..., Any], flags: Mappi
     del run.__wrapped__  # type: ignore[attr-defined] # else annotations would be looked up there
 
 
-def _invocation(flags: Mapping[str, object], failures: Failures, *, is_replay: bool, may_dump: bool) -> Invocation:
+def _invocation(
+    flags: Mapping[str, object], failures: Failures, *, is_replay: bool, places: Sequence[str] | None, may_dump: bool
+) -> Invocation:
     from scheduler.settings import load_settings  # noqa: PLC0415 - takes half a second, which --help need not wait for
 
-    settings = load_settings(flags)
+    settings = load_settings(flags, places=places)
     failures.settle(as_json=settings.output in JSON_FORMS, verbose=settings.verbose, quiet=settings.quiet)
     if settings.output == "dump-log" and not may_dump:
         raise UsageError("dump-log is a form of `resnap inspect` alone", hint="--output table, json or ndjson")
     for variable in settings.unknown_variables:
         failures.warn(f"the environment variable {variable} is no setting")
+    for warning in settings.metadata_warnings:
+        failures.warn(warning)
     if is_replay and settings.expiration_note:
         failures.note(settings.expiration_note)
     return Invocation(settings=settings, output=Output(settings.output), failures=failures)

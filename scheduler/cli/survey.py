@@ -149,7 +149,11 @@ def plan(
     rows = [{**plan_row(one), "place": str(one.sighted.topic_partition)} for one in planned]
     run.answer(
         Answer(
-            head={"asOf": str(service.rules.as_of), "producerIdExpirationMs": service.rules.expiry.expiration_ms},
+            head={
+                "asOf": str(service.rules.as_of),
+                "producerIdExpirationMs": service.rules.expiry.expiration_ms,
+                "producerIdExpirationFrom": run.settings.expiration_origin,
+            },
             name="partitions",
             kind="partition",
             rows=rows,

@@ -34,7 +34,7 @@ from tiering.controller.metadata.records import MetadataRecord, UnknownRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_BATCH_BYTES: Final = 1 << 28
+MAX_BATCH_BYTES: Final = 16 << 20
 """A quorum's batches have at most 8 MiB; far beyond that a length is damage, and is not read into memory."""
 ANOTHER_COPY: Final = "copy the file from this node again, or from another node of the quorum"
 _MAGIC: Final = bytes([MAGIC_V2])
@@ -100,7 +100,7 @@ def read_batches(path: Path, base_offset: int, *, active: bool = False) -> Itera
     """
     with legible(path), path.open("rb") as file, in_file(path):
         position, expected = 0, base_offset
-        while data := _next_batch(file, position, active=active):
+        while data := _next_batch(file, position, expected, active=active):
             if isinstance(data, TornTail):
                 yield data
                 return
@@ -110,8 +110,8 @@ def read_batches(path: Path, base_offset: int, *, active: bool = False) -> Itera
             expected = batch.header.last_offset + 1
 
 
-def _next_batch(file: BinaryIO, position: int, *, active: bool) -> bytes | TornTail:
-    """Return the bytes of the batch at ``position``, none at the end of the file."""
+def _next_batch(file: BinaryIO, position: int, expected: int, *, active: bool) -> bytes | TornTail:
+    """Return the bytes of the batch at ``position``, which has the offset ``expected``; none at the end of the file."""
     start = file.read(HEADER.size)
     if not start:
         return b""
@@ -123,7 +123,7 @@ def _next_batch(file: BinaryIO, position: int, *, active: bool) -> bytes | TornT
     if len(data) == size:
         return data
     tail = data + file.read(MAX_BATCH_BYTES)
-    if not active or _holds_batch(tail):
+    if not active or not _is_front(tail, expected) or _holds_batch(tail):
         raise FormatError("metadata batch", position=position, expected="all of its bytes",
                           found=f"{len(data)} of {size}" if size else "part of a header, or zeros",
                           hint=ANOTHER_COPY)  # fmt: skip
@@ -135,6 +135,14 @@ def _announced_size(start: bytes) -> int | None:
     if len(start) < HEADER.size or not any(start):
         return None
     return LOG_OVERHEAD + int.from_bytes(start[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)
+
+
+def _is_front(tail: bytes, expected: int) -> bool:
+    """Whether ``tail`` may be what came to disk of the batch at offset ``expected``: its front, or zeros."""
+    start = tail[: HEADER.size]
+    offset = expected.to_bytes(LOG_OVERHEAD - 4, "big")
+    has_offset = start.startswith(offset[: len(start)])
+    return not any(start) or (has_offset and start[MAGIC_POSITION : MAGIC_POSITION + 1] in {_MAGIC, b""})
 
 
 def _holds_batch(tail: bytes) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -51,11 +51,22 @@ class MetadataLogFiles:
     """By base offset."""
     checkpoints: tuple[Checkpoint, ...]
     """By end offset."""
+    only_now: bool = False
+    """Whether to begin with the newest checkpoint, and not as far back as the log goes."""
 
     @property
     def start_offset(self) -> int | None:
         """Of the first record that is still in the log; None where there is no segment."""
         return self.segments[0].base_offset if self.segments else None
+
+    def from_newest_checkpoint(self) -> MetadataLogFiles:
+        """Return what is needed to know how things are now: the newest checkpoint, and what came after it."""
+        if not self.checkpoints:
+            return self
+        newest = self.checkpoints[-1]
+        below = [one for one in self.segments[1:] if one.base_offset <= newest.end_offset]
+        first = self.segments.index(below[-1]) if below else 0
+        return replace(self, segments=self.segments[first:], checkpoints=(newest,), only_now=True)
 
     def starting_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint that stands for what the log no longer has; None where it has everything.
@@ -65,7 +76,7 @@ class MetadataLogFiles:
 
         """
         start = self.start_offset
-        if start == 0:
+        if start == 0 and not self.only_now:
             return None
         if start is None:
             if self.checkpoints:
@@ -94,10 +105,10 @@ def list_metadata_log(directory: Path) -> MetadataLogFiles:
 
     """
     inner = directory / str(METADATA_PARTITION)
-    found = inner if inner.is_dir() else directory
-    if not found.is_dir():
-        raise UsageError(f"{directory}: no such directory", hint=_WHERE)
-    with legible(found):
+    with legible(directory):
+        found = inner if inner.is_dir() else directory
+        if not found.is_dir():
+            raise UsageError(f"{directory}: no such directory", hint=_WHERE)
         segments = read_partition_dir(found, METADATA_PARTITION, Checkpoints()).segments
         checkpoints = tuple(sorted(filter(None, (_checkpoint(found, name) for name in os.listdir(found)))))  # noqa: PTH208
     if not segments and not checkpoints:

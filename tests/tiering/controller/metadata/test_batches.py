@@ -80,6 +80,12 @@ def test_zeros_behind_the_last_batch_are_a_torn_end(size: int, log: bytes, place
     assert read(place, log + bytes(size), active=True)[-1] == TornTail(file=place, position=len(log), size_bytes=size)
 
 
+@pytest.mark.parametrize("tail", [b"\1" * 5, b"\1" * 100, b"\0" * 30 + b"\1"])
+def test_what_is_no_front_of_the_next_batch_is_no_torn_end(tail: bytes, log: bytes, place: Path) -> None:
+    with pytest.raises(FormatError, match=r"metadata batch(| length) at byte \d+: expected"):
+        read(place, log + tail, active=True)
+
+
 @pytest.mark.parametrize("tail", [b"\0" * 61, b"\0\0\0", "half a batch"])
 def test_a_closed_file_has_no_torn_end(tail: bytes | str, log: bytes, place: Path) -> None:
     data = log[:-5] if isinstance(tail, str) else log + tail

@@ -1,0 +1,79 @@
+# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
+"""Commands about what a cluster's controllers know: read from their metadata log, which is never written to."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.failures import OK
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import METADATA, SERVER, STORE, TOPIC, with_settings
+
+if TYPE_CHECKING:
+    from tiering.controller.metadata.image import MetadataImage
+
+app = typer.Typer()
+controller_app = typer.Typer(help="What a cluster's metadata log says: image, producer ids, settings, audit.")
+app.add_typer(controller_app, name="controller")
+
+MetadataLog = Annotated[
+    Path | None,
+    typer.Argument(metavar="[DIR]", help="__cluster_metadata-0, or the log dir that holds it; --metadata-log else."),
+]
+
+
+@controller_app.command("image")
+@with_settings(METADATA, SERVER)
+def show_image(run: Invocation, directory: MetadataLog = None) -> None:
+    """Show topics with their ids, and all else that the log amounts to: --output json has everything."""
+    from scheduler.controlling import image_answer
+
+    run.answer(image_answer(_image(run, directory), whole=run.output.form != "table"))
+
+
+@controller_app.command("producer-ids")
+@with_settings(METADATA, SERVER)
+def show_producer_ids(run: Invocation, directory: MetadataLog = None) -> None:
+    """Show every block of producer ids: which broker got it, under which epoch, and when."""
+    from scheduler.controlling import producer_ids_answer
+
+    run.answer(producer_ids_answer(_image(run, directory)))
+
+
+@controller_app.command("config")
+@with_settings(METADATA, SERVER)
+def show_brokers_config(run: Invocation, directory: MetadataLog = None) -> None:
+    """Show what brokers go by: each setting's value, who set it, and what that overrules."""
+    from scheduler.controlling import config_answer
+    from scheduler.setting_layers import static_properties
+
+    properties = run.settings.server_properties
+    static = {} if properties is None else static_properties(properties)
+    run.answer(config_answer(_image(run, directory), static))
+
+
+@controller_app.command("audit")
+@with_settings(TOPIC, METADATA, SERVER, STORE)
+def audit_log_dir(
+    run: Invocation,
+    log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")],
+) -> int:
+    """Check that every producer id in snapshots and segments lies in exactly one block that was allocated."""
+    from scheduler.controlling import audit_answer
+    from scheduler.wiring import audit_of
+    from storage.errors import VerificationError
+
+    audit = audit_of(run.settings, log_dir)
+    run.answer(audit_answer(audit))
+    for problem in audit.problems:
+        run.error(problem)
+        run.partly_done = True
+    return VerificationError.exit_code if audit.findings else OK
+
+
+def _image(run: Invocation, directory: Path | None) -> "MetadataImage":
+    from scheduler.wiring import metadata_log_of
+    from tiering.controller.metadata.folding import load_image
+
+    return load_image(metadata_log_of(run.settings, None if directory is None else str(directory)))

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.tiering.controller.metadata.metadata_dump import dumped_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+KRAFT = "kafka-3.9.1-kraft"
+
+
+@pytest.fixture
+def kraft(fixture_set: Callable[[str], FixtureSet]) -> FixtureSet:
+    return fixture_set(KRAFT)
+
+
+def test_the_image_in_json_is_what_kafkas_own_tool_shows(command: Resnap, kraft: FixtureSet) -> None:
+    ran = command("controller", "image", kraft.data, "--output", "json")
+    assert ran.code == 0
+    image = json.loads(ran.out)
+    payloads = [one.payload for one in dumped_records((kraft.root / "metadata-dump.txt").read_text())]
+    topic_ids = {one["data"]["name"]: one["data"]["topicId"] for one in payloads if one["type"] == "TOPIC_RECORD"}
+    shown = {one["topic"]: one["topicId"] for one in image["topics"]}
+    assert shown.items() < topic_ids.items()
+    assert {one["name"] for one in image["deletedTopics"]} == topic_ids.keys() - shown.keys()
+    assert (image["metadataVersion"], image["nextProducerId"]) == ("3.9-IV0", 2000)
+    assert [one["outcome"] for one in image["transactions"]] == ["ended"]
+    assert {"resourceType": "broker", "resourceName": "", "values": {"producer.id.expiration.ms": "43200000"}} in image[
+        "configs"
+    ]
+
+
+def test_the_image_as_a_table_has_the_topics_and_what_they_come_to(command: Resnap, kraft: FixtureSet) -> None:
+    ran = command("controller", "image", kraft.data)
+    assert ran.code == 0
+    assert "payments             YMc4MP1-R6O2oJbmBbBiPg           2          14" in ran.out
+    assert "6 topics, 1 deleted; 1 brokers;" in ran.out
+    assert "Producer ids below 2,000 were given out, in 2 blocks." in ran.out
+
+
+def test_the_blocks_are_told_with_who_got_them(command: Resnap, kraft: FixtureSet) -> None:
+    ran = command("controller", "producer-ids", kraft.data / "__cluster_metadata-0", "--output", "json")
+    answer = json.loads(ran.out)
+    spans = [(one["firstProducerId"], one["lastProducerId"], one["brokerId"]) for one in answer["blocks"]]
+    assert spans == [(0, 999, 1), (1000, 1999, 1)]
+    assert answer["summary"] == {"nextProducerId": 2000, "notes": []}
+
+
+def test_the_settings_are_told_with_who_set_them(command: Resnap, kraft: FixtureSet, tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("producer.id.expiration.ms=5000\nproducer.id.expiration.check.interval.ms=70\n")
+    ran = command("controller", "config", kraft.data, "--server-properties", properties, "--output", "json")
+    rows = {one["name"]: one for one in json.loads(ran.out)["settings"]}
+    expiration = rows["producer.id.expiration.ms"]
+    assert (expiration["value"], expiration["level"]) == (43_200_000, "dynamic-default")
+    assert expiration["overruled"] == ["server-properties=5000"]
+    interval = rows["producer.id.expiration.check.interval.ms"]
+    assert (interval["value"], interval["level"]) == (70, "server-properties")
+
+
+def test_an_audit_of_a_sound_log_dir_finds_nothing(command: Resnap, kraft: FixtureSet) -> None:
+    ran = command("controller", "audit", kraft.data)
+    assert (ran.code, ran.err) == (0, "")
+    assert "Each of 1,073 producer ids in 36 snapshots and segments is in exactly one allocated block." in ran.out
+
+
+def test_an_audit_against_another_clusters_metadata_log_ends_with_13(
+    command: Resnap, kraft: FixtureSet, tmp_path: Path
+) -> None:
+    metadata = tmp_path / "__cluster_metadata-0"
+    shutil.copytree(kraft.data / metadata.name, metadata)
+    log = metadata / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:7433])  # below the second block, at offset 104
+    for checkpoint in metadata.glob("*.checkpoint"):
+        checkpoint.unlink()
+    ran = command("controller", "audit", kraft.data, "--metadata-log", metadata, "--output", "json")
+    assert ran.code == 13
+    answer = json.loads(ran.out)
+    assert answer["summary"]["findings"] == len(answer["findings"]) > 0
+    assert {one["fault"] for one in answer["findings"]} == {"unallocated"}
+    assert all(one["producerId"] >= 1000 and one["carriers"][0]["file"] for one in answer["findings"])
+    shown = command("controller", "audit", kraft.data, "--metadata-log", metadata)
+    assert "unallocated" in shown.out
+    assert "are not in exactly one allocated block." in shown.out
+
+
+def test_a_damaged_snapshot_makes_the_audit_partial(command: Resnap, kraft: FixtureSet, tmp_path: Path) -> None:
+    data = shutil.copytree(kraft.data, tmp_path / "data")
+    next(data.glob("payments-0/*.snapshot")).write_bytes(b"\0" * 20)
+    ran = command("controller", "audit", data)
+    assert ran.code == 3
+    assert "producer snapshot version" in ran.err
+    assert "35 snapshots and segments is in exactly one allocated block." in ran.out
+
+
+@pytest.mark.parametrize("what", ["image", "producer-ids", "config"])
+def test_without_a_metadata_log_it_is_said_where_one_may_be(what: str, command: Resnap) -> None:
+    ran = command("controller", what)
+    assert ran.code == 2
+    assert "there is no metadata log to read" in ran.err
+    assert "--metadata-log DIR" in ran.err
+
+
+def test_a_log_dir_of_zookeeper_times_cannot_be_audited_without_one(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    ran = command("controller", "audit", fixture_set("kafka-2.7.2-no-producers").data)
+    assert ran.code == 2
+    assert "there is no metadata log to read" in ran.err
+
+
+def test_a_damaged_metadata_log_is_told_with_file_and_position(
+    command: Resnap, kraft: FixtureSet, tmp_path: Path
+) -> None:
+    metadata = shutil.copytree(kraft.data / "__cluster_metadata-0", tmp_path / "__cluster_metadata-0")
+    log = metadata / f"{0:020d}.log"
+    damaged = bytearray(log.read_bytes())
+    damaged[300] ^= 1
+    log.write_bytes(damaged)
+    ran = command("controller", "image", metadata)
+    assert ran.code == 1
+    assert f"{log}: record batch checksum (CRC-32C) at byte 236" in ran.err
+
+
+def test_a_plan_says_where_the_expiration_came_from(command: Resnap, kraft: FixtureSet) -> None:
+    ran = command("plan", kraft.data, "--engine", "local", "--output", "json")
+    plan = json.loads(ran.out)
+    assert plan["producerIdExpirationMs"] == 43_200_000
+    assert plan["producerIdExpirationFrom"] == f"metadata log {kraft.data}/__cluster_metadata-0: dynamic-default"
+    given = command("plan", kraft.data, "--engine", "local", "--producer-id-expiration-ms", "5000", "--output", "json")
+    assert json.loads(given.out)["producerIdExpirationFrom"] == "flag --producer-id-expiration-ms"
+    assert "but the brokers go by 43200000" in given.err

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from tiering.controller.expiration import (
+    CHECK_INTERVAL,
+    EXPIRATION,
+    SETTINGS,
+    TRANSACTIONAL_EXPIRATION,
+    Level,
+    expiration_history,
+    expiration_of,
+    has_own_setting,
+    parse_milliseconds,
+)
+from tiering.controller.metadata.folding import fold, load_image
+from tiering.controller.metadata.image import (
+    ALL_BROKERS,
+    METADATA_VERSION,
+    Broker,
+    ConfigChange,
+    ConfigResource,
+    MetadataImage,
+    ResourceType,
+)
+from tiering.controller.metadata.records import SupportedFeature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixture_sets import FixtureSet
+
+    Sets: TypeAlias = Callable[[str], FixtureSet]
+
+OWN = ConfigResource(ResourceType.BROKER, "1")
+DAY_MS = 86_400_000
+WEEK_MS = 604_800_000
+
+
+def image(configs: dict[ConfigResource, dict[str, str]] | None = None, *, version: int | None = 21) -> MetadataImage:
+    features = {} if version is None else {METADATA_VERSION: version}
+    return replace(fold([]), configs=configs or {}, features=features)
+
+
+def broker(broker_id: int, newest: int) -> Broker:
+    feature = SupportedFeature(name=METADATA_VERSION, min_supported_version=1, max_supported_version=newest)
+    return Broker(
+        broker_id=broker_id, epoch=1, incarnation_id="", endpoints=(), features=(feature,), rack=None, fenced=False,
+        in_controlled_shutdown=False, is_migrating_zk_broker=False, log_dirs=(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["kafka-3.9.1-kraft", "kafka-4.1.1-kraft"])
+def test_the_dynamic_default_of_a_real_cluster_is_found_with_its_record(name: str, fixture_set: Sets) -> None:
+    found = load_image(fixture_set(name).data)
+    expiration = expiration_of(found, 1, {}).expiration
+    assert (expiration.value_ms, expiration.level) == (43_200_000, Level.ALL_BROKERS)
+    (offset,) = [one.offset for one in found.broker_config_changes if one.name == EXPIRATION]
+    assert expiration.offset == offset
+    assert [one.expiration.value_ms for one in expiration_history(found, 1, {})] == [DAY_MS, 43_200_000]
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "static", "expected"),
+    [
+        ("1", "2", "3", (1, Level.BROKER, ("dynamic-default=2", "server-properties=3"))),
+        (None, "2", "3", (2, Level.ALL_BROKERS, ("server-properties=3",))),
+        (None, None, "3", (3, Level.STATIC, ())),
+        (None, None, None, (DAY_MS, Level.DEFAULT, ())),
+        ("3", "3", "3", (3, Level.BROKER, ())),
+        ("0", "2", None, (2, Level.ALL_BROKERS, ())),
+        ("2147483648", None, " +7 ", (7, Level.STATIC, ())),
+        ("7d", "-1", None, (DAY_MS, Level.DEFAULT, ())),
+    ],
+)
+def test_the_first_of_four_levels_that_says_something_a_broker_takes_counts(
+    own: str | None, of_all: str | None, static: str | None, expected: tuple[int, Level, tuple[str, ...]]
+) -> None:
+    configs = {OWN: own, ALL_BROKERS: of_all}
+    found = image({resource: {EXPIRATION: text} for resource, text in configs.items() if text is not None})
+    effective = expiration_of(found, 1, {} if static is None else {EXPIRATION: static}).expiration
+    assert (effective.value_ms, effective.level, effective.overruled) == expected
+    refused = [text for text in (own, of_all) if text is not None and parse_milliseconds(text) is None]
+    assert len(effective.problems) == len(refused)
+
+
+def test_another_brokers_setting_is_not_ones_own() -> None:
+    found = image({OWN: {EXPIRATION: "5"}})
+    assert expiration_of(found, 1, {}).expiration.value_ms == 5
+    assert expiration_of(found, 2, {}).expiration.value_ms == DAY_MS
+    assert expiration_of(found, None, {}).expiration.value_ms == DAY_MS
+
+
+@pytest.mark.parametrize("name", [CHECK_INTERVAL, TRANSACTIONAL_EXPIRATION])
+def test_only_the_expiration_itself_can_be_set_at_run_time(name: str) -> None:
+    effective = expiration_of(image({OWN: {name: "5"}}), 1, {name: "6"}).settings[name]
+    assert (effective.value_ms, effective.level) == (6, Level.STATIC)
+    assert effective.problems == ("dynamic-broker=5 counts for nothing: the setting is not dynamic",)
+
+
+def test_kafkas_defaults_are_known() -> None:
+    found = expiration_of(image(), 1, {})
+    values = {name: effective.value_ms for name, effective in found.settings.items()}
+    assert values == {EXPIRATION: DAY_MS, CHECK_INTERVAL: 600_000, TRANSACTIONAL_EXPIRATION: WEEK_MS}
+    assert found.check_interval_ms == 600_000
+    assert not any(effective.is_known for effective in found.settings.values())
+    assert [setting.name for setting in SETTINGS if setting.dynamic] == [EXPIRATION]
+
+
+def test_producers_expire_apart_from_transactional_ids_since_3_4() -> None:
+    static = {TRANSACTIONAL_EXPIRATION: "9999", EXPIRATION: "5"}
+    assert expiration_of(image(), 1, static).expiration.value_ms == 5
+
+
+def test_a_broker_before_3_4_goes_by_the_setting_of_transactional_ids() -> None:
+    old = replace(image({ALL_BROKERS: {EXPIRATION: "5"}}, version=7), brokers={1: broker(1, 7), 2: broker(2, 8)})
+    static = {TRANSACTIONAL_EXPIRATION: "9999", EXPIRATION: "5"}
+    before = expiration_of(old, 1, static)
+    assert (before.has_own_setting, before.expiration.name, before.expiration.value_ms) == (
+        False,
+        TRANSACTIONAL_EXPIRATION,
+        9999,
+    )
+    assert before.settings[CHECK_INTERVAL].level is Level.FIXED
+    assert before.check_interval_ms == 600_000
+    after = expiration_of(old, 2, static)
+    assert (after.has_own_setting, after.expiration.value_ms) == (True, 5)
+
+
+def test_where_the_release_is_not_known_the_longer_time_counts() -> None:
+    unknown = image(version=None)
+    assert has_own_setting(unknown, 1) is None
+    assert expiration_of(unknown, 1, {}).expiration.value_ms == WEEK_MS
+    assert expiration_of(unknown, 1, {EXPIRATION: str(2 * WEEK_MS)}).expiration.name == EXPIRATION
+
+
+def test_a_live_change_is_in_force_from_when_it_was_made() -> None:
+    def change(resource: ConfigResource, value: str | None, timestamp: int) -> ConfigChange:
+        return ConfigChange(resource=resource, name=EXPIRATION, value=value, offset=timestamp, timestamp=timestamp)
+
+    other = ConfigResource(ResourceType.BROKER, "2")
+    changes = (
+        change(ALL_BROKERS, "100", 10),
+        change(other, "7", 20),
+        change(OWN, "300", 30),
+        change(ALL_BROKERS, "200", 40),
+        change(OWN, None, 50),
+        change(ALL_BROKERS, None, 60),
+    )
+    changed = replace(image(), broker_config_changes=changes)
+    history = [(one.since_ms, one.expiration.value_ms) for one in expiration_history(changed, 1, {EXPIRATION: "400"})]
+    assert history == [(0, 400), (10, 100), (30, 300), (50, 200), (60, 400)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), (" 86400000\n", DAY_MS), ("+5", 5), ("2147483647", 2**31 - 1), ("2147483648", None), ("0", None),
+     ("-1", None), ("", None), ("1.5", None), ("1d", None), ("0x10", None), ("9" * 50, None)],
+)  # fmt: skip
+def test_a_value_is_read_as_a_broker_reads_it(text: str, value: int | None) -> None:
+    assert parse_milliseconds(text) == value

@@ -1,0 +1,207 @@
+"""Whether every producer id in a log dir was really allocated: each must lie in exactly one block.
+
+An id in no block was never given out by this cluster: the log, or part of it, is of another one, or the metadata log
+is. An id in two blocks may belong to two producers at once, which break each other's sequences. Both are told with the
+files and batches that carry them.
+
+The log dir is read first and the metadata log after it, so that a block that is given out meanwhile is known by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from replay.header_scan import ScanFacts, SegmentRange, read_headers
+from storage.errors import ResnapError, StoreError, in_file
+from storage.log.partition_dir import Segment
+from storage.log.producer_snapshot import read_snapshot_array
+from storage.log.record_batch import NO_PRODUCER_ID
+from storage.source import GONE, PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from storage.log.log_dir import LogDir
+    from storage.log.partition_dir import PartitionDir, SnapshotFile
+    from storage.source import Sources
+    from tiering.controller.metadata.image import MetadataImage, ProducerIdBlock
+
+    Ids = npt.NDArray[np.int64]
+
+SHOWN_BATCHES: Final = 10
+
+
+class Fault(StrEnum):
+    """What is wrong with a producer id."""
+
+    UNALLOCATED = "unallocated"
+    """It lies in no block."""
+    DISPUTED = "disputed"
+    """It lies in several blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrier:
+    """A file that has a producer id in it."""
+
+    file: str
+    base_offsets: tuple[int, ...]
+    """Of the first batches that carry it; none of a snapshot."""
+    batches: int
+    """How many there are; 0 of a snapshot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A producer id that was not allocated, or twice."""
+
+    producer_id: int
+    fault: Fault
+    blocks: tuple[ProducerIdBlock, ...]
+    """That it lies in."""
+    carriers: tuple[Carrier, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What an audit found."""
+
+    image: MetadataImage
+    producer_ids: int
+    """How many different ones there are."""
+    files: int
+    """Snapshots and segments that were read."""
+    findings: tuple[Finding, ...]
+    """By producer id."""
+    problems: tuple[ResnapError, ...]
+    """Files that could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What one file has: its ids, each once."""
+
+    file: str
+    ids: Ids
+    segment: Segment | None
+    """None of a snapshot."""
+
+
+def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources = PLAIN) -> Audit:
+    """Compare the producer ids in all snapshots and segments of ``log_dir`` with the blocks of an image.
+
+    Args:
+        log_dir: to be read.
+        load: gives the image; called once everything else is read.
+        sources: how files are opened.
+
+    Raises:
+        StoreError: the store of the log dir failed.
+        ResnapError: what ``load`` raises.
+
+    """
+    problems: list[ResnapError] = []
+    read = [one for partition in log_dir.partitions for one in _read_partition(partition, sources, problems)]
+    image = load()
+    claims = Claims(image.producer_id_blocks)
+    wrong = {one.file: (one, claims.wrong(one.ids)) for one in read}
+    carriers: dict[int, list[Carrier]] = {}
+    for one, ids in wrong.values():
+        for producer_id, carrier in _carriers(one, ids, sources):
+            carriers.setdefault(producer_id, []).append(carrier)
+    everything = np.unique(np.concatenate([one.ids for one in read])) if read else np.empty(0)
+    return Audit(
+        image=image,
+        producer_ids=len(everything),
+        files=len(read),
+        findings=tuple(claims.finding(producer_id, tuple(carriers[producer_id])) for producer_id in sorted(carriers)),
+        problems=tuple(problems),
+    )
+
+
+class Claims:
+    """Who claims which producer id."""
+
+    def __init__(self, blocks: Iterable[ProducerIdBlock]) -> None:
+        """``blocks`` may come in any order, overlap, and leave gaps."""
+        self._blocks = tuple(blocks)
+        self._starts = np.sort(np.array([block.first_producer_id for block in self._blocks], dtype=np.int64))
+        self._ends = np.sort(np.array([block.next_producer_id for block in self._blocks], dtype=np.int64))
+
+    def count(self, ids: Ids) -> Ids:
+        """Return for each of ``ids`` in how many blocks it lies."""
+        begun = np.searchsorted(self._starts, ids, side="right")
+        return np.asarray(begun - np.searchsorted(self._ends, ids, side="right"), dtype=np.int64)
+
+    def wrong(self, ids: Ids) -> Ids:
+        """Return those of ``ids`` that do not lie in exactly one block."""
+        return np.asarray(ids[self.count(ids) != 1], dtype=np.int64)
+
+    def finding(self, producer_id: int, carriers: tuple[Carrier, ...]) -> Finding:
+        """Return what is wrong with an id that ``wrong`` gave."""
+        blocks = tuple(one for one in self._blocks if one.first_producer_id <= producer_id < one.next_producer_id)
+        fault = Fault.DISPUTED if blocks else Fault.UNALLOCATED
+        return Finding(producer_id=producer_id, fault=fault, blocks=blocks, carriers=carriers)
+
+
+def _read_partition(partition: PartitionDir, sources: Sources, problems: list[ResnapError]) -> Iterator[_Read]:
+    """Yield what the files of a partition have; those that retention took meanwhile are left out."""
+    files: list[SnapshotFile | Segment] = [*partition.snapshots, *partition.segments]
+    for one in files:
+        try:
+            yield _read(one, sources)
+        except GONE:
+            continue
+        except StoreError:
+            raise
+        except ResnapError as error:
+            problems.append(error)
+
+
+def _read(one: SnapshotFile | Segment, sources: Sources) -> _Read:
+    if isinstance(one, Segment):
+        return _Read(one.path, _segment_ids(one, sources), one)
+    return _Read(one.path, _snapshot_ids(one.path, sources), None)
+
+
+def _snapshot_ids(path: str, sources: Sources) -> Ids:
+    data = sources.read(path)
+    with in_file(path):
+        return np.unique(read_snapshot_array(data)["producer_id"].astype(np.int64))
+
+
+def _segment_ids(segment: Segment, sources: Sources) -> Ids:
+    found = [np.unique(ids) for _, ids in _batches(segment, sources)]
+    return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+
+
+def _batches(segment: Segment, sources: Sources) -> Iterator[tuple[Ids, Ids]]:
+    """Yield base offsets and producer ids of the batches that have one, block by block."""
+    whole = SegmentRange(
+        locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+    )
+    with sources.open(segment.path) as reader:
+        for headers, _ in read_headers(reader, whole, ScanFacts()):
+            ids = headers["producer_id"].astype(np.int64)
+            produced = ids > NO_PRODUCER_ID
+            yield headers["base_offset"].astype(np.int64)[produced], ids[produced]
+
+
+def _carriers(one: _Read, ids: Ids, sources: Sources) -> Iterator[tuple[int, Carrier]]:
+    """Yield each of ``ids``, which the file has, with the batches that carry it."""
+    if one.segment is None or not len(ids):
+        for producer_id in ids:
+            yield int(producer_id), Carrier(file=one.file, base_offsets=(), batches=0)
+        return
+    offsets: dict[int, list[int]] = {int(producer_id): [] for producer_id in ids}
+    for base_offsets, found in _batches(one.segment, sources):
+        for index in np.flatnonzero(np.isin(found, ids)):
+            offsets[int(found[index])].append(int(base_offsets[index]))
+    for producer_id, there in offsets.items():
+        yield producer_id, Carrier(file=one.file, base_offsets=tuple(there[:SHOWN_BATCHES]), batches=len(there))
