@@ -6,7 +6,7 @@ partition as soon as it is there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -18,7 +18,7 @@ from scheduler.planner import Planner, wanted_boundaries
 from scheduler.sources import Scope, Sight, Sighted, destination_url, lies_beside, look
 from scheduler.staged import StagedCheck, check_staged
 from scheduler.store_check import StoreCheck
-from scheduler.tier_run import TierRun
+from scheduler.tier_run import TierRun, Uploading
 from scheduler.work_items import PartitionScan, Planned, Replayed, TierOrder
 from storage.errors import FileGoneError, StalePlanError, UsageError
 from storage.remote.urls import is_store_url, open_store
@@ -58,6 +58,7 @@ class Service:
     version: str
     remembering: Remembering | None = None
     """Of earlier runs; None for runs that find out everything themselves."""
+    uploading: Uploading = field(default_factory=Uploading)
 
     @property
     def _sources(self) -> Sources:
@@ -221,7 +222,7 @@ class Service:
         """
         sight = self._look(scope, saved)
         destination_url(store.url, sight)
-        run = TierRun(self.rules, self.engine, self.version, self.remembering)
+        run = TierRun(self.rules, self.engine, self.version, self.remembering, self.uploading)
         topics: dict[tuple[str | None, str], ShippedTopic] = {}
         orders = []
         for sighted in sight.partitions:
@@ -254,7 +255,7 @@ class Service:
             ResnapError: the replay failed.
 
         """
-        run = TierRun(self.rules, self.engine, self.version, self.remembering)
+        run = TierRun(self.rules, self.engine, self.version, self.remembering, self.uploading)
         return run.ship(
             orders, store, partial(self.replay, planned), self.clock.now_ms, replaying=replaying, shipping=shipping
         )

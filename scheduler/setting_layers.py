@@ -28,9 +28,11 @@ FLAG_ORIGIN: Final = "flag"
 RANKS: Final = "flags win over the environment, that over the file, that over server.properties"
 ALIASES: Final = {"topic": "topics", "log_dir": "log_dirs"}
 """The flag of a setting that may be given several times is singular, and so was Kafka's ``log.dir``."""
-MAPPINGS: Final = frozenset({"spark_conf"})
+MAPPINGS: Final = frozenset({"spark_conf", "s3_tag"})
 """Settings that are tables themselves; the layers' tables are merged, key by key."""
-PATHS: Final = frozenset({"server_properties", "log_dirs", "state_dir", "metadata_log"})
+PATHS: Final = frozenset(
+    {"server_properties", "log_dirs", "state_dir", "metadata_log", "s3_sse_customer_key_file", "s3_ca_bundle"}
+)
 """Settings that a file may give relative to the directory it stands in."""
 KAFKA_PROPERTIES: Final = {
     "log.dirs": "log_dirs",

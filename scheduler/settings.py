@@ -18,6 +18,7 @@ from replay.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from replay.spark_settings import SparkSettings
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from scheduler.clock import milliseconds
+from scheduler.io_priority import IoPriority
 from scheduler.metadata_settings import (
     NOTHING,
     SETTING,
@@ -27,6 +28,7 @@ from scheduler.metadata_settings import (
     metadata_layer,
 )
 from scheduler.rendering import Form
+from scheduler.s3_values import customer_key, storage_class
 from scheduler.setting_layers import (
     KAFKA_PROPERTIES,
     Layer,
@@ -42,10 +44,13 @@ from scheduler.setting_layers import (
 from scheduler.setting_values import parse_as_of, parse_duration, parse_size, shown, split_list
 from storage.errors import ConfigurationError, UsageError
 from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
-from storage.remote.s3_settings import AddressingStyle, ChecksumMode, S3Settings
+from storage.remote.s3_settings import AddressingStyle, ChecksumMode, Encryption, S3Settings
 from storage.remote.urls import is_store_url
+from tiering.delivery import Verification
 
 DEFAULT_FILE: Final = "resnap.toml"
+PARALLEL: Final = 4
+"""Segments on their way at once: each holds a part of 16 MiB."""
 DEFAULT_ORIGIN: Final = "default"
 NOWHERE: Final = "none"
 """Value of ``state_dir`` for runs that keep nothing."""
@@ -130,6 +135,17 @@ class Settings(BaseSettings):
     fresh: bool = Field(default=False, description="Find everything out anew, whatever earlier runs have found.")
     dry_run: bool = Field(default=False, description="Say what would be done, with totals, and write nothing.")
 
+    parallel: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=PARALLEL, description="Segments of a partition that are on their way to the store at once."
+    )
+    bwlimit: Size | None = Field(default=None, description="Bytes per second that are sent, and read back, at most.")
+    verify_upload: Verification = Field(
+        default="auto", description="How uploads are checked: by what the store was seen to keep, or by reading back."
+    )
+    io_priority: IoPriority = Field(
+        default="low", description="Of reading segments, as ionice knows it, so that a broker goes first."
+    )
+
     s3_endpoint_url: str | None = Field(default=None, description="Endpoint of the S3-compatible store.")
     s3_region: str | None = Field(default=None, description="Region of the store.")
     s3_profile: str | None = Field(default=None, description="Section of the shared AWS configuration to use.")
@@ -141,6 +157,28 @@ class Settings(BaseSettings):
     )
     s3_response_checksum_validation: ChecksumMode | None = Field(
         default=None, description="when_required, for stores that send wrong checksums."
+    )
+    s3_sse: Encryption | None = Field(
+        default=None, description="Encryption by the store: AES256, aws:kms, aws:kms:dsse."
+    )
+    s3_sse_kms_key_id: str | None = Field(default=None, description="Key of the store's key management to use.")
+    s3_sse_customer_key_file: Path | None = Field(
+        default=None,
+        description="File with a key of 256 bits, raw or base64, that the store is to encrypt with (SSE-C).",
+    )
+    s3_storage_class: str | None = Field(
+        default=None, description="Storage class of what segments consist of; one that can be read at once."
+    )
+    s3_tag: Mapping[str, str] = Field(
+        default_factory=dict, description="A tag on every object that is written; may be given several times."
+    )
+    s3_expected_bucket_owner: str | None = Field(default=None, description="Account that the bucket must belong to.")
+    s3_ca_bundle: Path | None = Field(default=None, description="File of certificates to trust, in PEM.")
+    s3_max_attempts: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Attempts at each request, the first included."
+    )
+    s3_read_timeout: Annotated[timedelta | None, _from_text(parse_duration)] = Field(
+        default=None, description="How long an answer may take; 60s unless given."
     )
 
     log_dirs: Annotated[tuple[Path, ...], _Listed] = Field(default=(), description="log.dirs of the broker.")
@@ -245,6 +283,15 @@ class Settings(BaseSettings):
             addressing_style=self.s3_addressing_style,
             request_checksum_calculation=self.s3_request_checksum_calculation,
             response_checksum_validation=self.s3_response_checksum_validation,
+            encryption=self.s3_sse,
+            kms_key_id=self.s3_sse_kms_key_id,
+            customer_key=customer_key(self.s3_sse_customer_key_file),
+            storage_class=storage_class(self.s3_storage_class),
+            tags=tuple(self.s3_tag.items()),
+            expected_bucket_owner=self.s3_expected_bucket_owner,
+            ca_bundle=None if self.s3_ca_bundle is None else str(self.s3_ca_bundle),
+            max_attempts=self.s3_max_attempts,
+            read_timeout_s=None if self.s3_read_timeout is None else self.s3_read_timeout.total_seconds(),
         )
 
     def spark(self) -> SparkSettings:

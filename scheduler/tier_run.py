@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import os
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from replay.scratch import scratch_directory
 from scheduler.work_items import TierOrder
+from storage.errors import LockedError
+from storage.log.work_lock import at_work_on
+from storage.remote.layouts.flat import lease_place
+from storage.remote.throttle import Throttle
 from storage.remote.urls import open_store
+from tiering.delivery import Delivery
 from tiering.eligibility import before_replay
+from tiering.lease import leased
 from tiering.remainder import remainder
 from tiering.shipment import PartitionShipment, Shipper
 from tiering.uploader import Provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from replay.window import ReplayRules
     from scheduler.engines import Engine
@@ -24,10 +33,26 @@ if TYPE_CHECKING:
     from scheduler.remembering import Remembering
     from scheduler.sources import Sighted
     from scheduler.work_items import Replayed
+    from storage.log.names import TopicPartition
     from storage.remote.object_store import ObjectStore
+    from tiering.delivery import Verification
     from tiering.shipped import ShippedTopic
 
 STAGING_PREFIX: Final = ".staging"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploading:
+    """How objects go up."""
+
+    parallel: int = 1
+    """Segments of a partition at once."""
+    bytes_per_s: int | None = None
+    verification: Verification = "auto"
+
+    def delivery(self, store: ObjectStore) -> Delivery:
+        """Return what delivers to ``store`` for one run."""
+        return Delivery(store=store, verification=self.verification, throttle=Throttle(bytes_per_s=self.bytes_per_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +63,7 @@ class TierRun:
     engine: Engine
     version: str
     remembering: Remembering | None
+    uploading: Uploading
 
     def order(self, sighted: Sighted, shipped: ShippedTopic, store_url: str, high_watermark: int | None) -> TierOrder:
         """Return what is left to ship of a partition, and what an earlier run has said of it."""
@@ -81,6 +107,22 @@ class TierRun:
     ) -> Iterator[PartitionShipment]:
         """Ship what is eligible of each partition as soon as its replay, to a sink at the URL given, is through."""
         by_partition = {order.sighted.topic_partition: order for order in orders}
+        with ExitStack() as locks:
+            for directory in _to_be_locked(orders):
+                locks.enter_context(at_work_on(directory))
+            yield from self._ship(by_partition, store, replay, now_ms, replaying=replaying, shipping=shipping)
+
+    def _ship(
+        self,
+        by_partition: dict[TopicPartition, TierOrder],
+        store: ObjectStore,
+        replay: Callable[[str, Progress], Iterator[Replayed]],
+        now_ms: Callable[[], int],
+        *,
+        replaying: Progress,
+        shipping: Progress,
+    ) -> Iterator[PartitionShipment]:
+        orders = by_partition.values()
         for order in orders:
             if order.settled is not None:
                 yield PartitionShipment(
@@ -89,10 +131,11 @@ class TierRun:
         with _staging(store, is_remote=self.engine.is_remote) as staging_url:
             staged = open_store(staging_url, self.engine.s3)
             shipper = Shipper(
-                store=store,
+                delivery=self.uploading.delivery(store),
                 staged=staged,
                 rules=self.rules,
                 sources=self.engine.reading.sources,
+                parallel=self.uploading.parallel,
                 now_ms=now_ms,
                 expect=shipping.expect,
                 progress=shipping.advance,
@@ -100,14 +143,34 @@ class TierRun:
             for replayed in replay(staging_url, replaying):
                 order = by_partition[replayed.result.topic_partition]
                 shipping.at_work("shipping", 1)
-                shipment = shipper.ship_partition(order.provenance, order.candidates, replayed.result)
+                shipment = _under_lease(shipper, store, order, replayed, now_ms())
                 recollection = replayed.planned.recollection
                 if self.remembering is not None and recollection is not None:
                     self.remembering.keep_shipment(recollection, replayed.result, shipment, order)
                 shipment.already += order.already
                 yield shipment
-                if shipment.failures:
+                if not all(isinstance(failure, LockedError) for failure in shipment.failures):
                     return
+
+
+def _to_be_locked(orders: Iterable[TierOrder]) -> list[Path]:
+    """Return the log dirs of this machine in which there is something to do."""
+    busy = [order.sighted.log_dir.path for order in orders if order.candidates.segments and order.settled is None]
+    return sorted({path for path in busy if isinstance(path, Path)})
+
+
+def _under_lease(
+    shipper: Shipper, store: ObjectStore, order: TierOrder, replayed: Replayed, now_ms: int
+) -> PartitionShipment:
+    """Ship a partition, unless another run is at it: the others need not wait for that."""
+    place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
+    with leased(store, place, who=this_run(), now_ms=now_ms) as lease:
+        return shipper.ship_partition(order.provenance, order.candidates, replayed.result, lease.hold)
+
+
+def this_run() -> str:
+    """Return what to call this run where others see it."""
+    return f"{gethostname()}, process {os.getpid()}"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from scheduler.remembering import Remembering
 from scheduler.service import Service
 from scheduler.settings import process_environment, state_directory
 from scheduler.sources import Scope
+from scheduler.tier_run import Uploading
 from scheduler.version import resnap_version
 from storage.errors import UsageError
 from storage.log.log_dir import log_dir_around
@@ -58,6 +59,9 @@ def service_of(settings: Settings, clock: Clock, rules: ReplayRules | None = Non
         ),
         clock=clock,
         version=resnap_version(),
+        uploading=Uploading(
+            parallel=settings.parallel, bytes_per_s=settings.bwlimit, verification=settings.verify_upload
+        ),
     )
 
 

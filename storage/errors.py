@@ -17,8 +17,10 @@
         StoreAccessError       credentials, permissions, no such bucket
         StoreFullError         no room left
         StoreUnavailableError  transient: worth trying again
+        UploadGoneError        a multipart upload is not known any more; the whole of it may be tried again
       VerificationError        what was read back is not what was meant (exit 13)
       StalePlanError           the plan rests on something that has changed (exit 15)
+      LockedError              another run is at the same work (exit 11)
 
 Anything else that escapes is a bug, and is left to crash. A message says what, where, what was expected and what was
 found, in lower case and without a full stop; ``hint`` says what to do next.
@@ -172,7 +174,19 @@ class StoreFullError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store did not answer, or asked to come back later."""
+    """The store did not answer, or asked to come back later; ``retry_after_s`` is when, if it said so."""
+
+    transient = True
+
+    def __init__(
+        self, message: str, *, key: str | None = None, hint: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, key=key, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class UploadGoneError(StoreError):
+    """A multipart upload is not known any more: completed, where the answer was lost, or aborted by somebody."""
 
     transient = True
 
@@ -187,3 +201,9 @@ class StalePlanError(ResnapError):
     """What a saved plan rests on has changed since."""
 
     exit_code = 15
+
+
+class LockedError(ResnapError):
+    """Another run is at the same work; the message says who, and since when."""
+
+    exit_code = 11

@@ -28,7 +28,7 @@ TOP_LEVEL: Final = PACKAGES | {
 }
 """What a visitor sees; files whose names begin with a dot stand beside them."""
 DOORS: Final = {
-    "boto3": "storage/remote/s3.py",
+    "boto3": "storage/remote/s3_client.py",
     "botocore": "storage/remote/s3*.py",
     "pyspark": "replay/spark_*.py",
     "py4j": "replay/spark_*.py",

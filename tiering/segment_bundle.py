@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import io
 from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from replay.header_scan import ScanFacts
@@ -22,15 +24,19 @@ from storage.log.checkpoints import (
     LeaderEpoch,
     leader_epochs_up_to,
     read_leader_epochs,
+    read_offset_checkpoint,
     segment_leader_epochs,
     write_leader_epochs,
 )
 from storage.log.partition_dir import LEADER_EPOCHS
+from storage.log.survey import LOG_START_OFFSETS
 from storage.remote.manifest import ObjectKind
+from storage.remote.urls import is_store_url
 from storage.source import GONE, PLAIN, FileFacts
 from tiering.segment_indexes import load_indexes, read_batches
 
 if TYPE_CHECKING:
+    from storage.log.names import TopicPartition
     from storage.log.partition_dir import PartitionDir, Segment
     from storage.remote.object_store import BodyOpener
     from storage.source import Sources
@@ -61,12 +67,22 @@ class SegmentBundle:
     last_offset: int
     """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
     max_timestamp_ms: int
+    topic_partition: TopicPartition
+    log_start_offset: int
+    """Of the partition when it was listed."""
     sources: Sources
     """How its files are reached."""
 
     def check_unchanged(self) -> None:
-        """Compare the log with what was listed; see ``check_unchanged``."""
+        """Compare the log with what was listed; see ``check_unchanged``.
+
+        Raises:
+            SegmentChangedError: also where retention, or a deletion of records, has come to the segment meanwhile.
+            StoreError: the store it lies in failed.
+
+        """
         check_unchanged(self.segment, self.sources)
+        _check_log_start(self.segment, self.topic_partition, self.log_start_offset)
 
 
 class SegmentChangedError(LogDirError):
@@ -119,6 +135,8 @@ def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: So
         leader_epochs=segment_leader_epochs(known, segment.base_offset, segment.next_base_offset),
         last_offset=indexes.facts.end_offset - 1,
         max_timestamp_ms=indexes.max_timestamp_ms,
+        topic_partition=epochs.topic_partition,
+        log_start_offset=epochs.log_start_offset,
         sources=sources,
     )
 
@@ -139,6 +157,21 @@ def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
         raise _changed(segment)
 
 
+def _check_log_start(segment: Segment, topic_partition: TopicPartition, listed: int) -> None:
+    """Make sure that the log starts no later than it did; a checkpoint that cannot be read just now tells nothing."""
+    if is_store_url(segment.path):
+        return
+    try:
+        starts = read_offset_checkpoint((Path(segment.path).parent.parent / LOG_START_OFFSETS).read_bytes())
+    except (OSError, FormatError):
+        return
+    start = starts.get(topic_partition, listed)
+    if start > max(listed, segment.base_offset):
+        raise SegmentChangedError(
+            f"{segment.path}: the log starts at offset {start} since the log directory was listed"
+        )
+
+
 def _changed(segment: Segment) -> SegmentChangedError:
     return SegmentChangedError(f"{segment.path}: changed since the log directory was listed")
 
@@ -146,17 +179,19 @@ def _changed(segment: Segment) -> SegmentChangedError:
 class EpochHistory:
     """The leader epochs of one partition, from the checkpoint, or from the batch headers where that is lost.
 
-    Segments are asked for in offset order, so headers are read once however many segments there are.
+    Headers are read once however many segments there are, whichever of them, and whichever thread, is first to ask.
     """
 
     def __init__(self, partition: PartitionDir, sources: Sources = PLAIN) -> None:
+        self.topic_partition = partition.topic_partition
+        self.log_start_offset = partition.log_start_offset
         self._sources = sources
-        self._log_start_offset = partition.log_start_offset
         self._segments = partition.segments
         self._checkpointed = _checkpointed(partition.leader_epochs, sources)
         self._found: list[LeaderEpoch] = []
         self._read = 0
         """How many of the segments ``_found`` comes from."""
+        self._lock = Lock()
 
     def up_to(self, segment: Segment) -> tuple[LeaderEpoch, ...]:
         """Return the leader epochs that begin below the end of the closed ``segment``, with all history.
@@ -170,7 +205,7 @@ class EpochHistory:
         """
         end_offset = segment.base_offset + 1 if segment.next_base_offset is None else segment.next_base_offset
         epochs = leader_epochs_up_to(self._checkpointed or self._from_headers(segment), end_offset)
-        start = max(segment.base_offset, self._log_start_offset)
+        start = max(segment.base_offset, self.log_start_offset)
         if not epochs or epochs[0].start_offset > start:
             since = f"known from offset {epochs[0].start_offset} on" if epochs else "none is known"
             raise LeaderEpochsUnknownError(
@@ -182,12 +217,13 @@ class EpochHistory:
 
     def _from_headers(self, last: Segment) -> list[LeaderEpoch]:
         """Do as recovery does: an epoch begins where a batch has a higher one than all before."""
-        while self._read < len(self._segments) and self._segments[self._read].base_offset <= last.base_offset:
-            newest = self._found[-1].epoch if self._found else -1
-            seen = _header_epochs(self._segments[self._read], self._sources)
-            self._found += [entry for entry in seen if entry.epoch > newest]
-            self._read += 1
-        return self._found
+        with self._lock:
+            while self._read < len(self._segments) and self._segments[self._read].base_offset <= last.base_offset:
+                newest = self._found[-1].epoch if self._found else -1
+                seen = _header_epochs(self._segments[self._read], self._sources)
+                self._found += [entry for entry in seen if entry.epoch > newest]
+                self._read += 1
+            return list(self._found)
 
 
 def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], seen: ScanFacts) -> None:

@@ -1,15 +1,18 @@
-"""Ships what is eligible of one partition after its replay, segment by segment in offset order.
+"""Ships what is eligible of one partition after its replay.
 
-A segment that turns out unfit while it is bundled is refused like the others, and the next one is tried. A store that
-fails ends the shipment, with what was shipped until then.
+Several segments go up side by side; they become visible one after the other, in offset order, so that what the store
+shows of a partition never has a gap that is not in the log. A segment that turns out unfit while it is bundled is
+refused like the others, and the next one is tried. A store that fails ends the shipment, with what was shipped until
+then.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from storage.errors import FormatError, LogDirError, StoreError, VerificationError
+from storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
 from storage.source import PLAIN
 from tiering.eligibility import Eligibility, after_replay, refuse
 from tiering.refusal import Reason
@@ -21,8 +24,9 @@ from tiering.segment_bundle import (
     make_bundle,
 )
 from tiering.segment_indexes import IndexUnusableError
+from tiering.side_by_side import side_by_side
 from tiering.snapshot_choice import ChosenSnapshot, choose_snapshot
-from tiering.uploader import ShippedMeanwhileError, ship
+from tiering.uploader import ShippedMeanwhileError, publish, upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +39,9 @@ if TYPE_CHECKING:
     from storage.remote.manifest import SnapshotHow
     from storage.remote.object_store import ObjectStore
     from storage.source import Sources
+    from tiering.delivery import Delivery
     from tiering.eligibility import Candidates, Refusal
-    from tiering.uploader import Provenance
+    from tiering.uploader import Provenance, Uploaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +69,25 @@ class PartitionShipment:
     failures: list[ResnapError] = field(default_factory=list)
 
 
+class _Prepared(NamedTuple):
+    """A segment whose objects are in the store."""
+
+    uploaded: Uploaded
+    chosen: ChosenSnapshot
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipper:
     """Ships segments of partitions into one store."""
 
-    store: ObjectStore
+    delivery: Delivery
     staged: ObjectStore
     """Where the replay left its snapshots."""
     rules: ReplayRules
     sources: Sources = PLAIN
     """How the segments are reached."""
+    parallel: int = 1
+    """Segments on their way at once; they become visible one after the other, in offset order."""
     now_ms: Callable[[], int]
     expect: Callable[[int, int], None]
     """Told (segments, bytes of their logs) of what is eligible, before any of it is shipped."""
@@ -81,45 +95,62 @@ class Shipper:
     """Told the same of what is shipped."""
 
     def ship_partition(
-        self, provenance: Provenance, candidates: Candidates, result: PartitionResult
+        self,
+        provenance: Provenance,
+        candidates: Candidates,
+        result: PartitionResult,
+        hold_lease: Callable[[], None] = lambda: None,
     ) -> PartitionShipment:
-        """Ship what is eligible; a failing store ends the shipment and is among its failures."""
+        """Ship what is eligible; a failing store ends the shipment and is among its failures.
+
+        ``hold_lease`` is called before anything is written, and raises if another run is at work on the partition.
+        """
         eligibility = after_replay(candidates, result)
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
         self.expect(len(eligibility.eligible), sum(segment.size_bytes for segment in eligibility.eligible))
         refusals: list[Refusal] = []
         epochs = EpochHistory(candidates.inventory.partition, self.sources)
         rebuilt = {boundary.boundary.offset: boundary for boundary in result.boundaries}
-        for segment in eligibility.eligible:
-            at_end = rebuilt[_end(segment)]
-            try:
-                shipment.shipped.append(self._ship_segment(provenance, epochs, segment, at_end))
-            except (FormatError, LogDirError) as error:
+
+        def prepare(segment: Segment) -> _Prepared:
+            return self._prepare(provenance, epochs, segment, rebuilt[_end(segment)], hold_lease)
+
+        self.delivery.go_on()
+        with closing(side_by_side(prepare, eligibility.eligible, self.parallel, self.delivery.stop)) as under_way:
+            for segment, prepared in under_way:
+                try:
+                    ready = prepared()
+                    hold_lease()
+                    shipment.shipped.append(self._publish(ready))
+                except (FormatError, LogDirError) as error:
+                    refusals.append(_refusal(segment, error))
+                except ShippedMeanwhileError:
+                    shipment.already += 1
+                except (StoreError, VerificationError, LockedError) as error:
+                    shipment.failures.append(error)
+                    break
                 self.progress(1, segment.size_bytes)
-                refusals.append(_refusal(segment, error))
-            except ShippedMeanwhileError:
-                self.progress(1, segment.size_bytes)
-                shipment.already += 1
-            except (StoreError, VerificationError) as error:
-                shipment.failures.append(error)
-                break
         shipment.eligibility = eligibility.also_refusing(refusals)
         return shipment
 
-    def _ship_segment(
-        self, provenance: Provenance, epochs: EpochHistory, segment: Segment, at_end: BoundaryResult
-    ) -> Shipped:
+    def _prepare(
+        self,
+        provenance: Provenance,
+        epochs: EpochHistory,
+        segment: Segment,
+        at_end: BoundaryResult,
+        hold_lease: Callable[[], None],
+    ) -> _Prepared:
+        """Do all that may be done while other segments are on their way, too."""
         chosen = choose_snapshot(provenance.topic_partition, at_end, self.rules, self.staged, self.sources)
         bundle = make_bundle(epochs, segment, chosen.body, self.sources)
-        named = ship(
-            self.store,
-            provenance,
-            bundle,
-            chosen.origin,
-            created_at_ms=self.now_ms(),
-        )
-        self.progress(1, segment.size_bytes)
-        return _shipped(bundle, chosen, named.manifest_key)
+        hold_lease()
+        uploaded = upload(self.delivery, provenance, bundle, chosen.origin, created_at_ms=self.now_ms())
+        return _Prepared(uploaded, chosen)
+
+    def _publish(self, prepared: _Prepared) -> Shipped:
+        named = publish(self.delivery, prepared.uploaded)
+        return _shipped(prepared.uploaded.bundle, prepared.chosen, named.manifest_key)
 
 
 def _end(segment: Segment) -> int:

@@ -1,11 +1,8 @@
-"""Shipping: the objects of a segment first, each read back, the manifest last.
+"""Shipping: the objects of a segment first, each made sure of, the manifest last.
 
 **No manifest, no segment.** A crash at any point leaves objects that nothing names; keys come from the content, so a
 later run writes the same bytes over them or other bytes beside them, and what a manifest names is never overwritten. A
 segment that has a manifest is done, whatever T is now: listing the topic tells, before anything is replayed.
-
-Every object is read back whole and compared with what was meant. A length, an ETag or a checksum that a store merely
-echoes would prove nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     from storage.log.names import TopicPartition
     from storage.remote.manifest import SnapshotOrigin
     from storage.remote.object_store import ObjectStore
+    from tiering.delivery import Delivery
     from tiering.segment_bundle import BundlePart, SegmentBundle
 
 
@@ -59,18 +57,27 @@ class ShippedMeanwhileError(StoreError):
     """Another run has shipped the segment since this one looked; what this one wrote is named by nothing."""
 
 
-def ship(
-    store: ObjectStore,
-    provenance: Provenance,
-    bundle: SegmentBundle,
-    origin: SnapshotOrigin,
-    *,
-    created_at_ms: int,
-) -> ShippedSegment:
-    """Ship one segment and return what names it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """A segment whose objects are in the store, and which nothing names yet."""
 
-    Another run may be at work on the same segment: it is asked for at the start, and again before the manifest. Should
-    both pass at the same instant there are two manifests, each of them true.
+    manifest_key: str
+    manifest: Manifest
+    provenance: Provenance
+    bundle: SegmentBundle
+
+
+def ship(
+    delivery: Delivery, provenance: Provenance, bundle: SegmentBundle, origin: SnapshotOrigin, *, created_at_ms: int
+) -> ShippedSegment:
+    """Ship one segment and return what names it; see ``upload`` and ``publish``."""
+    return publish(delivery, upload(delivery, provenance, bundle, origin, created_at_ms=created_at_ms))
+
+
+def upload(
+    delivery: Delivery, provenance: Provenance, bundle: SegmentBundle, origin: SnapshotOrigin, *, created_at_ms: int
+) -> Uploaded:
+    """Put the objects of one segment into the store; several segments may be on their way at once.
 
     Raises:
         ShippedMeanwhileError: the segment has got a manifest from another run.
@@ -81,18 +88,30 @@ def ship(
     """
     identity = _segment_id(provenance, bundle)
     manifest_key = _key(provenance, bundle, identity, MANIFEST_EXTENSION)
-    _check_still_missing(store, provenance, bundle, manifest_key)
+    _check_still_missing(delivery.store, provenance, bundle, manifest_key)
     objects = []
     for part in bundle.parts:
         key = _key(provenance, bundle, identity, part.kind)
-        _put(store, key, part, bundle)
-        verify_object(store, key, size_bytes=part.size_bytes, checksum=part.crc32c)
+        _put(delivery, key, part, bundle)
         objects.append(_named(part, key))
-    bundle.check_unchanged()
     manifest = _manifest(provenance, bundle, origin, identity, objects, created_at_ms=created_at_ms)
-    _check_still_missing(store, provenance, bundle, manifest_key)
-    _put_manifest(store, manifest_key, manifest)
-    return shipped_segment(manifest_key, manifest)
+    return Uploaded(manifest_key=manifest_key, manifest=manifest, provenance=provenance, bundle=bundle)
+
+
+def publish(delivery: Delivery, uploaded: Uploaded) -> ShippedSegment:
+    """Make a segment visible that was uploaded, if it is still what it was, and nobody else has shipped it.
+
+    Another run may be at work on the same segment: it was asked for before the first object, and is again. Should both
+    pass at the same instant there are two manifests, each of them true; readers take the one made last.
+
+    Raises:
+        ShippedMeanwhileError, SegmentChangedError, VerificationError, StoreError: as ``upload`` does.
+
+    """
+    uploaded.bundle.check_unchanged()
+    _check_still_missing(delivery.store, uploaded.provenance, uploaded.bundle, uploaded.manifest_key)
+    _put_manifest(delivery, uploaded.manifest_key, uploaded.manifest)
+    return shipped_segment(uploaded.manifest_key, uploaded.manifest)
 
 
 def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: SegmentBundle, own_key: str) -> None:
@@ -109,9 +128,9 @@ def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: Seg
                 raise ShippedMeanwhileError(f"{info.key}: another run has shipped the segment", key=info.key)
 
 
-def _put(store: ObjectStore, key: str, part: BundlePart, bundle: SegmentBundle) -> None:
+def _put(delivery: Delivery, key: str, part: BundlePart, bundle: SegmentBundle) -> None:
     try:
-        store.put_stream(key, part.open_body, size_bytes=part.size_bytes, crc32c=part.crc32c)
+        delivery.deliver(key, part.open_body, size_bytes=part.size_bytes, checksum=part.crc32c)
     except OSError as error:
         bundle.check_unchanged()
         raise LogDirError(f"{bundle.segment.path}: cannot be read: {error.strerror}", hint="check the disk") from error
@@ -121,30 +140,9 @@ def _put(store: ObjectStore, key: str, part: BundlePart, bundle: SegmentBundle) 
         raise
 
 
-def verify_object(store: ObjectStore, key: str, *, size_bytes: int, checksum: int) -> None:
-    """Read the object at ``key`` whole and compare it with what it must be.
-
-    Raises:
-        VerificationError: it is missing, or has another length or CRC-32C.
-
-    """
-    found_size, found = 0, 0
-    try:
-        with store.open(key) as chunks:
-            for chunk in chunks:
-                found_size += len(chunk)
-                found = crc32c(chunk, found)
-    except ObjectNotFoundError as error:
-        raise VerificationError(f"{key}: not there", hint="run the same command again") from error
-    if (found_size, found) != (size_bytes, checksum):
-        raise VerificationError(
-            f"{key}: expected {size_bytes} bytes with CRC-32C {checksum:08x}, read {found_size} with {found:08x}",
-            hint="the store, or something between, changes bytes: `resnap doctor --store URL` looks into it",
-        )
-
-
-def _put_manifest(store: ObjectStore, key: str, manifest: Manifest) -> None:
-    """Check that every object is still there, then make the segment visible."""
+def _put_manifest(delivery: Delivery, key: str, manifest: Manifest) -> None:
+    """Check that every object is still there, then make the segment visible; a manifest is always read back."""
+    store = delivery.store
     for entry in manifest.objects:
         if _length(store, entry.key) != entry.size_bytes:
             raise VerificationError(f"{entry.key}: gone or changed after it was verified", hint="run again")
@@ -155,7 +153,7 @@ def _put_manifest(store: ObjectStore, key: str, manifest: Manifest) -> None:
         # Another run, or our own attempt whose answer was lost: the key comes from the content.
         _check_same(store, key, manifest)
         return
-    verify_object(store, key, size_bytes=len(body), checksum=crc32c(body))
+    delivery.verify(key, size_bytes=len(body), checksum=crc32c(body))
 
 
 def _length(store: ObjectStore, key: str) -> int | None:

@@ -79,7 +79,7 @@ class StoreReader:
     """Verifies the segments of a store one after the other."""
 
     store: ObjectStore
-    first_at: dict[tuple[str, str, int, int], str] = field(default_factory=dict)
+    first_at: dict[tuple[str, str, int, int], VerifiedSegment] = field(default_factory=dict)
     """The first manifest of each segment that was met."""
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
@@ -94,10 +94,10 @@ class StoreReader:
         if parsed is None:
             raise AssertionError(f"{key} is no key of a manifest")
         place = parsed.cluster, parsed.topic, parsed.partition, parsed.base_offset
-        first = self.first_at.setdefault(place, key)
-        if first == key:
+        first = self.first_at.setdefault(place, verified)
+        if _may_stand_together(first, verified):
             return verified
-        twice = f"{key}: the same segment has another manifest: {first}"
+        twice = f"{key}: the same segment has another manifest, of another log: {first.manifest_key}"
         return replace(verified, problems=(*verified.problems, twice))
 
     def _verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
@@ -109,11 +109,27 @@ class StoreReader:
         except ObjectNotFoundError as error:
             gone = f"{error}: it was there when the store was listed"
             return VerifiedSegment(manifest_key=key, manifest=None, problems=(gone,))
+        place = parse_key(key)
+        if place is None or place.segment_id != manifest.segment_id:
+            strange = f"{key}: holds the manifest of the segment {manifest.segment_id}"
+            return VerifiedSegment(manifest_key=key, manifest=manifest, problems=(strange,), was_read=False)
         found = VerifiedSegment(manifest_key=key, manifest=manifest, problems=(), was_read=reads_objects)
         if not reads_objects:
             return found
         problems = [problem for entry in manifest.objects for problem in _object_problems(self.store, entry)]
         return replace(found, problems=tuple(problems), size_bytes=sum(entry.size_bytes for entry in manifest.objects))
+
+
+def _may_stand_together(first: VerifiedSegment, other: VerifiedSegment) -> bool:
+    """Whether both tell of the same log: two runs at the same instant may leave two manifests, and both are true."""
+    if first.manifest is None or other.manifest is None:
+        return True
+    return _log_of(first.manifest) == _log_of(other.manifest)
+
+
+def _log_of(manifest: Manifest) -> tuple[int, int, str | None]:
+    log = manifest.object(ObjectKind.LOG)
+    return manifest.base_offset, manifest.next_base_offset, None if log is None else log.sha256
 
 
 def _object_problems(store: ObjectStore, entry: ManifestObject) -> Iterator[str]:

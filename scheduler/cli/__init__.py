@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.main import get_command
 
-from scheduler.cli import controller, demo, install, look, producer, restore, retain, survey, work
+from scheduler.cli import controller, demo, garbage, install, look, producer, restore, retain, survey, work
 from scheduler.cli.failures import INTERRUPTED, OK, USAGE, Failures
 
 FAMILIES = (
@@ -24,6 +24,7 @@ FAMILIES = (
     install.app,
     restore.app,
     retain.app,
+    garbage.app,
     look.app,
     controller.app,
     producer.app,

@@ -171,6 +171,18 @@ WRITE: Final[Group] = {
         bool, "--dry-run/--no-dry-run", "-n", help="Say what would be done, with totals, and write nothing."
     ),
 }
+UPLOAD: Final[Group] = {
+    "parallel": _flag(int, "--parallel", metavar="N", help="Segments on their way at once; 4 unless given."),
+    "bwlimit": _flag(str, "--bwlimit", metavar="SIZE", help="Sent, and read back, per second at most: 50MiB."),
+    "verify_upload": _flag(
+        Literal["auto", "read-back"],
+        "--verify-upload",
+        help="auto (the default) trusts the store's check where it was seen to refuse; read-back never does.",
+    ),
+    "io_priority": _flag(
+        Literal["normal", "low", "idle"], "--io-priority", help="Of reading segments; low unless given."
+    ),
+}
 STORE: Final[Group] = {
     "s3_endpoint_url": _flag(str, "--s3-endpoint-url", metavar="URL", help="Endpoint of the S3-compatible store."),
     "s3_region": _flag(str, "--s3-region", metavar="NAME", help="Region of the store."),
@@ -186,8 +198,27 @@ STORE: Final[Group] = {
     "s3_response_checksum_validation": _flag(
         CHOICE_OF_CHECKSUMS, "--s3-response-checksum-validation", help="when_required: for stores that send wrong ones."
     ),
+    "s3_sse": _flag(Literal["AES256", "aws:kms", "aws:kms:dsse"], "--s3-sse", help="Encryption by the store."),
+    "s3_sse_kms_key_id": _flag(str, "--s3-sse-kms-key-id", metavar="ID", help="Key of the store's key management."),
+    "s3_sse_customer_key_file": _flag(
+        Path, "--s3-sse-customer-key-file", metavar="FILE", help="A key of 256 bits, raw or base64 (SSE-C)."
+    ),
+    "s3_storage_class": _flag(
+        str, "--s3-storage-class", metavar="CLASS", help="Of what segments consist of; one that can be read at once."
+    ),
+    "s3_tag": _flag(
+        list[str], "--s3-tag", metavar="KEY=VALUE", help="On every object written; may be given several times."
+    ),
+    "s3_expected_bucket_owner": _flag(
+        str, "--s3-expected-bucket-owner", metavar="ACCOUNT", help="Whom the bucket must belong to."
+    ),
+    "s3_ca_bundle": _flag(Path, "--s3-ca-bundle", metavar="FILE", help="Certificates to trust, in PEM."),
+    "s3_max_attempts": _flag(int, "--s3-max-attempts", metavar="N", help="At each request; 6 unless given."),
+    "s3_read_timeout": _flag(
+        str, "--s3-read-timeout", metavar="DURATION", help="How long an answer may take; 60s unless given."
+    ),
 }
-ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **READING, **MEMORY, **WRITE, **STORE}
+ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **READING, **MEMORY, **WRITE, **UPLOAD, **STORE}
 
 Sources: TypeAlias = Annotated[
     list[str] | None,

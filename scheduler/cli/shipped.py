@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]") -> None:
     """Print what was shipped and what was not, partition by partition, and why."""
     from scheduler.reports import shipment_row  # noqa: PLC0415
+    from storage.errors import LockedError  # noqa: PLC0415
 
     totals = {"shipped": 0, "bytes": 0, "already": sum(order.already for order in orders), "refused": 0}
     waiting = {order.sighted.topic_partition: order for order in orders}
@@ -34,7 +35,8 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
             totals["bytes"] += sum(segment.size_bytes for segment in shipment.shipped)
             run.partly_done = run.partly_done or bool(shipment.shipped)
             yield from row(shipment.topic_partition, shipment_row(shipment), shipment.eligibility)
-        for order in list(waiting.values()) if not failures else []:
+        halted = any(not isinstance(failure, LockedError) for failure in failures)
+        for order in [] if halted else list(waiting.values()):
             yield from row(order.sighted.topic_partition, _nothing_left(order), order.candidates)
 
     def row(topic_partition: "TopicPartition", told: Row, judged: "Candidates | Eligibility") -> Iterator[Row]:
@@ -125,5 +127,5 @@ def _settled_sum(orders: "list[TierOrder]") -> Iterator[str]:
 def _tier_sum(totals: dict[str, int]) -> list[str]:
     if not totals["shipped"]:
         return [f"Nothing to ship: {human_count(totals['already'])} segments are there already."]
-    shipped = f"{human_count(totals['shipped'])} segments shipped ({human_bytes(totals['bytes'])}), each read back"
+    shipped = f"{human_count(totals['shipped'])} segments shipped ({human_bytes(totals['bytes'])}), each verified"
     return [f"{shipped}, {human_count(totals['already'])} were there already."]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE, Sources, with_settings
+from scheduler.cli.options import ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, UPLOAD, WRITE, Sources, with_settings
 from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
 from scheduler.cli.shipped import answer_tier
 from scheduler.cli.survey import report_problems, report_sight, totals_of
@@ -50,7 +50,7 @@ def regenerate(
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE)
+@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE)
 def tier(
     run: Invocation,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],
@@ -61,9 +61,11 @@ def tier(
 
     What is shipped already stays as it is. Frees no local disk by itself.
     """
+    from scheduler.io_priority import set_io_priority  # noqa: PLC0415
     from scheduler.wiring import scope_of  # noqa: PLC0415
     from storage.remote.urls import open_store  # noqa: PLC0415
 
+    set_io_priority(run.settings.io_priority)
     saved = _saved(plan_file, sources)
     service = run.service(saved.rules if saved else None, remembers=True)
     scope = scope_of(run.settings, saved.sources if saved else sources)

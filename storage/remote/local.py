@@ -16,6 +16,7 @@ import re
 import secrets
 import stat
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from storage.errors import (
@@ -29,6 +30,7 @@ from storage.errors import (
 from storage.remote.object_store import (
     CHUNK_BYTES,
     ObjectInfo,
+    Unfinished,
     body_chunks,
     check_etag,
     check_key,
@@ -38,7 +40,6 @@ from storage.remote.object_store import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from storage.crc32c import Buffer
     from storage.remote.object_store import BodyOpener
@@ -120,6 +121,21 @@ class LocalObjectStore:
         with self._translated(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
             _sync_folder(path.parent)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Yield the temporary files of writes that a crash has ended; see ``ObjectStore.unfinished``."""
+        for folder, _, names in os.walk(self._root):
+            for name in filter(is_temporary, names):
+                path = Path(folder, name)
+                with self._translated(None), suppress(FileNotFoundError):
+                    begun_ms = path.stat().st_mtime_ns // 1_000_000
+                    key = path.relative_to(self._root).as_posix()
+                    yield Unfinished(key=key, begun_ms=begun_ms, handle=str(path))
+
+    def discard(self, unfinished: Unfinished) -> None:
+        """Remove a temporary file; see ``ObjectStore.discard``."""
+        with self._translated(None):
+            Path(unfinished.handle).unlink(missing_ok=True)
 
     def _write(self, key: str, chunks: Iterable[Buffer], *, if_absent: bool) -> None:
         path = self._root / key

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from storage.crc32c import Buffer
-    from storage.remote.object_store import BodyOpener
+    from storage.remote.object_store import BodyOpener, Unfinished
 
 
 class _Object(NamedTuple):
@@ -113,6 +113,13 @@ class MemoryObjectStore:
         check_key(key)
         with self._bucket.lock:
             self._bucket.objects.pop(self._prefix + key, None)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Yield nothing: a write here is one step; see ``ObjectStore.unfinished``."""
+        return iter(())
+
+    def discard(self, unfinished: Unfinished) -> None:
+        """Do nothing; see ``ObjectStore.discard``."""
 
     def _object(self, key: str) -> _Object:
         with self._bucket.lock:

@@ -1,4 +1,4 @@
-"""The object store that everything above sees: nine verbs, synchronous, safe to call from many threads.
+"""The object store that everything above sees: eleven verbs, synchronous, safe to call from many threads.
 
 A store is opened at a prefix and speaks of keys relative to it. What every implementation promises:
 
@@ -22,11 +22,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias, runtime_checkable
 
 from storage.crc32c import Buffer
 from storage.crc32c import crc32c as continue_crc32c
-from storage.errors import ObjectChangedError, UsageError, VerificationError
+from storage.errors import ObjectChangedError, StoreError, UsageError, VerificationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +56,18 @@ class ObjectInfo:
     """Opaque: it differs when the object was replaced by other bytes. No proof of what the bytes are."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """A write that was begun and not completed; no reader sees it, but it takes room."""
+
+    key: str
+    """What it was to become, as far as that is known."""
+    begun_ms: int
+    """By the store's own clock."""
+    handle: str
+    """What the store calls it."""
+
+
 class ObjectStore(Protocol):
     """Named byte strings under one prefix; see the module for what all methods promise."""
 
@@ -82,7 +94,8 @@ class ObjectStore(Protocol):
 
         Args:
             key: where to.
-            open_body: opens the body, which is read once, to its end; what it raises passes through as it is.
+            open_body: opens the body, which is read to its end, and again should the store lose what it got; what it
+                raises passes through as it is.
             size_bytes: length of the body.
             crc32c: CRC-32C of the whole body, where the caller knows it.
 
@@ -155,6 +168,45 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Yield the writes that were begun and not completed, here or by others; some may be under way."""
+        ...
+
+    def discard(self, unfinished: Unfinished) -> None:
+        """Let go of what an uncompleted write holds; it is no error if that is gone."""
+        ...
+
+
+class ClaimRefusedError(StoreError):
+    """The store found that bytes and the checksum that came with them are not of each other."""
+
+
+@runtime_checkable
+class WireStore(ObjectStore, Protocol):
+    """A store behind a wire, of which it can be tried whether it keeps its protocol."""
+
+    @property
+    def sends_checksums(self) -> bool:
+        """Whether each write tells the checksum of its bytes."""
+        ...
+
+    def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
+        """Write ``body``, at once or as an upload in parts, and claim that its CRC-32C is ``crc32c``.
+
+        Raises:
+            ClaimRefusedError: the store refused, as it must if the claim is wrong.
+
+        """
+        ...
+
+    def begin(self, key: str) -> Unfinished:
+        """Begin an upload in parts that is never completed; it is to be discarded."""
+        ...
+
+    def list(self, prefix: str = "", *, page_keys: int = ...) -> Iterator[ObjectInfo]:
+        """Do as ``ObjectStore.list`` does, ``page_keys`` at a time."""
+        ...
+
 
 def check_key(key: str) -> None:
     """Refuse keys that some store cannot hold, would rename, or lists as something else.
@@ -192,6 +244,19 @@ def changed(where: str, key: str) -> ObjectChangedError:
                               hint="wait until whatever writes there is done, and run again")  # fmt: skip
 
 
+def check_order(where: str, last: str, key: str) -> str:
+    """Return ``key``, which a listing gives after ``last``; what is not in order may be stale, or a page twice.
+
+    Raises:
+        StoreError: the listing goes back.
+
+    """
+    if key <= last:
+        raise StoreError(f"{where}: a listing goes back from {last!r} to {key!r}",
+                         hint="`resnap doctor --store URL` tells what this store keeps")  # fmt: skip
+    return key
+
+
 def check_range(start: int, end: int | None) -> None:
     """Refuse what is no half-open range; ``end`` None stands for the end of the object.
 
@@ -206,6 +271,11 @@ def check_range(start: int, end: int | None) -> None:
 def is_safe_path(path: str) -> bool:
     """Whether ``path`` stays below where it starts: relative, no empty part, no ``.`` or ``..``, no NUL."""
     return "\0" not in path and all(part not in {"", ".", ".."} for part in path.split("/"))
+
+
+def can_be_below(prefix: str) -> bool:
+    """Whether a listing of ``prefix`` can hold anything: its folders are named, and lead nowhere else."""
+    return all(part not in {"", ".", ".."} for part in prefix.split("/")[:-1])
 
 
 def body_chunks(

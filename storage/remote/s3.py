@@ -1,80 +1,51 @@
-"""Objects in an S3-compatible bucket; the one module that knows boto3.
+"""Objects in an S3-compatible bucket.
 
 A body is one PUT up to ``PART_BYTES``, a multipart upload above. Each request carries the CRC-32C of its bytes (save
-under ``request_checksum_calculation=when_required``), and a multipart upload is completed only once the whole body had
-the promised length and checksum; otherwise it is aborted. Part checksums are of type COMPOSITE: the one type that old
-and new stores share, and readers do not mistake its value for that of the whole object.
-
-Parts go up one after the other, since segments go up side by side: a thread that writes holds ``PART_BYTES``.
+under ``request_checksum_calculation=when_required``), and reading goes on where a connection broke off, in the same
+version of the object.
 """
 
 from __future__ import annotations
 
-import base64
 import re
 from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Literal, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 
-import boto3
 import botocore.exceptions
-from botocore.config import Config
 
 from storage.crc32c import crc32c as compute_crc32c
-from storage.errors import (
-    ConfigurationError,
-    ObjectNotFoundError,
-    ResnapError,
-    StoreAccessError,
-    StoreError,
-    StoreUnavailableError,
-)
+from storage.errors import ObjectNotFoundError, StoreError, StoreUnavailableError, UploadGoneError
 from storage.remote.object_store import (
     CHUNK_BYTES,
     ObjectInfo,
+    Unfinished,
     body_chunks,
+    can_be_below,
     changed,
     check_etag,
     check_key,
+    check_order,
     check_range,
+    is_safe_path,
 )
-from storage.remote.s3_errors import ErrorAnswer, store_error
+from storage.remote.s3_client import S3Caller, error_answer
+from storage.remote.s3_upload import MultipartUpload, abort_upload, checksum_header, part_bytes_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterator
+    from datetime import datetime
 
     from botocore.response import StreamingBody
-    from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef, GetObjectOutputTypeDef
+    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
     from storage.crc32c import Buffer
     from storage.remote.object_store import BodyOpener
     from storage.remote.s3_settings import S3Settings
 
-PART_BYTES: Final = 16 << 20
-"""Of a multipart upload; S3 wants 5 MiB at least, and 10,000 parts at most."""
-MAX_PARTS: Final = 10_000
-_CONNECTIONS: Final = 64
-"""Kept open at most; threads beyond that wait for one instead of making botocore throw connections away."""
-_SERVICE_UNREACHABLE: Final = (
-    botocore.exceptions.ConnectionError,
-    botocore.exceptions.HTTPClientError,
-    botocore.exceptions.IncompleteReadError,
-)
-_NO_CREDENTIALS: Final = (
-    botocore.exceptions.NoCredentialsError,
-    botocore.exceptions.NoAuthTokenError,
-    botocore.exceptions.CredentialRetrievalError,
-    botocore.exceptions.TokenRetrievalError,
-    botocore.exceptions.MetadataRetrievalError,
-    botocore.exceptions.SSOError,
-    botocore.exceptions.LoginError,
-)
+PAGE_KEYS: Final = 1000
+"""What a listing asks for at once, and the most that S3 gives."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-
-
-class _Checksum(TypedDict, total=False):
-    ChecksumCRC32C: str
 
 
 class _Place(TypedDict, total=False):
@@ -84,164 +55,237 @@ class _Place(TypedDict, total=False):
     IfMatch: str
 
 
-class _Algorithm(TypedDict, total=False):
-    ChecksumAlgorithm: Literal["CRC32C"]
-
-
 class S3ObjectStore:
     """The store ``s3://bucket/prefix``. It cannot be pickled: its URL and settings travel, and open it again."""
 
     def __init__(self, bucket: str, prefix: str, settings: S3Settings) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._client = _make_client(settings)
-        config: Any = self._client.meta.config
-        self._sends_checksums = config.request_checksum_calculation == "when_supported"
+        self._storage_class = settings.storage_class
+        self._caller = S3Caller(settings, self.url)
+        self._client = self._caller.client
 
     @property
     def url(self) -> str:
         """The URL that opens the same bucket and prefix again, given the same settings."""
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
+    @property
+    def sends_checksums(self) -> bool:
+        """Whether each request tells the checksum of its bytes, so that the store may check them."""
+        return self._caller.sends_checksums
+
     def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
         """Write with one PUT; see ``ObjectStore.put``."""
         check_key(key)
-        data = bytes(body)
-        name, checksum = self._prefix + key, self._checksum(data)
-        with self._translated(key):
-            if if_absent:
-                self._client.put_object(Bucket=self._bucket, Key=name, Body=data, IfNoneMatch="*", **checksum)
-            else:
-                self._client.put_object(Bucket=self._bucket, Key=name, Body=data, **checksum)
+        self._put(key, bytes(body), if_absent=if_absent)
+
+    def _put(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        if_absent: bool = False,
+        storage_class: str | None = None,
+        claimed: int | None = None,
+    ) -> None:
+        options: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
+        if self._caller.sends_checksums:
+            options |= checksum_header(compute_crc32c(data) if claimed is None else claimed)
+        if storage_class is not None:
+            options["StorageClass"] = storage_class
+        name = self._prefix + key
+        self._caller.call(
+            key,
+            lambda: self._client.put_object(Bucket=self._bucket, Key=name, Body=data, **options),
+            claims=claimed is not None,
+        )
 
     def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
         """Write with a multipart upload if one part does not hold it; see ``ObjectStore.put_stream``."""
         check_key(key)
-        part_bytes = max(PART_BYTES, -(-size_bytes // MAX_PARTS))
-        parts = body_chunks(open_body, size_bytes=size_bytes, crc32c=crc32c, chunk_bytes=part_bytes, key=key)
+        part_bytes = part_bytes_for(size_bytes)
+
+        def parts() -> Iterator[bytes]:
+            return body_chunks(open_body, size_bytes=size_bytes, crc32c=crc32c, chunk_bytes=part_bytes, key=key)
+
         if size_bytes <= part_bytes:
-            self.put(key, b"".join(parts))
+            self._put(key, b"".join(parts()), storage_class=self._storage_class)
+            return
+        try:
+            self._upload(key).put(parts())
+        except UploadGoneError:
+            # Completed, if the answer that said so was lost; or aborted. To write it again is right in both cases.
+            self._upload(key).put(parts())
+
+    def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
+        """Write ``body`` and claim that its CRC-32C is ``crc32c``; see ``WireStore.put_claimed``."""
+        check_key(key)
+        if in_parts:
+            self._upload(key).put([body], claimed=crc32c)
         else:
-            self._put_parts(key, parts)
+            self._put(key, body, claimed=crc32c)
+
+    def begin(self, key: str) -> Unfinished:
+        """Begin an upload in parts, and leave it so; see ``WireStore.begin``."""
+        check_key(key)
+        return Unfinished(key=key, begun_ms=0, handle=self._upload(key).begin())
+
+    def _upload(self, key: str) -> MultipartUpload:
+        return MultipartUpload(self._caller, self._bucket, self._prefix + key, key, self._storage_class)
 
     def get(self, key: str) -> bytes:
         """Return the whole object; see ``ObjectStore.get``."""
-        with self.open(key) as chunks:
-            return b"".join(chunks)
+        return self._caller.retrying.call(lambda: self._read(key, 0, None, None))
 
     def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
         """Return the bytes [``start``, ``end``); see ``ObjectStore.get_range``."""
-        with self._opened(key, start, end, etag) as chunks:
-            return b"".join(chunks)
+        check_range(start, end)
+        return self._caller.retrying.call(lambda: self._read(key, start, end, etag))
+
+    def _read(self, key: str, start: int, end: int | None, etag: str | None) -> bytes:
+        found = self._body(key, start, end, etag)
+        if found is None:
+            return b""
+        with closing(found[0]) as body, self._caller.translated(key):
+            return b"".join(body.iter_chunks(CHUNK_BYTES))
 
     @contextmanager
     def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
-        """Stream the object over one connection; see ``ObjectStore.open``."""
-        with self._opened(key, start, end, None) as chunks:
-            yield chunks
-
-    @contextmanager
-    def _opened(self, key: str, start: int, end: int | None, etag: str | None) -> Iterator[Iterator[bytes]]:
+        """Stream the object over one connection, and another where that breaks; see ``ObjectStore.open``."""
         check_range(start, end)
-        body = self._body(key, start, end, etag)
-        if body is None:
-            yield iter(())
-            return
-        with closing(body):
-            yield self._chunks(key, body)
+        chunks = self._chunks(key, start, end)
+        # The first chunk is asked for here, so that an absent object is told on entering.
+        first = next(chunks)
+        with closing(chunks):
+            yield (chunk for part in ((first,), chunks) for chunk in part if chunk)
+
+    def _chunks(self, key: str, start: int, end: int | None) -> Generator[bytes, None, None]:
+        """Yield an empty chunk once the object is open, then its bytes; each attempt that got further is the first."""
+        etag: str | None = None
+        at, failed = start, 0
+        while True:
+            try:
+                found = self._body(key, at, end, etag)
+                if found is None:
+                    yield b""
+                    return
+                body, etag = found
+                with closing(body), self._caller.translated(key):
+                    yield b""
+                    for chunk in body.iter_chunks(CHUNK_BYTES):
+                        yield chunk
+                        at, failed = at + len(chunk), 0
+                    return
+            except StoreUnavailableError as error:
+                failed += 1
+                if failed >= self._caller.retrying.attempts or _is_of_other_bytes(error):
+                    raise
+                self._caller.retrying.wait(failed, error)
 
     def head(self, key: str) -> ObjectInfo:
         """Return size, time and etag; see ``ObjectStore.head``. Of an absent bucket it says: no such object."""
-        with self._translated(key):
-            found = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
+        self._check_reachable(key)
+        found = self._caller.call(key, lambda: self._client.head_object(Bucket=self._bucket, Key=self._prefix + key))
         return ObjectInfo(
             key=key,
             size_bytes=found["ContentLength"],
-            modified_ms=int(found["LastModified"].timestamp() * 1000),
+            modified_ms=_modified_ms(found["LastModified"]),
             etag=found["ETag"],
         )
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects below ``prefix``, a page of 1,000 in memory at a time; see ``ObjectStore.list``."""
-        pages = self._client.get_paginator("list_objects_v2")
-        with self._translated(None):
-            for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
-                for entry in page.get("Contents", ()):
-                    if entry["Key"].endswith("/"):
-                        continue
+    def list(self, prefix: str = "", *, page_keys: int = PAGE_KEYS) -> Iterator[ObjectInfo]:
+        """Yield the objects below ``prefix``, a page in memory at a time; see ``ObjectStore.list``."""
+        if not can_be_below(prefix):
+            return
+        last = ""
+        options: dict[str, Any] = {"MaxKeys": page_keys}
+        while True:
+            asked = dict(options)
+            page = self._caller.call(
+                None,
+                lambda asked=asked: self._client.list_objects_v2(  # type: ignore[misc]
+                    Bucket=self._bucket, Prefix=self._prefix + prefix, **asked
+                ),
+            )
+            for entry in page.get("Contents", ()):
+                last = check_order(self.url, last, entry["Key"])
+                if not entry["Key"].endswith("/"):
                     yield ObjectInfo(
                         key=entry["Key"].removeprefix(self._prefix),
                         size_bytes=entry["Size"],
-                        modified_ms=int(entry["LastModified"].timestamp() * 1000),
-                        etag=entry["ETag"],
+                        modified_ms=_modified_ms(entry["LastModified"]),
+                        etag=entry.get("ETag", ""),
                     )
+            token = page.get("NextContinuationToken")
+            if not page.get("IsTruncated"):
+                return
+            if not token or token == options.get("ContinuationToken"):
+                raise StoreError(f"{self.url}: the store breaks off a listing and does not say how it goes on",
+                                 hint="`resnap doctor --store URL` tells what this store keeps")  # fmt: skip
+            options["ContinuationToken"] = token
 
     def delete(self, key: str) -> None:
         """Remove the object if it is there; see ``ObjectStore.delete``."""
         check_key(key)
-        with suppress(ObjectNotFoundError), self._translated(key):
-            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
+        with suppress(ObjectNotFoundError):
+            self._caller.call(key, lambda: self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key))
 
-    def _put_parts(self, key: str, parts: Iterable[bytes]) -> None:
-        """Upload ``parts``; whatever goes wrong on the way, the key is left as it was."""
-        name = self._prefix + key
-        with self._translated(key):
-            upload = self._client.create_multipart_upload(Bucket=self._bucket, Key=name, **self._algorithm())
-        upload_id = upload["UploadId"]
-        try:
-            done = [self._put_part(key, upload_id, number, part) for number, part in enumerate(parts, start=1)]
-            with self._translated(key):
-                self._client.complete_multipart_upload(
-                    Bucket=self._bucket, Key=name, UploadId=upload_id, MultipartUpload={"Parts": done}
-                )
-        except BaseException:
-            # What the abort says matters less than why it is needed; what it leaves, `gc` finds.
-            with suppress(ResnapError), self._translated(key):
-                self._client.abort_multipart_upload(Bucket=self._bucket, Key=name, UploadId=upload_id)
-            raise
-
-    def _put_part(self, key: str, upload_id: str, number: int, part: bytes) -> CompletedPartTypeDef:
-        checksum = self._checksum(part)
-        with self._translated(key):
-            answer = self._client.upload_part(
-                Bucket=self._bucket,
-                Key=self._prefix + key,
-                UploadId=upload_id,
-                PartNumber=number,
-                Body=part,
-                **checksum,
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Yield the multipart uploads that nobody has completed; see ``ObjectStore.unfinished``."""
+        markers: dict[str, Any] = {}
+        while True:
+            asked = dict(markers)
+            page = self._caller.call(
+                None,
+                lambda asked=asked: self._client.list_multipart_uploads(  # type: ignore[misc]
+                    Bucket=self._bucket, Prefix=self._prefix, **asked
+                ),
             )
-        completed: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
-        if "ChecksumCRC32C" in checksum:
-            completed["ChecksumCRC32C"] = checksum["ChecksumCRC32C"]
-        return completed
+            for upload in page.get("Uploads", ()):
+                yield Unfinished(
+                    key=upload["Key"].removeprefix(self._prefix),
+                    begun_ms=_modified_ms(upload["Initiated"]),
+                    handle=upload["UploadId"],
+                )
+            if not page.get("IsTruncated"):
+                return
+            markers = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page.get("NextUploadIdMarker", "")}
 
-    def _checksum(self, data: bytes) -> _Checksum:
-        if not self._sends_checksums:
-            return {}
-        return {"ChecksumCRC32C": base64.b64encode(compute_crc32c(data).to_bytes(4, "big")).decode()}
+    def discard(self, unfinished: Unfinished) -> None:
+        """Abort a multipart upload; see ``ObjectStore.discard``."""
+        name = self._prefix + unfinished.key
+        with suppress(UploadGoneError):
+            self._caller.call(None, lambda: abort_upload(self._client, self._bucket, name, unfinished.handle))
 
-    def _algorithm(self) -> _Algorithm:
-        return {"ChecksumAlgorithm": "CRC32C"} if self._sends_checksums else {}
+    def _body(self, key: str, start: int, end: int | None, etag: str | None) -> tuple[StreamingBody, str] | None:
+        """Return the bytes [``start``, ``end``) as they come, with their version; None where there are none.
 
-    def _body(self, key: str, start: int, end: int | None, etag: str | None) -> StreamingBody | None:
-        """Return the bytes [``start``, ``end``) as they come, or None where there are none in an object that is."""
+        A single attempt: whoever reads the body tries both again.
+        """
+        self._check_reachable(key)
+        where = self._caller.where(key)
         if end == start:
-            check_etag(self._where(key), key, expected=etag, found=self.head(key).etag)
+            check_etag(where, key, expected=etag, found=self.head(key).etag)
             return None
-        answer = self._answer(key, start, end, etag)
+        answer = self._caller.once(key, lambda: self._answer(key, start, end, etag))
         if answer is None:
             return None
         body = answer["Body"]
         try:
             # Some stores do not know the condition.
-            check_etag(self._where(key), key, expected=etag, found=answer.get("ETag", ""))
+            check_etag(where, key, expected=etag, found=answer.get("ETag", ""))
             if start or end is not None:
                 self._check_content_range(key, answer.get("ContentRange", ""), start, end)
         except StoreError:
             body.close()
             raise
-        return body
+        return body, answer.get("ETag", "")
+
+    def _check_reachable(self, key: str) -> None:
+        """Refuse to read by a key with empty parts, ``.`` or ``..``: some stores give what lies elsewhere for it."""
+        if not is_safe_path(key):
+            raise ObjectNotFoundError(f"{self._caller.where(key)}: no such object", key=key)
 
     def _answer(self, key: str, start: int, end: int | None, etag: str | None) -> GetObjectOutputTypeDef | None:
         """Ask for [``start``, ``end``) of the version ``etag``; None where the object ends before."""
@@ -250,16 +294,15 @@ class S3ObjectStore:
             place["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         if etag is not None:
             place["IfMatch"] = etag
-        with self._translated(key):
-            try:
-                return self._client.get_object(**place)
-            except botocore.exceptions.ClientError as error:
-                status = _answer(error).status
-                if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                    return None
-                if status == HTTPStatus.PRECONDITION_FAILED:
-                    raise changed(self._where(key), key) from error
-                raise
+        try:
+            return self._client.get_object(**place)
+        except botocore.exceptions.ClientError as error:
+            status = error_answer(error).status
+            if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return None
+            if status == HTTPStatus.PRECONDITION_FAILED:
+                raise changed(self._caller.where(key), key) from error
+            raise
 
     def _check_content_range(self, key: str, given: str, start: int, end: int | None) -> None:
         """Make sure that the store answered the range that was asked for; some do not know ranges."""
@@ -269,61 +312,16 @@ class S3ObjectStore:
             if first == start and last + 1 == min(size_bytes, size_bytes if end is None else end):
                 return
         wanted = f"[{start}, {'end' if end is None else end})"
-        raise StoreError(f"{self._where(key)}: the store answered another range than {wanted}: {given!r}", key=key,
+        where = self._caller.where(key)
+        raise StoreError(f"{where}: the store answered another range than {wanted}: {given!r}", key=key,
                          hint="this store cannot be read in ranges")  # fmt: skip
 
-    def _chunks(self, key: str, body: StreamingBody) -> Iterator[bytes]:
-        with self._translated(key):
-            yield from body.iter_chunks(CHUNK_BYTES)
 
-    def _where(self, key: str | None) -> str:
-        return f"{self.url}/{key}" if key else self.url
-
-    @contextmanager
-    def _translated(self, key: str | None) -> Iterator[None]:
-        """Turn what boto3 raises into the store's errors, in this one place."""
-        try:
-            yield
-        except botocore.exceptions.ClientError as error:
-            raise store_error(_answer(error), where=self._where(key), key=key) from error
-        except botocore.exceptions.BotoCoreError as error:
-            raise self._client_side_error(error, key) from error
-
-    def _client_side_error(self, error: botocore.exceptions.BotoCoreError, key: str | None) -> StoreError:
-        what = f"{self._where(key)}: {error}"
-        endpoint = self._client.meta.endpoint_url
-        if isinstance(error, botocore.exceptions.SSLError):
-            hint = f"check the certificate of {endpoint}; AWS_CA_BUNDLE names a file of authorities to trust"
-            return StoreAccessError(what, key=key, hint=hint)
-        if isinstance(error, _NO_CREDENTIALS):
-            hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
-            return StoreAccessError(what, key=key, hint=hint)
-        if isinstance(error, botocore.exceptions.FlexibleChecksumError):
-            hint = (
-                "try again; if it stays so, the object is damaged, or the store sends wrong checksums:"
-                " response_checksum_validation=when_required reads without believing them"
-            )
-            return StoreUnavailableError(what, key=key, hint=hint)
-        if isinstance(error, _SERVICE_UNREACHABLE):
-            hint = f"check the endpoint {endpoint} and the way to it; most stores other than AWS want path addressing"
-            return StoreUnavailableError(what, key=key, hint=hint)
-        return StoreError(what, key=key)
+def _modified_ms(at: datetime) -> int:
+    """Return a time as all answers have it: a HEAD tells no more than seconds, some listings do."""
+    return int(at.timestamp()) * 1000
 
 
-def _make_client(settings: S3Settings) -> S3Client:
-    try:
-        session = boto3.session.Session(**settings.session_options())
-        config = Config(max_pool_connections=_CONNECTIONS, **settings.config_options())
-        return session.client("s3", config=config, **settings.client_options())
-    except (botocore.exceptions.BotoCoreError, ValueError) as error:
-        hint = "check the S3 settings, the AWS_* variables and the shared AWS configuration files"
-        raise ConfigurationError(f"s3: {error}", hint=hint) from error
-
-
-def _answer(error: botocore.exceptions.ClientError) -> ErrorAnswer:
-    said = error.response.get("Error", {})
-    return ErrorAnswer(
-        status=error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
-        code=said.get("Code", ""),
-        message=said.get("Message", ""),
-    )
+def _is_of_other_bytes(error: StoreUnavailableError) -> bool:
+    """Whether what came was not what the store said it is: what was handed on of it cannot be gone on with."""
+    return isinstance(error.__cause__, botocore.exceptions.FlexibleChecksumError)

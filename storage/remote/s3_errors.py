@@ -17,13 +17,14 @@ from storage.errors import (
     StoreError,
     StoreFullError,
     StoreUnavailableError,
+    UploadGoneError,
 )
 
 _NO_SUCH_OBJECT: Final = {"NoSuchKey", "NotFound", "404"}
 _OTHER_BYTES: Final = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
 _FULL: Final = {"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientStorage"}
 _ELSEWHERE: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
-_COME_BACK: Final = {"ConditionalRequestConflict", "NoSuchUpload", "OperationAborted", "RequestTimeout", "SlowDown"}
+_COME_BACK: Final = {"ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "SlowDown", "Throttling"}
 _COME_BACK_STATUSES: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 _UNKNOWN_KEY: Final = "the store does not know this access key: check it, the profile and the endpoint"
@@ -34,7 +35,7 @@ _ACCESS_HINTS: Final = {
     "InvalidAccessKeyId": _UNKNOWN_KEY,
     "InvalidToken": "check AWS_SESSION_TOKEN, or unset it if the access key needs none",
     "NotSignedUp": _UNKNOWN_KEY,
-    "RequestTimeTooSkewed": "set the clock of this machine",
+    "RequestTimeTooSkewed": "set the clock of this machine, or that of the store",
     "SignatureDoesNotMatch": "check the secret access key",
     "XAdminUserNotFound": _UNKNOWN_KEY,
 }
@@ -50,6 +51,8 @@ class ErrorAnswer:
     status: int
     code: str
     message: str
+    retry_after_s: float | None = None
+    """When to come back, if the store said so."""
 
     def __str__(self) -> str:
         said = f"{self.code}: {self.message}" if self.message else self.code
@@ -63,6 +66,8 @@ def store_error(answer: ErrorAnswer, *, where: str, key: str | None) -> StoreErr
         return StoreAccessError(f"{where}: no such bucket", key=key, hint=hint)
     if answer.code in _NO_SUCH_OBJECT:
         return ObjectNotFoundError(f"{where}: no such object", key=key)
+    if answer.code == "NoSuchUpload":
+        return UploadGoneError(f"{where}: {answer}", key=key, hint="run the same command again")
     if answer.status == HTTPStatus.PRECONDITION_FAILED:
         return ObjectExistsError(f"{where}: there is an object already", key=key)
     if answer.code in _FULL or answer.status == HTTPStatus.INSUFFICIENT_STORAGE:
@@ -73,11 +78,12 @@ def store_error(answer: ErrorAnswer, *, where: str, key: str | None) -> StoreErr
 def _refusal(answer: ErrorAnswer, where: str, key: str | None) -> StoreError:
     if answer.code in _OTHER_BYTES:
         return StoreUnavailableError(f"{where}: other bytes arrived than were sent: {answer}", key=key,
-                                     hint=_RETRY_HINT)  # fmt: skip
+                                     hint=_RETRY_HINT, retry_after_s=answer.retry_after_s)  # fmt: skip
     if answer.code in _ELSEWHERE or answer.status == HTTPStatus.MOVED_PERMANENTLY:
         return StoreAccessError(f"{where}: {answer}", key=key, hint=_REGION_HINT)
     if answer.code in _COME_BACK or _is_transient(answer.status):
-        return StoreUnavailableError(f"{where}: {answer}", key=key, hint=_RETRY_HINT)
+        return StoreUnavailableError(f"{where}: {answer}", key=key, hint=_RETRY_HINT,
+                                     retry_after_s=answer.retry_after_s)  # fmt: skip
     hint = _ACCESS_HINTS.get(answer.code)
     if hint or answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return StoreAccessError(f"{where}: {answer}", key=key, hint=hint or _FORBIDDEN_HINT)

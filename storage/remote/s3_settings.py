@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlencode
 
 AddressingStyle: TypeAlias = Literal["auto", "path", "virtual"]
 ChecksumMode: TypeAlias = Literal["when_supported", "when_required"]
+Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +33,22 @@ class S3Settings:
     response_checksum_validation: ChecksumMode | None = None
     """``when_required`` believes no checksum of the store, for stores that send wrong ones with ranges."""
     max_attempts: int | None = None
-    """Attempts at one request, the first included; botocore makes them, in its ``standard`` mode."""
+    """Attempts at one request, the first included (``storage.remote.retries``); botocore makes a single one."""
     connect_timeout_s: float | None = None
     read_timeout_s: float | None = None
+    encryption: Encryption | None = None
+    """By keys of the store's own or of its key management (SSE-S3, SSE-KMS)."""
+    kms_key_id: str | None = None
+    customer_key: bytes | None = field(default=None, repr=False)
+    """256 bits that every request carries and the store forgets (SSE-C)."""
+    storage_class: str | None = None
+    """Of what segments consist of; manifests and leases are small, and read often."""
+    tags: tuple[tuple[str, str], ...] = ()
+    """On every object that is written."""
+    expected_bucket_owner: str | None = None
+    """The account that the bucket must belong to."""
+    ca_bundle: str | None = None
+    """A file of certificates to trust."""
 
     def session_options(self) -> dict[str, Any]:
         """Return the arguments of ``boto3.session.Session``."""
@@ -46,14 +61,26 @@ class S3Settings:
             "aws_access_key_id": self.access_key_id,
             "aws_secret_access_key": self.secret_access_key,
             "aws_session_token": self.session_token,
+            "verify": self.ca_bundle,
         }
+
+    def request_parameters(self) -> dict[str, Any]:
+        """Return what goes with each request that knows it, under S3's own names."""
+        customer = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": self.customer_key}
+        parameters = {
+            "ServerSideEncryption": self.encryption,
+            "SSEKMSKeyId": self.kms_key_id,
+            **(customer if self.customer_key is not None else {}),
+            "Tagging": urlencode(self.tags) or None,
+            "ExpectedBucketOwner": self.expected_bucket_owner,
+        }
+        return {name: value for name, value in parameters.items() if value is not None}
 
     def config_options(self) -> dict[str, Any]:
         """Return the arguments of ``botocore.config.Config``, without those that would hide boto3's own choice."""
-        retries = {"mode": "standard", "total_max_attempts": self.max_attempts}
         options = {
             "s3": {"addressing_style": self.addressing_style} if self.addressing_style else None,
-            "retries": {name: value for name, value in retries.items() if value is not None},
+            "retries": {"mode": "standard", "total_max_attempts": 1},
             "request_checksum_calculation": self.request_checksum_calculation,
             "response_checksum_validation": self.response_checksum_validation,
             "connect_timeout": self.connect_timeout_s,

@@ -198,13 +198,13 @@ def test_each_change_to_each_object_is_found(command: Resnap, store: Path, suffi
     assert ran.error["hint"]
 
 
-def test_a_segment_under_two_manifests_is_found(command: Resnap, store: Path) -> None:
+def test_a_manifest_under_the_key_of_another_segment_is_found(command: Resnap, store: Path) -> None:
     path = min(store.rglob("*.manifest"))
     name = path.name[:21] + "00000000-0000-5000-8000-000000000000.manifest"
     shutil.copy(path, path.with_name(name))
     ran = command("verify", "--store", store.as_uri(), "--engine", "local")
     assert ran.code == 13
-    assert "the same segment has another manifest" in ran.err
+    assert "00000000-0000-5000-8000-000000000000.manifest: holds the manifest of the segment" in ran.err
 
 
 def test_objects_without_a_manifest_are_not_judged(command: Resnap, store: Path) -> None:

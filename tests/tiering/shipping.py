@@ -16,6 +16,7 @@ from storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_head
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import read_manifest
+from tiering.delivery import Delivery
 from tiering.eligibility import before_replay
 from tiering.inventory import take_inventory
 from tiering.planning import load_facts, plan_replay
@@ -76,7 +77,7 @@ class Order:
         if self.result is None:
             return None
         shipper = Shipper(
-            store=store,
+            delivery=Delivery(store=store),
             staged=LocalObjectStore(self.staged),
             rules=self.rules,
             now_ms=lambda: LATER_MS,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from storage.crc32c import Buffer
-    from storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore
+    from storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore, Unfinished
 
 
 @dataclass
@@ -49,6 +49,12 @@ class PassingStore:
 
     def delete(self, key: str) -> None:
         self.inner.delete(key)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        return self.inner.unfinished()
+
+    def discard(self, unfinished: Unfinished) -> None:
+        self.inner.discard(unfinished)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from storage.errors import (
 from storage.log.log_dir import load_log_dir
 from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from storage.remote.layouts.flat import parse_key
-from storage.remote.manifest import Manifest, SnapshotHow, SnapshotOrigin, read_manifest, write_manifest
+from storage.remote.manifest import Manifest, ObjectKind, SnapshotHow, SnapshotOrigin, read_manifest, write_manifest
 from storage.remote.memory import MemoryObjectStore
 from tests.tiering.shipping import (
     LATER_MS,
@@ -30,9 +30,11 @@ from tests.tiering.shipping import (
     manifests,
 )
 from tests.tiering.stores import ActingStore, FullStore, PassingStore, RecordingStore, flip_byte, lose, truncate
+from tiering.delivery import Delivery
 from tiering.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
 from tiering.shipped import ShippedSegment, ShippedTopic
-from tiering.uploader import Provenance, ShippedMeanwhileError, ship, verify_object
+from tiering.uploader import Provenance, ShippedMeanwhileError, ship
+from tiering.verification import StoreReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +67,7 @@ class Cargo:
     bundle: SegmentBundle
 
     def ship(self, store: ObjectStore, *, now_ms: int = LATER_MS) -> ShippedSegment:
-        return ship(store, self.provenance, self.bundle, ORIGIN, created_at_ms=now_ms)
+        return ship(Delivery(store=store), self.provenance, self.bundle, ORIGIN, created_at_ms=now_ms)
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:
         shipped = ShippedTopic(store, self.provenance.cluster_id, self.provenance.topic_partition.topic)
@@ -439,12 +441,12 @@ def test_a_listing_that_raced_with_another_run_is_no_damage(cargo: Cargo, memory
 
 def test_verifying_an_object_reads_all_of_it(store: ObjectStore) -> None:
     store.put("a/b", b"123456789")
-    verify_object(store, "a/b", size_bytes=9, checksum=0xE3069283)
+    Delivery(store=store).verify("a/b", size_bytes=9, checksum=0xE3069283)
     for size_bytes, checksum in ((8, 0xE3069283), (9, 0xE3069282)):
         with pytest.raises(VerificationError, match="a/b"):
-            verify_object(store, "a/b", size_bytes=size_bytes, checksum=checksum)
+            Delivery(store=store).verify("a/b", size_bytes=size_bytes, checksum=checksum)
     with pytest.raises(VerificationError, match="not there"):
-        verify_object(store, "a/c", size_bytes=0, checksum=0)
+        Delivery(store=store).verify("a/c", size_bytes=0, checksum=0)
 
 
 def test_a_store_that_fails_while_it_is_read_back_is_a_failing_store(cargo: Cargo, memory_store: ObjectStore) -> None:
@@ -490,3 +492,53 @@ def test_a_segment_that_another_run_ships_meanwhile_gets_one_manifest(
     assert len(manifests) == 1
     with pytest.raises(ShippedMeanwhileError):
         a_cargo(data).ship(memory_store)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same T", "another T"])
+def test_a_holder_that_was_stopped_before_its_manifest_does_no_harm_when_it_goes_on(
+    same: bool, fixture_set: Sets, memory_store: ObjectStore
+) -> None:
+    """Stopped after its last look, it goes on when another has finished: the worst that two runs can do."""
+    data = fixture_set(UPGRADED).data
+    other = a_cargo(data) if same else a_cargo(data, snapshot=ANOTHER_SNAPSHOT)
+    stopped = a_cargo(data)
+
+    class Stopping(PassingStore):
+        def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+            if is_manifest(key) and not manifest_keys(self.inner):
+                other.ship(self.inner)
+            super().put(key, body, if_absent=if_absent)
+
+    stopped.ship(Stopping(memory_store))
+    found = manifests(memory_store)
+    assert len(found) == (1 if same else 2)
+    for manifest in found:
+        check_objects(memory_store, manifest)
+    assert len({manifest.object(ObjectKind.LOG) and manifest.object(ObjectKind.LOG).sha256 for manifest in found}) == 1  # type: ignore[union-attr]
+    assert stopped.find(memory_store) is not None
+    reader = StoreReader(store=memory_store)
+    assert [reader.verify(key, reads_objects=True).problems for key in manifest_keys(memory_store)] == [()] * len(found)
+
+
+def test_a_log_start_that_has_advanced_leaves_the_segment_for_the_next_run(
+    own_cargo: Cargo, memory_store: ObjectStore
+) -> None:
+    starts = own_cargo.path.parent.parent / "log-start-offset-checkpoint"
+
+    def advance(_: ObjectStore, key: str) -> None:
+        if key.endswith(".snapshot"):
+            starts.write_text(f"0\n1\npayments 0 {own_cargo.base_offset + 1}\n")
+
+    with pytest.raises(SegmentChangedError, match="the log starts at offset"):
+        own_cargo.ship(ActingStore(memory_store, advance))
+    assert manifest_keys(memory_store) == []
+
+
+def test_a_partition_that_is_deleted_or_moved_meanwhile_is_left(own_cargo: Cargo, memory_store: ObjectStore) -> None:
+    def delete(_: ObjectStore, key: str) -> None:
+        if key.endswith(".snapshot"):
+            own_cargo.path.parent.rename(own_cargo.path.parent.with_name("payments-0.0123456789abcdef-delete"))
+
+    with pytest.raises(SegmentChangedError, match="gone"):
+        own_cargo.ship(ActingStore(memory_store, delete))
+    assert manifest_keys(memory_store) == []

@@ -16,10 +16,12 @@ from storage.errors import (
     StoreError,
     StoreFullError,
     StoreUnavailableError,
+    UploadGoneError,
     VerificationError,
 )
-from storage.remote.s3 import PART_BYTES, S3ObjectStore
+from storage.remote.s3 import S3ObjectStore
 from storage.remote.s3_settings import S3Settings
+from storage.remote.s3_upload import PART_BYTES
 from storage.remote.urls import open_store
 from tests.storage.remote.conftest import Answer, CannedServer
 from tests.storage.remote.contract import ObjectStoreContract
@@ -305,10 +307,12 @@ def test_a_range_past_the_end_is_what_is_there(canned_server: CannedServer) -> N
     assert canned_server.requests[0].headers["Range"] == "bytes=8-19"
 
 
-def test_an_upload_that_is_gone_may_be_tried_again(canned_server: CannedServer) -> None:
+def test_an_upload_that_is_gone_is_begun_anew_once(canned_server: CannedServer) -> None:
     created = Answer(body=b"<InitiateMultipartUploadResult><UploadId>id</UploadId></InitiateMultipartUploadResult>")
-    canned_server.answers = [created, error_answer(404, "NoSuchUpload")]
+    gone = error_answer(404, "NoSuchUpload")
+    canned_server.answers = [created, gone, gone, created, gone]
     store = S3ObjectStore("bucket", "", settings_for(canned_server))
-    with pytest.raises(StoreUnavailableError, match="NoSuchUpload"):
+    with pytest.raises(UploadGoneError, match="NoSuchUpload") as raised:
         store.put_stream("key", lambda: io.BytesIO(bytes(17 << 20)), size_bytes=17 << 20)
-    assert [request.method for request in canned_server.requests] == ["POST", "PUT", "DELETE"]
+    assert raised.value.transient
+    assert [request.method for request in canned_server.requests] == ["POST", "PUT", "DELETE"] * 2

@@ -1,0 +1,132 @@
+"""The command that cleans up in a store: gc."""
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import STORE, with_settings
+from scheduler.clock import instant
+from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
+
+if TYPE_CHECKING:
+    from storage.remote.object_store import ObjectStore
+    from tiering.garbage import Garbage
+
+app = typer.Typer()
+
+DEFAULT_AGE = "7d"
+LEAST_AGE_MS = 3_600_000
+"""Less might be a run that is at work; nobody's segment takes as long to ship."""
+
+
+@app.command()
+@with_settings(STORE)
+def gc(
+    run: Invocation,
+    url: Annotated[str, typer.Argument(metavar="URL", help="What `resnap tier --to` was given.")],
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="Only what is this old, by the store's clock.")
+    ] = DEFAULT_AGE,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete it; else it is only listed.")] = False,
+    no_other_writers: Annotated[
+        bool,
+        typer.Option("--no-other-writers", help="Nobody ships there now: for stores without conditional writes."),
+    ] = False,
+) -> None:
+    """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""
+    from storage.remote.urls import open_store  # noqa: PLC0415
+    from tiering.garbage import find_garbage  # noqa: PLC0415
+
+    age_ms = _age_ms(older_than)
+    store = open_store(url, run.settings.s3())
+    if delete and not no_other_writers:
+        _check_alone(store, age_ms)
+    garbage = find_garbage(store, older_than_ms=age_ms)
+    for error in garbage.unreadable:
+        run.error(error)
+        run.partly_done = True
+    totals = {"objects": 0, "bytes": 0, "uploads": 0, "deleted": delete, "younger": garbage.younger}
+    rows = _deleted(run, store, garbage, totals) if delete else _listed(garbage, totals)
+    run.answer(
+        Answer(
+            name="garbage",
+            kind="garbage",
+            rows=rows,
+            columns=[
+                Column(key="key", title="KEY"),
+                Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+                Column(key="written", title="WRITTEN"),
+            ],
+            tail=lambda: totals,
+            closing=lambda: [_sum(totals, older_than, url)],
+        )
+    )
+
+
+def _age_ms(text: str) -> int:
+    from datetime import timedelta  # noqa: PLC0415
+
+    from scheduler.setting_values import parse_duration  # noqa: PLC0415
+    from storage.errors import UsageError  # noqa: PLC0415
+
+    try:
+        return parse_duration(text) // timedelta(milliseconds=1)
+    except ValueError as error:
+        raise UsageError(f"--older-than {text}: {error}") from error
+
+
+def _check_alone(store: "ObjectStore", age_ms: int) -> None:
+    """Refuse to delete where a run at work could not be told from one that was killed."""
+    from storage.errors import UsageError  # noqa: PLC0415
+    from storage.remote.probe import Condition, condition  # noqa: PLC0415
+
+    if age_ms < LEAST_AGE_MS:
+        raise UsageError("--delete of what is less than an hour old might take it from a run that is at work",
+                         hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip
+    found = condition(store)
+    if found is not Condition.KEPT:
+        raise UsageError(
+            f"{store.url}: conditional writes are {found}, so no lease keeps other runs away",
+            hint="make sure that nobody ships there, give --no-other-writers, and an age above that of the longest run",
+        )
+
+
+def _listed(garbage: "Garbage", totals: dict[str, int]) -> Iterator[Row]:
+    for info in garbage.objects:
+        totals["objects"] += 1
+        totals["bytes"] += info.size_bytes
+        yield {"key": info.key, "bytes": info.size_bytes, "written": instant(info.modified_ms)}
+    for upload in garbage.unfinished:
+        totals["uploads"] += 1
+        yield {"key": f"{upload.key} (unfinished)", "bytes": 0, "written": instant(upload.begun_ms)}
+
+
+def _deleted(run: Invocation, store: "ObjectStore", garbage: "Garbage", totals: dict[str, int]) -> Iterator[Row]:
+    from scheduler.tier_run import this_run  # noqa: PLC0415
+    from tiering.garbage import collect  # noqa: PLC0415
+
+    written = {info.key: info.modified_ms for info in garbage.objects}
+    for one in collect(store, garbage, who=f"{this_run()} (gc)", now_ms=run.clock.now_ms()):
+        if one.problem is not None:
+            run.error(one.problem)
+            continue
+        run.partly_done = True
+        is_object = one.key in written
+        totals["objects" if is_object else "uploads"] += 1
+        totals["bytes"] += one.size_bytes
+        yield {"key": one.key, "bytes": one.size_bytes, "written": instant(written[one.key]) if is_object else "-"}
+
+
+def _sum(totals: dict[str, int], older_than: str, url: str) -> str:
+    found = (
+        f"{human_count(totals['objects'])} objects ({human_bytes(totals['bytes'])}) and"
+        f" {human_count(totals['uploads'])} unfinished uploads that nobody names"
+    )
+    younger = f"; {human_count(totals['younger'])} more are younger than {older_than}" if totals["younger"] else ""
+    if totals["deleted"]:
+        return f"Deleted {found}{younger}."
+    again = f" To delete them: resnap gc {shlex.quote(url)} --older-than {older_than} --delete"
+    return f"{found}{younger}. Nothing was deleted.{again if totals['objects'] or totals['uploads'] else ''}"

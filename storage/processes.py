@@ -1,0 +1,64 @@
+"""Processes of this machine: which one this is, and whether another still runs; for locks and leases that name them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_START_FIELD: Final = 19
+"""Of ``/proc/<pid>/stat`` after the name: when the process started, in ticks since the machine did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process, told from all others that ever had its number."""
+
+    machine: str
+    """Of one boot of one machine, as one container sees it; empty where that cannot be told."""
+    number: int
+    started_ticks: int
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process is known to have ended; one of another machine never is."""
+        if not self.machine or self.machine != _machine():
+            return False
+        return _started_ticks(self.number) != self.started_ticks
+
+
+def this_process() -> Process:
+    """Return the process that asks."""
+    number = os.getpid()
+    return Process(machine=_machine(), number=number, started_ticks=_started_ticks(number))
+
+
+def started_at(number: int) -> str:
+    """Return when a process of this machine started, in ISO 8601.
+
+    Raises:
+        OSError, ValueError: there is none, or this machine does not tell.
+
+    """
+    boot = next(line for line in (_PROC / "stat").read_text().splitlines() if line.startswith("btime"))
+    seconds = _started_ticks(number) // os.sysconf("SC_CLK_TCK")
+    return f"{datetime.fromtimestamp(int(boot.split()[1]) + seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _started_ticks(number: int) -> int:
+    """Return when the process started; -1 if there is none."""
+    with suppress(OSError):
+        return int((_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()[_START_FIELD])
+    return -1
+
+
+def _machine() -> str:
+    """Return what tells this boot of this machine, and the numbering of its processes, from all others."""
+    with suppress(OSError):
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
+    return ""

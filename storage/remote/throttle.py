@@ -1,0 +1,35 @@
+"""A limit on bytes per second, shared by all threads that move bytes for one run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(slots=True, kw_only=True)
+class Throttle:
+    """Makes whoever asks wait until as many bytes may pass; None for ``bytes_per_s`` lets everything through.
+
+    Time that nobody used is not saved up: after a pause the rate is the same as before it.
+    """
+
+    bytes_per_s: int | None = None
+    sleep: Callable[[float], None] = time.sleep
+    clock_s: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _free_at_s: float = field(default=0.0, init=False)
+
+    def take(self, size_bytes: int) -> None:
+        """Wait until ``size_bytes`` may pass."""
+        if self.bytes_per_s is None:
+            return
+        with self._lock:
+            now_s = self.clock_s()
+            begins_s = max(self._free_at_s, now_s)
+            self._free_at_s = begins_s + size_bytes / self.bytes_per_s
+        self.sleep(self._free_at_s - now_s)

@@ -1,0 +1,71 @@
+"""``resnap gc``: lists by default, deletes on request, and says what it will not do."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.scheduler.files import tree
+from tests.scheduler.shipped import check_store, files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+UPGRADED = "kafka-2.7.2-then-3.9.1"
+LONG_AGO_S = 1_500_000_000
+
+
+@pytest.fixture
+def store(command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    """A store in which the manifest of one segment is missing, and all is old."""
+    into = tmp_path / "store"
+    flags = ("--topic", "payments", "--as-of", "roll", "--engine", "local")
+    assert command("tier", fixture_set(UPGRADED).data, "--to", into.as_uri(), *flags).code == 0
+    min(into.rglob("*.manifest")).unlink()
+    for path in into.rglob("*.*"):
+        os.utime(path, (LONG_AGO_S, LONG_AGO_S))
+    return into
+
+
+def test_what_nobody_names_is_listed_and_deleted_only_on_request(command: Resnap, store: Path) -> None:
+    before = files_of(store)
+    ran = command("gc", store.as_uri(), "--output", "json")
+    assert ran.code == 0
+    assert ran.document["summary"] | {"bytes": 0} == {
+        "objects": 6, "bytes": 0, "uploads": 0, "deleted": False, "younger": 0,
+    }  # fmt: skip
+    assert files_of(store) == before
+    listed = {row["key"] for row in ran.document["garbage"]}
+    told = command("gc", store.as_uri())
+    assert "Nothing was deleted. To delete them: resnap gc" in told.out
+    done = command("gc", store.as_uri(), "--delete")
+    assert done.code == 0
+    assert "Deleted 6 objects" in done.out
+    assert before.keys() - files_of(store).keys() == listed
+    assert check_store(files_of(store))
+    assert "0 objects" in command("gc", store.as_uri(), "--delete").out
+
+
+def test_what_may_be_somebodys_is_not_deleted(command: Resnap, store: Path) -> None:
+    before = tree(store)
+    young = command("gc", store.as_uri(), "--older-than", "5m", "--delete")
+    assert young.code == 2
+    assert "less than an hour" in young.err
+    assert command("gc", store.as_uri(), "--older-than", "soon").code == 2
+    assert tree(store) == before
+
+
+def test_a_manifest_that_cannot_be_read_is_an_error(command: Resnap, store: Path) -> None:
+    path = min(store.rglob("*.manifest"))
+    path.write_bytes(b"not a manifest")
+    before = files_of(store)
+    ran = command("gc", store.as_uri(), "--delete")
+    assert ran.code == 3
+    assert path.name in ran.err
+    assert {key: body for key, body in files_of(store).items() if key in before} == before

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import io
+import threading
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from storage.crc32c import crc32c
+from storage.errors import VerificationError
+from storage.remote.memory import MemoryObjectStore
+from storage.remote.throttle import Throttle
+from tests.storage.remote.test_probe import TakesAnything, Wired
+from tests.tiering.stores import RecordingStore
+from tiering.delivery import AbandonedError, Delivery
+from tiering.side_by_side import side_by_side
+
+if TYPE_CHECKING:
+    from storage.remote.object_store import ObjectStore, Unfinished
+    from tiering.delivery import Verification
+
+BODY = bytes(range(256)) * 300
+
+
+class Watched(RecordingStore):
+    """Passes the probe's questions on, too."""
+
+    @property
+    def sends_checksums(self) -> bool:
+        return self.inner.sends_checksums  # type: ignore[attr-defined, no-any-return]
+
+    def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
+        self.inner.put_claimed(key, body, crc32c=crc32c, in_parts=in_parts)  # type: ignore[attr-defined]
+
+    def begin(self, key: str) -> Unfinished:  # noqa: ARG002
+        raise AssertionError("asked by the doctor alone")
+
+
+def deliver(delivery: Delivery, key: str = "key") -> None:
+    delivery.deliver(key, lambda: io.BytesIO(BODY), size_bytes=len(BODY), checksum=crc32c(BODY))
+
+
+@pytest.mark.parametrize(
+    ("store", "verification", "reads"),
+    [
+        (Wired(), "auto", 0),
+        (Wired(), "read-back", 1),
+        (TakesAnything(), "auto", 1),
+        (MemoryObjectStore(f"delivery-{uuid4()}"), "auto", 1),
+    ],
+    ids=["strict", "strict, but read back", "takes anything", "no wire"],
+)
+def test_an_object_is_read_back_unless_the_store_was_seen_to_check(
+    store: ObjectStore, verification: Verification, reads: int
+) -> None:
+    watched = Watched(store) if isinstance(store, Wired) else RecordingStore(store)
+    delivery = Delivery(store=watched, verification=verification)
+    deliver(delivery)
+    assert watched.calls.count(("read", "key")) == reads
+    assert store.get("key") == BODY
+    assert delivery.reads_back is bool(reads)
+
+
+def test_the_store_is_asked_once_however_many_objects_go_there() -> None:
+    watched = Watched(Wired())
+    delivery = Delivery(store=watched)
+    for number in range(5):
+        deliver(delivery, f"key-{number}")
+    assert [verb for verb, _ in watched.calls] == ["head"] * 2 + ["put"] * 5, "a look for each of two wrong claims"
+
+
+def test_what_comes_back_different_is_told_whether_or_not_the_store_checks(memory_store: ObjectStore) -> None:
+    delivery = Delivery(store=memory_store)
+    with pytest.raises(VerificationError, match="CRC-32C"):
+        delivery.deliver("key", lambda: io.BytesIO(BODY), size_bytes=len(BODY), checksum=crc32c(BODY) ^ 1)
+    assert list(memory_store.list()) == []
+
+
+def test_bytes_sent_and_read_back_count_against_the_limit(memory_store: ObjectStore) -> None:
+    waits: list[float] = []
+    throttle = Throttle(bytes_per_s=len(BODY), sleep=waits.append, clock_s=lambda: 0.0)
+    deliver(Delivery(store=memory_store, throttle=throttle))
+    assert max(waits) == pytest.approx(2.0)
+
+
+def test_an_ended_run_lets_go_of_what_is_on_its_way(memory_store: ObjectStore) -> None:
+    delivery = Delivery(store=memory_store)
+    delivery.stop()
+    with pytest.raises(AbandonedError):
+        deliver(delivery)
+    assert list(memory_store.list()) == []
+
+
+def test_results_come_in_order_and_no_more_is_begun_than_was_asked_for() -> None:
+    begun: list[int] = []
+    gates = [threading.Event() for _ in range(6)]
+
+    def work(number: int) -> int:
+        begun.append(number)
+        assert gates[number].wait(60)
+        return number * 10
+
+    for gate in gates[1:]:
+        gate.set()
+    found = side_by_side(work, range(6), 3, lambda: pytest.fail("stopped"))
+    first, result = next(found)
+    assert set(begun) <= {0, 1, 2}
+    gates[0].set()
+    assert (first, result()) == (0, 0)
+    assert [(number, result()) for number, result in found] == [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)]
+
+
+def test_whoever_ends_early_stops_what_is_under_way() -> None:
+    stopped = threading.Event()
+    found = side_by_side(lambda _: stopped.wait(60), range(100), 2, stopped.set)
+    next(found)
+    found.close()
+    assert stopped.is_set()

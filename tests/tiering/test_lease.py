@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from storage.errors import LockedError, StoreUnavailableError
+from storage.log.work_lock import at_work_on
+from storage.processes import Process, this_process
+from storage.remote.memory import MemoryObjectStore
+from tests.tiering.stores import PassingStore
+from tiering.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from storage.crc32c import Buffer
+    from storage.remote.object_store import ObjectStore
+
+PLACE = "cluster/payments/0"
+ELSEWHERE = Process(machine="another", number=7, started_ticks=7)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> MemoryObjectStore:
+    return MemoryObjectStore(f"lease-{uuid4()}", clock_ms=clock)
+
+
+def a_lease(store: ObjectStore, who: str = "broker-1", process: Process = ELSEWHERE) -> Lease:
+    return Lease(store=store, place=PLACE, holder=Holder(run=str(uuid4()), who=who, since_ms=0, process=process))
+
+
+def leases(store: ObjectStore) -> list[str]:
+    return [info.key for info in store.list(LEASE_PREFIX)]
+
+
+def test_the_loser_is_told_who_holds_it_and_since_when(store: MemoryObjectStore) -> None:
+    a_lease(store, "broker-1, process 4711").acquire()
+    with pytest.raises(LockedError, match="broker-1, process 4711, since 1970-01-01T00:00:00Z") as raised:
+        a_lease(store).acquire()
+    assert raised.value.exit_code == 11
+    assert "300 s" in str(raised.value.hint)
+
+
+def test_a_lease_that_was_released_is_free_and_leaves_nothing(store: MemoryObjectStore) -> None:
+    for _ in range(3):
+        with leased(store, PLACE, who="me", now_ms=0) as tenure:
+            assert leases(store) == [], "it is taken when it is needed"
+            tenure.hold()
+            tenure.hold()
+            assert len(leases(store)) == 1
+        assert list(store.list()) == []
+
+
+def test_other_places_are_free(store: MemoryObjectStore) -> None:
+    with leased(store, PLACE, who="me", now_ms=0) as one, leased(store, f"{PLACE}1", who="me", now_ms=0) as other:
+        one.hold()
+        other.hold()
+        assert len(leases(store)) == 2
+
+
+def test_a_lease_is_taken_over_once_its_time_is_up_by_the_clock_of_the_store(
+    store: MemoryObjectStore, clock: Clock
+) -> None:
+    first = a_lease(store)
+    first.acquire()
+    clock.now_ms += LEASE_MS - 1
+    with pytest.raises(LockedError):
+        a_lease(store).acquire()
+    clock.now_ms += 1
+    second = a_lease(store, "broker-2")
+    second.acquire()
+    assert len(leases(store)) == 1, "what was taken over is gone"
+    first.check()
+    first.renew()
+    with pytest.raises(LeaseLostError, match="broker-2"):
+        first.check()
+    second.renew()
+    second.check()
+
+
+def test_a_lease_that_is_renewed_is_kept(store: MemoryObjectStore, clock: Clock) -> None:
+    lease = a_lease(store)
+    lease.acquire()
+    for _ in range(5):
+        clock.now_ms += LEASE_MS - 1
+        lease.renew()
+        with pytest.raises(LockedError):
+            a_lease(store).acquire()
+
+
+def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(store: MemoryObjectStore) -> None:
+    code = "from storage.processes import this_process as p; print(p().number, p().started_ticks)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
+    dead = Process(machine=this_process().machine, number=int(said[0]), started_ticks=int(said[1]))
+    assert dead.is_dead
+    assert not this_process().is_dead
+    a_lease(store, process=dead).acquire()
+    a_lease(store, process=this_process()).acquire()
+    with pytest.raises(LockedError):
+        a_lease(store).acquire()
+
+
+def test_of_many_who_take_over_at_once_one_succeeds(store: MemoryObjectStore, clock: Clock) -> None:
+    a_lease(store).acquire()
+    clock.now_ms += LEASE_MS
+    together = threading.Barrier(8)
+
+    def take(_: int) -> bool:
+        together.wait()
+        try:
+            a_lease(store).acquire()
+        except LockedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(take, range(8))).count(True) == 1
+
+
+def test_a_lease_whose_answer_was_lost_is_ours(store: MemoryObjectStore) -> None:
+    class AskedTwice(PassingStore):
+        """As a client does whose first answer was lost."""
+
+        def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+            self.inner.put(key, body, if_absent=if_absent)
+            self.inner.put(key, body, if_absent=if_absent)
+
+    a_lease(AskedTwice(store)).acquire()
+    assert len(leases(store)) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"not json", b"[]", b'{"run": 1}', json.dumps({"process": 1}).encode()])
+def test_a_lease_that_cannot_be_read_is_somebodys_until_its_time_is_up(
+    store: MemoryObjectStore, clock: Clock, body: bytes
+) -> None:
+    store.put(f"{LEASE_PREFIX}/{PLACE}/0000000001", body)
+    with pytest.raises(LockedError):
+        a_lease(store).acquire()
+    clock.now_ms += LEASE_MS
+    a_lease(store).acquire()
+
+
+def test_a_store_in_trouble_ends_no_run_by_its_lease(store: MemoryObjectStore) -> None:
+    tried = threading.Event()
+
+    class Failing(PassingStore):
+        def list(self, prefix: str = "") -> object:  # type: ignore[override]
+            if leases(self.inner):
+                tried.set()
+                raise StoreUnavailableError("busy")
+            return self.inner.list(prefix)
+
+    lease = a_lease(store)
+    lease.acquire()
+    lease.store = Failing(store)
+    with pytest.raises(StoreUnavailableError):
+        lease.renew()
+    assert tried.is_set()
+    lease.check()
+
+
+def test_a_log_dir_has_one_run_at_a_time_and_the_loser_is_told_which(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from storage.log.work_lock import at_work_on\n"
+        "with at_work_on(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    before = tmp_path.stat()
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(LockedError, match=rf"process {other.pid}, started at 2"), at_work_on(tmp_path):
+            pytest.fail("taken twice")
+        other.communicate()
+    with ExitStack() as held:
+        held.enter_context(at_work_on(tmp_path))
+        held.enter_context(at_work_on(tmp_path.parent))
+    assert list(tmp_path.iterdir()) == []
+    assert tmp_path.stat().st_mtime_ns == before.st_mtime_ns

@@ -1,0 +1,131 @@
+"""Getting one object into a store, and making sure that what lies there is what was meant.
+
+The store's own check of our checksums counts as that only where it was seen to refuse a wrong one and to write nothing
+(``storage.remote.probe``); it is asked once per run, before the first object. Everywhere else, and wherever the user
+wants it, the whole object is read back. A length, an ETag, or a checksum that a store merely echoes prove nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
+
+from storage.crc32c import crc32c
+from storage.errors import ObjectNotFoundError, ResnapError, VerificationError
+from storage.remote.probe import upload_checks
+from storage.remote.throttle import Throttle
+
+if TYPE_CHECKING:
+    from storage.remote.object_store import BodyOpener, ObjectStore
+
+Verification: TypeAlias = Literal["auto", "read-back"]
+
+
+class AbandonedError(ResnapError):
+    """The run is ending: what was on its way is let go."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Delivery:
+    """Puts objects into ``store``, from several threads at once."""
+
+    store: ObjectStore
+    verification: Verification = "auto"
+    throttle: Throttle = field(default_factory=Throttle)
+    """On what is sent, and on what is read back."""
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _store_checks: bool | None = field(default=None, init=False)
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether objects are read back; asks the store, the first time.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        with self._lock:
+            if self._store_checks is None:
+                self._store_checks = self.verification == "auto" and upload_checks(self.store).count
+        return not self._store_checks
+
+    def stop(self) -> None:
+        """Let go of all that is on its way, in all threads: their next look at a body raises ``AbandonedError``."""
+        self._stop.set()
+
+    def go_on(self) -> None:
+        """Deliver again, after ``stop``, once what was on its way has come to its end."""
+        self._stop.clear()
+
+    def deliver(self, key: str, open_body: BodyOpener, *, size_bytes: int, checksum: int) -> None:
+        """Write an object whose CRC-32C is ``checksum``, and make sure of it.
+
+        Raises:
+            VerificationError: the body was not what it should be, or came back different.
+            AbandonedError: ``stop`` was called.
+            StoreError: the store refused or failed.
+
+        """
+        reads_back = self.reads_back
+
+        def opened() -> BinaryIO:
+            return io.BufferedReader(_Paced(open_body(), self), io.DEFAULT_BUFFER_SIZE)
+
+        self.store.put_stream(key, opened, size_bytes=size_bytes, crc32c=checksum)
+        if reads_back:
+            self.verify(key, size_bytes=size_bytes, checksum=checksum)
+
+    def verify(self, key: str, *, size_bytes: int, checksum: int) -> None:
+        """Read the object at ``key`` whole and compare it with what it must be.
+
+        Raises:
+            VerificationError: it is missing, or has another length or CRC-32C.
+            AbandonedError: ``stop`` was called.
+
+        """
+        found_size, found = 0, 0
+        try:
+            with self.store.open(key) as chunks:
+                for chunk in chunks:
+                    self.pace(len(chunk))
+                    found_size += len(chunk)
+                    found = crc32c(chunk, found)
+        except ObjectNotFoundError as error:
+            raise VerificationError(f"{key}: not there", hint="run the same command again") from error
+        if (found_size, found) != (size_bytes, checksum):
+            raise VerificationError(
+                f"{key}: expected {size_bytes} bytes with CRC-32C {checksum:08x}, read {found_size} with {found:08x}",
+                hint="the store, or something between, changes bytes: `resnap doctor --store URL` looks into it",
+            )
+
+    def pace(self, size_bytes: int) -> None:
+        """Wait until ``size_bytes`` may pass, unless the run is ending."""
+        if self._stop.is_set():
+            raise AbandonedError("the run was ended while objects were on their way")
+        self.throttle.take(size_bytes)
+
+
+class _Paced(io.RawIOBase):
+    """A body that is read no faster than it may be sent, and no longer than the run goes on."""
+
+    def __init__(self, body: BinaryIO, delivery: Delivery) -> None:
+        self._body, self._delivery = body, delivery
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill ``buffer`` with what comes next, less only where the body gives less."""
+        data = self._body.read(len(buffer))
+        self._delivery.pace(len(data))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close the body, too."""
+        self._body.close()
+        super().close()

@@ -1,0 +1,211 @@
+"""One run at a time at one partition in a store: a lease saves work, and nothing rests on it.
+
+A lease is an object, ``.resnap/lease/<place>/<generation>``; who wrote the highest generation holds it, for as long as
+the object is renewed. To take over what nobody has renewed for ``LEASE_MS``, by the store's own clock, or what a
+process of this machine held that is dead, is to create the next generation on condition that it is not there: of
+several who try, one succeeds. So no store needs to know more than ``If-None-Match``, and where it ignores even that,
+two runs may at worst both do the work. A holder that was stopped and goes on finds out at its next look; should it have
+looked just before, it writes objects that are named by their content, and a manifest that is as true as the other's.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError, StoreError
+from storage.processes import Process, this_process
+from storage.remote.probe import store_clock_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage.remote.object_store import ObjectInfo, ObjectStore
+
+LEASE_PREFIX: Final = ".resnap/lease"
+LEASE_MS: Final = 300_000
+"""After so long without renewal a lease is anybody's."""
+_RENEWALS: Final = 5
+"""In the time that a lease lasts."""
+_GENERATION_DIGITS: Final = 10
+_ATTEMPTS: Final = 5
+
+
+class LeaseLostError(LockedError):
+    """Another run has taken over, since this one did not renew its lease for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a lease."""
+
+    run: str
+    who: str
+    since_ms: int
+    """By the clock of the holder."""
+    process: Process
+
+    @property
+    def description(self) -> str:
+        """Who, and since when."""
+        return f"{self.who}, since {datetime.fromtimestamp(self.since_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+_NO_PROCESS: Final = Process(machine="", number=0, started_ticks=0)
+_SOMEBODY: Final = Holder(run="", who="a run that left no name", since_ms=0, process=_NO_PROCESS)
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """The lease of one place, taken by ``acquire``."""
+
+    store: ObjectStore
+    place: str
+    """Names what is leased, as a part of a key."""
+    holder: Holder
+    lease_ms: int = LEASE_MS
+    _key: str = field(default="", init=False)
+    _lost: Holder | None = field(default=None, init=False)
+
+    def acquire(self) -> None:
+        """Take the lease, if nobody holds it, or nobody has renewed it for long.
+
+        Raises:
+            LockedError: somebody holds it.
+            StoreError: the store failed.
+
+        """
+        for _ in range(_ATTEMPTS):
+            newest = self._newest()
+            if newest is not None:
+                self._refuse_fresh(newest)
+            if self._create(1 if newest is None else _generation(newest.key) + 1):
+                return
+        raise self._held(self._holder(self._key) or _SOMEBODY)
+
+    def check(self) -> None:
+        """Make sure that nobody else was seen to have taken over.
+
+        Raises:
+            LeaseLostError: somebody has.
+
+        """
+        if self._lost is not None:
+            hint = "this run had stopped for too long; run again once the other is done"
+            raise LeaseLostError(f"{self.place}: taken over by {self._lost.description}", hint=hint)
+
+    def renew(self) -> None:
+        """Say that the holder is still there; ``check`` knows from then on if it no longer is the holder."""
+        newest = self._newest()
+        if newest is not None and newest.key > self._key:
+            self._lost = self._holder(newest.key) or _SOMEBODY
+        else:
+            self.store.put(self._key, self._body())
+
+    def release(self) -> None:
+        """Let go of the lease; one that somebody else has taken over is left to them."""
+        self.store.delete(self._key)
+
+    def _refuse_fresh(self, newest: ObjectInfo) -> None:
+        holder = self._holder(newest.key)
+        if holder is None or holder.process.is_dead:
+            return
+        if store_clock_ms(self.store) - newest.modified_ms < self.lease_ms:
+            raise self._held(holder)
+
+    def _held(self, holder: Holder) -> LockedError:
+        return LockedError(
+            f"{self.place}: another run is at work there: {holder.description}",
+            hint=f"wait until it is done; else its lease ends after {self.lease_ms // 1000} s without a sign",
+        )
+
+    def _create(self, generation: int) -> bool:
+        """Write the lease of ``generation``, unless somebody else has; what is older goes."""
+        self._key = f"{LEASE_PREFIX}/{self.place}/{generation:0{_GENERATION_DIGITS}d}"
+        with suppress(ObjectExistsError):
+            self.store.put(self._key, self._body(), if_absent=True)
+        # Also after a success: the store may have ignored the condition, and another writer may have been later.
+        if self._holder(self._key) != self.holder:
+            return False
+        for info in self.store.list(f"{LEASE_PREFIX}/{self.place}/"):
+            if info.key < self._key:
+                self.store.delete(info.key)
+        return True
+
+    def _newest(self) -> ObjectInfo | None:
+        return max(self.store.list(f"{LEASE_PREFIX}/{self.place}/"), key=lambda info: info.key, default=None)
+
+    def _body(self) -> bytes:
+        return json.dumps(asdict(self.holder)).encode()
+
+    def _holder(self, key: str) -> Holder | None:
+        """Return who wrote ``key``; None if it is gone."""
+        try:
+            said = json.loads(self.store.get(key))
+            return Holder(**said | {"process": Process(**said["process"])})
+        except ObjectNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return _SOMEBODY
+
+
+@dataclass(slots=True, kw_only=True)
+class Tenure:
+    """A lease that is taken when it is first needed, and renewed from then on by a thread of its own."""
+
+    lease: Lease
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _keeper: threading.Thread | None = field(default=None, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def hold(self) -> None:
+        """Take the lease, or make sure that it is still held; called before each step that others must not do, too.
+
+        Raises:
+            LockedError: somebody else holds it.
+            StoreError: the store failed.
+
+        """
+        with self._lock:
+            if self._keeper is not None:
+                self.lease.check()
+                return
+            self.lease.acquire()
+            self._keeper = threading.Thread(target=self._keep, name="resnap-lease", daemon=True)
+            self._keeper.start()
+
+    def end(self) -> None:
+        """Let go of the lease, if it was taken."""
+        self._ended.set()
+        if self._keeper is not None:
+            self._keeper.join()
+            with suppress(StoreError):  # it ends by itself
+                self.lease.release()
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self.lease.lease_ms / 1000 / _RENEWALS):
+            # A store in trouble is noticed by those who work; the next renewal may go through.
+            with suppress(StoreError):
+                self.lease.renew()
+
+
+@contextmanager
+def leased(store: ObjectStore, place: str, *, who: str, now_ms: int, lease_ms: int = LEASE_MS) -> Iterator[Tenure]:
+    """Give the lease of ``place``, which whoever gets it takes by ``hold``, and let go of it with the context."""
+    holder = Holder(run=str(uuid4()), who=who, since_ms=now_ms, process=this_process())
+    tenure = Tenure(lease=Lease(store=store, place=place, holder=holder, lease_ms=lease_ms))
+    try:
+        yield tenure
+    finally:
+        tenure.end()
+
+
+def _generation(key: str) -> int:
+    """Return the generation that ``key`` is of; 0 for what is no lease of ours."""
+    number = key.rpartition("/")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0
