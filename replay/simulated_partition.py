@@ -6,7 +6,7 @@ it has those that the producer would send next. What a step says is sent as it s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from replay.append_validation import AppendOrigin, ProducerBatch, ValidationRules
@@ -31,6 +31,8 @@ class Verdict:
     """``accepted``, ``duplicate``, ``refused`` or ``done``."""
     error: KafkaError = KafkaError.NONE
     detail: str = ""
+    in_order: bool = True
+    """Whether a batch was the one that its producer would send next."""
 
 
 @dataclass(slots=True)
@@ -77,7 +79,8 @@ class SimulatedPartition:
             self.now_ms if timestamp is None else timestamp, transactional,
         )  # fmt: skip
         checked = verified and origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
-        verdict = self._appended(batch, batch.last_offset + 1, origin, verified=checked)
+        in_order = (epoch, sequence) == (client.epoch, client.next_sequence)
+        verdict = replace(self._appended(batch, batch.last_offset + 1, origin, verified=checked), in_order=in_order)
         if verdict.verdict == "accepted":
             client.epoch, client.next_sequence = epoch, wrap_sequence(sequence + records)
         return verdict

@@ -9,6 +9,7 @@ from scheduler.clock import instant
 from scheduler.records import plain
 from scheduler.rendering import Answer, Column
 from storage.errors import UsageError
+from tiering.controller.transactions.client_errors import ProduceSituation, on_produce_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ COLUMNS = (
     Column(key="verdict", title="VERDICT"),
     Column(key="error", title="ERROR"),
     Column(key="detail", title="WHY"),
+    Column(key="producerDoes", title="PRODUCER THEN"),
     Column(key="note", title="NOTE"),
 )
 
@@ -63,6 +65,18 @@ def _row(taken: Taken) -> Row:
         "error": error.name if error else None,
         "errorCode": error.value,
         "detail": taken.verdict.detail,
+        "producerDoes": _reaction(taken),
         "entry": plain(taken.entry),
         "note": taken.note,
     }
+
+
+def _reaction(taken: Taken) -> str | None:
+    """Tell what a producer of the newest kind does about the refusal of a batch that it has sent."""
+    verdict = taken.verdict
+    if taken.step != "append" or not verdict.error or taken.arguments.get("origin", "client") != "client":
+        return None
+    situation = ProduceSituation(
+        transactional=bool(taken.arguments.get("transactional")), follows_last_acked=verdict.in_order
+    )  # fmt: skip
+    return str(on_produce_error(verdict.error, situation))

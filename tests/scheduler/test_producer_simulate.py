@@ -18,6 +18,9 @@ def test_each_step_of_the_example_has_its_verdict(command: Resnap) -> None:
     assert (refused["error"], refused["errorCode"]) == ("OUT_OF_ORDER_SEQUENCE_NUMBER", 45)
     assert refused["detail"].endswith("sequence 17 does not follow on 9, the last in epoch 0")
     assert refused["entry"]["lastSequence"] == 9
+    assert refused["producerDoes"] == "batch sent again as it is; producer goes on"
+    fenced = next(step for step in ran.document["steps"] if step["line"] == 13)
+    assert fenced["producerDoes"] == "batch failed; producer goes on, with its next epoch"
 
 
 def test_people_see_a_table(command: Resnap) -> None:

@@ -1,0 +1,241 @@
+"""What producers do about errors: rows of Kafka's ``TransactionManagerTest`` and ``SenderTest`` about epochs."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.kafka_errors import KafkaError
+from tiering.controller.transactions.client_errors import (
+    BatchFate,
+    ClientState,
+    CoordinatorRequest,
+    ProduceSituation,
+    Reaction,
+    after_unresolved,
+    bumped_by_itself,
+    on_coordinator_error,
+    on_produce_error,
+)
+
+FAIL, RETRY = BatchFate.FAIL, BatchFate.RETRY
+FATAL, ABORTABLE = ClientState.FATAL, ClientState.ABORTABLE
+Request = CoordinatorRequest
+AGAIN = Reaction(batch=RETRY)
+BUMPED_AND_AGAIN = Reaction(batch=RETRY, bumps_epoch=True)
+ABORTS = Reaction(batch=FAIL, state=ABORTABLE, bumps_epoch=True)
+
+
+def idempotent(code: int, **situation: object) -> Reaction:
+    return on_produce_error(KafkaError(code), ProduceSituation(**situation))  # type: ignore[arg-type]
+
+
+def transactional(code: int, **situation: object) -> Reaction:
+    return idempotent(code, transactional=True, **situation)
+
+
+# -- SenderTest
+
+
+def test_epoch_bump_on_out_of_order_sequence_for_next_batch() -> None:
+    assert idempotent(45) == BUMPED_AND_AGAIN
+
+
+def test_idempotence_with_multiple_inflights_retried_in_order() -> None:
+    assert idempotent(45, follows_last_acked=False) == AGAIN
+    assert transactional(45, follows_last_acked=False) == AGAIN
+
+
+def test_epoch_bump_on_out_of_order_sequence_for_next_batch_when_batch_in_flight_fails() -> None:
+    assert idempotent(45, was_renumbered=True) == AGAIN
+
+
+def test_expiry_of_first_batch_should_cause_epoch_bump_if_future_batches_fail() -> None:
+    assert idempotent(45, has_unresolved=True, starts_at_unresolved=True) == BUMPED_AND_AGAIN
+    assert idempotent(45, has_unresolved=True) == AGAIN
+
+
+def test_expiry_of_first_batch_should_not_cause_unresolved_sequences_if_future_batches_succeed() -> None:
+    assert after_unresolved(transactional=False, can_bump=True, all_acked=True) == Reaction(batch=FAIL)
+
+
+def test_expiry_of_all_sent_batches_should_cause_unresolved_sequences() -> None:
+    reaction = after_unresolved(transactional=False, can_bump=True, all_acked=False)
+    assert reaction == Reaction(batch=FAIL, bumps_epoch=True)
+
+
+def test_unresolved_sequences_are_not_fatal() -> None:
+    assert after_unresolved(transactional=True, can_bump=True, all_acked=False) == ABORTS
+    assert after_unresolved(transactional=True, can_bump=False, all_acked=False).state is FATAL
+
+
+def test_expiry_of_unsent_batches_should_not_cause_unresolved_sequences() -> None:
+    assert idempotent(7, may_retry=False, answered=False) == Reaction(batch=FAIL)
+
+
+def test_idempotence_with_multiple_inflights_where_first_fails_fatally() -> None:
+    assert idempotent(10) == Reaction(batch=FAIL, bumps_epoch=True)
+
+
+def test_idempotent_split_batch_and_send() -> None:
+    assert idempotent(10, records=2) == transactional(10, records=2) == Reaction(batch=BatchFate.SPLIT)
+
+
+def test_correct_handling_of_duplicate_sequence_error() -> None:
+    assert idempotent(46) == transactional(46) == Reaction(batch=BatchFate.SUCCEED)
+
+
+def test_transactional_unknown_producer_handling_when_retention_limit_reached() -> None:
+    reached = {"log_start_offset": 10, "last_acked_offset": 5}
+    assert transactional(59, **reached) == Reaction(batch=BatchFate.RENUMBER)
+
+
+def test_idempotent_unknown_producer_handling_when_retention_limit_reached() -> None:
+    assert idempotent(59, log_start_offset=10, last_acked_offset=5) == BUMPED_AND_AGAIN
+
+
+def test_unknown_producer_error_should_be_retried_when_log_start_offset_is_unknown() -> None:
+    assert idempotent(59) == transactional(59) == AGAIN
+
+
+def test_unknown_producer_error_should_be_retried_for_future_batches_when_first_fails() -> None:
+    assert idempotent(59, log_start_offset=10, was_renumbered=True) == AGAIN
+
+
+def test_should_raise_out_of_order_sequence_exception_to_user_if_log_was_not_truncated() -> None:
+    assert idempotent(59, log_start_offset=10, last_acked_offset=10) == BUMPED_AND_AGAIN
+    assert transactional(59, log_start_offset=10, last_acked_offset=10) == ABORTS
+
+
+@pytest.mark.parametrize("code", [31, 35, 53, 90])
+def test_errors_of_a_batch_that_are_fatal(code: int) -> None:
+    assert idempotent(code) == transactional(code) == Reaction(batch=FAIL, state=FATAL)
+
+
+@pytest.mark.parametrize("code", [48, 120, 29])
+def test_invalid_txn_state_and_transaction_abortable_are_abortable_errors(code: int) -> None:
+    assert transactional(code) == ABORTS
+    assert idempotent(code) == Reaction(batch=FAIL, bumps_epoch=True)
+
+
+# -- TransactionManagerTest
+
+
+def test_invalid_producer_epoch_from_produce() -> None:
+    assert transactional(47) == ABORTS
+    assert idempotent(47) == Reaction(batch=FAIL, bumps_epoch=True)
+    assert transactional(47, release=(2, 6)).state is FATAL
+
+
+@pytest.mark.parametrize("code", [29, 45], ids=["test_bump_transactional_epoch_on_abortable_error", "out of order"])
+def test_an_abort_brings_the_next_epoch_where_the_coordinator_gives_one(code: int) -> None:
+    assert transactional(code) == ABORTS
+    assert transactional(code, can_bump=False) == Reaction(batch=FAIL, state=ABORTABLE)
+
+
+def test_bump_transactional_epoch_on_timeout() -> None:
+    assert transactional(7, may_retry=False, answered=False) == ABORTS
+
+
+def test_disallow_commit_on_produce_failure() -> None:
+    assert transactional(45, is_ending=True) == Reaction(batch=FAIL, state=ABORTABLE)
+
+
+def test_abortable_error_while_abort_in_progress() -> None:
+    assert transactional(45, is_ending=True, is_aborting=True) == Reaction(batch=FAIL)
+
+
+@pytest.mark.parametrize("code", [2, 3, 6, 7, 13, 19, 20, 56])
+def test_retriable_errors_of_a_batch_are_retried_until_retries_are_used_up(code: int) -> None:
+    assert idempotent(code) == transactional(code) == AGAIN
+    assert idempotent(code, may_retry=False) == Reaction(batch=FAIL)
+    assert transactional(code, may_retry=False) == ABORTS
+
+
+def test_producer_id_reset() -> None:
+    assert [bumped_by_itself(epoch) for epoch in (0, 32_766, 32_767)] == [1, 32_767, None]
+
+
+@pytest.mark.parametrize("code", [3, 7, 14, 51])
+@pytest.mark.parametrize("request_", [Request.INIT_PRODUCER_ID, Request.ADD_PARTITIONS, Request.END_TXN])
+def test_retriable_errors(code: int, request_: Request) -> None:
+    assert on_coordinator_error(request_, KafkaError(code)) == AGAIN
+
+
+@pytest.mark.parametrize(("code", "fatal"), [(7, True), (3, True), (14, False), (51, False)])
+def test_before_3_4_only_two_errors_of_init_producer_id_were_retried(code: int, fatal: bool) -> None:
+    reaction = on_coordinator_error(Request.INIT_PRODUCER_ID, KafkaError(code), release=(3, 2))
+    assert reaction == (Reaction(batch=FAIL, state=FATAL) if fatal else AGAIN)
+
+
+@pytest.mark.parametrize("request_", Request)
+def test_coordinator_not_available(request_: Request) -> None:
+    for code in (15, 16):
+        assert on_coordinator_error(request_, KafkaError(code)).batch is BatchFate.FIND_COORDINATOR
+
+
+def test_a_commit_of_offsets_that_timed_out_looks_for_its_coordinator() -> None:
+    reaction = on_coordinator_error(Request.TXN_OFFSET_COMMIT, KafkaError.REQUEST_TIMED_OUT)
+    assert reaction.batch is BatchFate.FIND_COORDINATOR
+
+
+@pytest.mark.parametrize("request_", Request)
+@pytest.mark.parametrize("code", [47, 90])
+def test_producer_fenced_and_invalid_producer_epoch_are_fatal_in_every_request(request_: Request, code: int) -> None:
+    assert on_coordinator_error(request_, KafkaError(code)).state is FATAL
+
+
+@pytest.mark.parametrize("code", [49, 59])
+@pytest.mark.parametrize("request_", [Request.ADD_PARTITIONS, Request.ADD_OFFSETS, Request.END_TXN])
+def test_bump_transactional_epoch_on_recoverable_request_error(request_: Request, code: int) -> None:
+    assert on_coordinator_error(request_, KafkaError(code)) == ABORTS
+    assert on_coordinator_error(request_, KafkaError(code), can_bump=False).state is FATAL
+
+
+@pytest.mark.parametrize("request_", [Request.INIT_PRODUCER_ID, Request.TXN_OFFSET_COMMIT])
+def test_a_lost_mapping_is_fatal_where_nobody_expects_it(request_: Request) -> None:
+    assert on_coordinator_error(request_, KafkaError.INVALID_PRODUCER_ID_MAPPING).state is FATAL
+
+
+def test_transactional_id_authorization_failure_in_init_producer_id() -> None:
+    for code in (31, 53):
+        states = [
+            on_coordinator_error(Request.INIT_PRODUCER_ID, KafkaError(code), release=release).state
+            for release in ((3, 5), (3, 6))
+        ]
+        assert states == [FATAL, ClientState.UNINITIALIZED]
+    for request in set(Request) - {Request.INIT_PRODUCER_ID}:
+        assert on_coordinator_error(request, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED).state is FATAL
+
+
+@pytest.mark.parametrize("request_", Request)
+def test_transaction_abortable_exception(request_: Request) -> None:
+    assert on_coordinator_error(request_, KafkaError.TRANSACTION_ABORTABLE) == Reaction(batch=FAIL, state=ABORTABLE)
+
+
+@pytest.mark.parametrize("request_", Request)
+def test_an_invalid_transaction_state_is_fatal(request_: Request) -> None:
+    assert on_coordinator_error(request_, KafkaError.INVALID_TXN_STATE).state is FATAL
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "state"),
+    [
+        (Request.INIT_PRODUCER_ID, 35, FATAL),
+        (Request.ADD_PARTITIONS, 29, ABORTABLE),
+        (Request.ADD_PARTITIONS, 55, ABORTABLE),
+        (Request.ADD_OFFSETS, 30, ABORTABLE),
+        (Request.ADD_OFFSETS, 29, FATAL),
+        (Request.END_TXN, 30, FATAL),
+        (Request.TXN_OFFSET_COMMIT, 30, ABORTABLE),
+        (Request.TXN_OFFSET_COMMIT, 25, ABORTABLE),
+        (Request.TXN_OFFSET_COMMIT, 22, ABORTABLE),
+        (Request.TXN_OFFSET_COMMIT, 82, ABORTABLE),
+        (Request.TXN_OFFSET_COMMIT, 29, FATAL),
+    ],
+)
+def test_other_errors_end_the_transaction_or_the_producer(request_: Request, code: int, state: ClientState) -> None:
+    assert on_coordinator_error(request_, KafkaError(code)) == Reaction(batch=FAIL, state=state)
+
+
+def test_a_reaction_can_be_read() -> None:
+    assert str(ABORTS) == "batch failed; producer must abort its transaction, with its next epoch"

@@ -1,0 +1,246 @@
+"""What a Java producer does about an error: the client's side of KIP-360, as two functions.
+
+``on_produce_error`` is about a batch, ``on_coordinator_error`` about a request of a transactional (or, for
+``InitProducerId``, idempotent) producer to its coordinator. An idempotent producer bumps its epoch by itself, and goes
+on. A transactional one becomes *abortable*: the application aborts, and the producer gets its next epoch from the
+coordinator, where that can give one (``InitProducerId`` version 3, Kafka 2.5). A *fatal* one can only be closed.
+
+Source: ``TransactionManager`` and ``Sender`` in Kafka's clients module, 2.5 to 4.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from storage.kafka_errors import KafkaError
+from tiering.controller.transactions.metadata import MAX_EPOCH
+
+FENCED_IS_ITS_OWN_ERROR: Final = (2, 7)
+"""Since then a stale epoch in a produce response is abortable."""
+ALL_RETRIABLES: Final = (3, 4)
+"""Since then (and 3.3.2) ``InitProducerId`` is tried again after any retriable error."""
+AUTHORIZATION_IS_RECOVERABLE: Final = (3, 6)
+ABORTABLE_ERROR: Final = (3, 8)
+_FATAL_FOR_A_BATCH: Final = {
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.UNSUPPORTED_VERSION,
+}
+_FENCED: Final = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+_MAPPING_LOST: Final = {KafkaError.UNKNOWN_PRODUCER_ID, KafkaError.INVALID_PRODUCER_ID_MAPPING}
+_COORDINATOR_MOVED: Final = {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
+_UNAUTHORIZED: Final = {
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+
+class BatchFate(Enum):
+    """What becomes of the batch, or of the request."""
+
+    RETRY = "sent again as it is"
+    SPLIT = "split, and both halves sent"
+    RENUMBER = "sent again, numbered from 0 in the same epoch"
+    SUCCEED = "taken as written, without an offset"
+    FAIL = "failed"
+    FIND_COORDINATOR = "sent again to the coordinator that is looked for"
+
+
+class ClientState(Enum):
+    """What becomes of the producer."""
+
+    UNCHANGED = "goes on"
+    ABORTABLE = "must abort its transaction"
+    UNINITIALIZED = "asks for a producer id anew"
+    FATAL = "can only be closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaction:
+    """What a producer does about an error."""
+
+    batch: BatchFate
+    state: ClientState = ClientState.UNCHANGED
+    bumps_epoch: bool = False
+    """An idempotent producer at once, by itself; a transactional one by its coordinator, after it has aborted."""
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        bump = ", with its next epoch" if self.bumps_epoch else ""
+        return f"batch {self.batch.value}; producer {self.state.value}{bump}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceSituation:
+    """What else a producer looks at when a batch comes back with an error."""
+
+    transactional: bool = False
+    release: tuple[int, int] = (3, 9)
+    """Of the client, major and minor."""
+    may_retry: bool = True
+    """Whether neither ``delivery.timeout.ms`` nor ``retries`` is used up."""
+    answered: bool = True
+    """Whether a broker said so; False where the batch expired in the client."""
+    records: int = 1
+    """In the batch."""
+    follows_last_acked: bool = True
+    """Whether its first sequence is the one after the last that was acknowledged."""
+    was_renumbered: bool = False
+    """Whether an epoch bump has given the batch another sequence since it was sent."""
+    has_unresolved: bool = False
+    """Whether an earlier batch of the partition expired unanswered, so that nobody knows whether it was written."""
+    starts_at_unresolved: bool = False
+    """Whether the batch comes right after such ones."""
+    log_start_offset: int = -1
+    """As the response has it, for UNKNOWN_PRODUCER_ID; -1 where it does not say."""
+    last_acked_offset: int = -1
+    can_bump: bool = True
+    """Transactional: whether the coordinator gives epochs (``InitProducerId`` 3)."""
+    is_ending: bool = False
+    """Transactional: whether a commit or an abort is under way."""
+    is_aborting: bool = False
+
+
+def on_produce_error(error: KafkaError, at: ProduceSituation) -> Reaction:
+    """Return what a producer does about ``error`` in a produce response; NONE is no error."""
+    if error is KafkaError.DUPLICATE_SEQUENCE_NUMBER:
+        return Reaction(batch=BatchFate.SUCCEED)
+    if error is KafkaError.MESSAGE_TOO_LARGE and at.records > 1:
+        return Reaction(batch=BatchFate.SPLIT)
+    if error in _FATAL_FOR_A_BATCH or (error in _FENCED and _was_fatal(at)):
+        return Reaction(batch=BatchFate.FAIL, state=ClientState.FATAL)
+    if at.may_retry and (retried := _retried(error, at)):
+        return retried
+    return _failed(at)
+
+
+def _was_fatal(at: ProduceSituation) -> bool:
+    return at.release < FENCED_IS_ITS_OWN_ERROR
+
+
+def _retried(error: KafkaError, at: ProduceSituation) -> Reaction | None:
+    """Return how the batch is sent again; None where it is not."""
+    match error:
+        case KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return _after_out_of_order(at)
+        case KafkaError.UNKNOWN_PRODUCER_ID:
+            return _after_unknown_producer(at)
+    return Reaction(batch=BatchFate.RETRY) if error.is_retriable else None
+
+
+def _after_out_of_order(at: ProduceSituation) -> Reaction | None:
+    if not at.has_unresolved and (at.was_renumbered or not at.follows_last_acked):
+        return Reaction(batch=BatchFate.RETRY)  # an earlier batch is on its way, and this one will fit then
+    if at.transactional:
+        return None
+    return Reaction(batch=BatchFate.RETRY, bumps_epoch=not at.has_unresolved or at.starts_at_unresolved)
+
+
+def _after_unknown_producer(at: ProduceSituation) -> Reaction | None:
+    if at.log_start_offset == -1 or at.was_renumbered:
+        return Reaction(batch=BatchFate.RETRY)
+    if not at.transactional:
+        return Reaction(batch=BatchFate.RETRY, bumps_epoch=True)
+    if at.last_acked_offset < at.log_start_offset:
+        return Reaction(batch=BatchFate.RENUMBER)  # retention took what it had written: no loss
+    return None
+
+
+def _failed(at: ProduceSituation) -> Reaction:
+    if not at.transactional:
+        return Reaction(batch=BatchFate.FAIL, bumps_epoch=at.may_retry and at.answered)
+    if at.is_aborting:
+        return Reaction(batch=BatchFate.FAIL)
+    bumps = at.can_bump and not at.is_ending
+    return Reaction(batch=BatchFate.FAIL, state=ClientState.ABORTABLE, bumps_epoch=bumps)
+
+
+def after_unresolved(*, transactional: bool, can_bump: bool, all_acked: bool) -> Reaction:
+    """Return what a producer does once nothing is in flight to a partition of which a batch expired unanswered.
+
+    Args:
+        transactional: whether the producer is.
+        can_bump: whether its coordinator gives epochs.
+        all_acked: whether the last acknowledged sequence shows that the expired batch was written.
+
+    """
+    if all_acked:
+        return Reaction(batch=BatchFate.FAIL)
+    if not transactional:
+        return Reaction(batch=BatchFate.FAIL, bumps_epoch=True)
+    state = ClientState.ABORTABLE if can_bump else ClientState.FATAL
+    return Reaction(batch=BatchFate.FAIL, state=state, bumps_epoch=can_bump)
+
+
+def bumped_by_itself(epoch: int) -> int | None:
+    """Return the next epoch of an idempotent producer; None where it asks for a new producer id instead."""
+    return None if epoch == MAX_EPOCH else epoch + 1
+
+
+class CoordinatorRequest(Enum):
+    """What a producer asks of its coordinators."""
+
+    INIT_PRODUCER_ID = "InitProducerId"
+    ADD_PARTITIONS = "AddPartitionsToTxn"
+    ADD_OFFSETS = "AddOffsetsToTxn"
+    END_TXN = "EndTxn"
+    TXN_OFFSET_COMMIT = "TxnOffsetCommit"
+
+
+_ABORTABLE_ALONE: Final = {
+    CoordinatorRequest.ADD_OFFSETS: {KafkaError.GROUP_AUTHORIZATION_FAILED},
+    CoordinatorRequest.TXN_OFFSET_COMMIT: {
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.FENCED_INSTANCE_ID,
+    },
+}
+_ALWAYS_RETRIED: Final = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.CONCURRENT_TRANSACTIONS}
+_NEVER_ABORTABLE: Final = {CoordinatorRequest.INIT_PRODUCER_ID, CoordinatorRequest.TXN_OFFSET_COMMIT}
+
+
+def on_coordinator_error(
+    request: CoordinatorRequest, error: KafkaError, *, release: tuple[int, int] = (3, 9), can_bump: bool = True
+) -> Reaction:
+    """Return what a producer of ``release`` does about ``error`` in the answer to ``request``.
+
+    ``can_bump`` tells whether the coordinator gives epochs (``InitProducerId`` 3).
+    """
+    if _is_sent_elsewhere(request, error):
+        return Reaction(batch=BatchFate.FIND_COORDINATOR)
+    if _is_retried(request, error, release):
+        return Reaction(batch=BatchFate.RETRY)
+    if error in _MAPPING_LOST and request not in _NEVER_ABORTABLE and can_bump:
+        return Reaction(batch=BatchFate.FAIL, state=ClientState.ABORTABLE, bumps_epoch=True)
+    return Reaction(batch=BatchFate.FAIL, state=_state_after(request, error, release))
+
+
+def _is_sent_elsewhere(request: CoordinatorRequest, error: KafkaError) -> bool:
+    timed_out = request is CoordinatorRequest.TXN_OFFSET_COMMIT and error is KafkaError.REQUEST_TIMED_OUT
+    return timed_out or error in _COORDINATOR_MOVED
+
+
+def _state_after(request: CoordinatorRequest, error: KafkaError, release: tuple[int, int]) -> ClientState:
+    if error in _FENCED:
+        return ClientState.FATAL
+    if error is KafkaError.TRANSACTION_ABORTABLE and release >= ABORTABLE_ERROR:
+        return ClientState.ABORTABLE
+    if error in _UNAUTHORIZED and request is CoordinatorRequest.INIT_PRODUCER_ID:
+        return ClientState.UNINITIALIZED if release >= AUTHORIZATION_IS_RECOVERABLE else ClientState.FATAL
+    return ClientState.ABORTABLE if _is_abortable(request, error) else ClientState.FATAL
+
+
+def _is_retried(request: CoordinatorRequest, error: KafkaError, release: tuple[int, int]) -> bool:
+    if request is CoordinatorRequest.INIT_PRODUCER_ID and release < ALL_RETRIABLES:
+        return error in _ALWAYS_RETRIED
+    return error.is_retriable
+
+
+def _is_abortable(request: CoordinatorRequest, error: KafkaError) -> bool:
+    if request is CoordinatorRequest.ADD_PARTITIONS:
+        return error not in {*_MAPPING_LOST, *_UNAUTHORIZED, KafkaError.INVALID_TXN_STATE}
+    return error in _ABORTABLE_ALONE.get(request, ())

@@ -1,0 +1,254 @@
+"""One transactional id, as its coordinator knows it, and the steps it can take.
+
+A step has two halves. ``prepare_*`` says what is to be written to ``__transaction_state``, and marks it as pending;
+``complete`` takes it over once that is durable. In between nothing else can begin. What Kafka treats as a bug of its
+own (``IllegalStateException``) is UNKNOWN_SERVER_ERROR here, as clients see it.
+
+The epoch 32,767 only ever fences: a producer gets at most 32,766, and then a new id.
+
+Source: ``TransactionMetadata`` and ``TransactionState``, as in 3.9.1 and 4.1.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from storage.kafka_errors import KafkaError, RefusedError
+from storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from storage.log.names import TopicPartition
+
+MAX_EPOCH: Final = 2**15 - 1
+
+
+class TransactionState(IntEnum):
+    """By their numbers in ``__transaction_state``."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def kafka_name(self) -> str:
+        """As Kafka's tools show it."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+DONE: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+"""No transaction is open, nor about to end."""
+PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+_FROM: Final = {
+    TransactionState.EMPTY: DONE,
+    TransactionState.ONGOING: DONE | {TransactionState.ONGOING},
+    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
+    TransactionState.PREPARE_ABORT: frozenset({TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE}),
+    TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
+    TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
+    TransactionState.DEAD: DONE,
+    TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.ONGOING}),
+}  # fmt: skip
+"""The states from which each may be reached; with transactions v2 an abort also from ``DONE``."""
+
+
+def is_epoch_exhausted(epoch: int) -> bool:
+    """Tell whether the next epoch would be the one that only fences."""
+    return epoch >= MAX_EPOCH - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What is written for one step."""
+
+    state: TransactionState
+    producer_id: int
+    previous_producer_id: int
+    """The id before the step, which mostly is the same."""
+    next_producer_id: int = NO_PRODUCER_ID
+    """With transactions v2: the id that the end of a transaction brings, where the epochs are used up."""
+    producer_epoch: int
+    last_producer_epoch: int
+    timeout_ms: int
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = NO_TIMESTAMP
+    update_ms: int
+    client_v2: bool = False
+    """Whether the client takes part in transactions v2."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionMetadata:
+    """What is known of a transactional id. A new one has an id, but no epoch yet."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+    """Before the last bump; by it a request that comes again is recognised. Never written to the log."""
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = NO_TIMESTAMP
+    update_ms: int = NO_TIMESTAMP
+    client_v2: bool = False
+    pending: TransactionState | None = field(default=None, compare=False)
+    """The state of the step that is being written."""
+    has_failed_epoch_fence: bool = field(default=False, compare=False)
+    """A fence could not be written: the next one uses the same epoch again."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether this producer id has no epoch left to give."""
+        return is_epoch_exhausted(self.producer_epoch)
+
+    def prepare_increment(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transition:
+        """Give the next epoch, or the same once more to the one who asks again.
+
+        Raises:
+            RefusedError: PRODUCER_FENCED where another epoch is expected than this one or the one before it;
+                UNKNOWN_SERVER_ERROR where the epochs are used up, whatever is expected.
+
+        """
+        if self.is_exhausted:
+            raise self._illegal("has no epochs left")
+        if expected_epoch is None:
+            epoch, last = self.producer_epoch + 1, NO_PRODUCER_EPOCH
+        elif self.producer_epoch in (NO_PRODUCER_EPOCH, expected_epoch):
+            epoch, last = self.producer_epoch + 1, self.producer_epoch
+        elif expected_epoch == self.last_producer_epoch:
+            epoch, last = self.producer_epoch, self.last_producer_epoch
+        else:
+            known = f"epoch {self.producer_epoch}, before it {self.last_producer_epoch}"
+            raise RefusedError(KafkaError.PRODUCER_FENCED, f"{self._who} has {known}, not {expected_epoch}")
+        return self._prepare(
+            TransactionState.EMPTY, producer_epoch=epoch, last_producer_epoch=last, timeout_ms=timeout_ms,
+            partitions=frozenset(), start_ms=NO_TIMESTAMP, update_ms=now_ms,
+        )  # fmt: skip
+
+    def prepare_rotation(self, producer_id: int, timeout_ms: int, now_ms: int, *, remember_epoch: bool) -> Transition:
+        """Go on under a new producer id, from epoch 0."""
+        if self.state in PREPARED or self.state is TransactionState.ONGOING:
+            raise self._illegal("cannot change its producer id while a transaction is open")
+        return self._prepare(
+            TransactionState.EMPTY, producer_id=producer_id, producer_epoch=0, timeout_ms=timeout_ms,
+            last_producer_epoch=self.producer_epoch if remember_epoch else NO_PRODUCER_EPOCH,
+            partitions=frozenset(), start_ms=NO_TIMESTAMP, update_ms=now_ms,
+        )  # fmt: skip
+
+    def prepare_fence(self) -> Transition:
+        """Bump the epoch, which nobody is told, so that whoever has the transaction open is fenced."""
+        if self.producer_epoch == MAX_EPOCH:
+            raise self._illegal("cannot be fenced: no epoch is left")
+        epoch = self.producer_epoch if self.has_failed_epoch_fence else self.producer_epoch + 1
+        return self._prepare(
+            TransactionState.PREPARE_EPOCH_FENCE, producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH
+        )
+
+    def prepare_partitions(
+        self, added: frozenset[TopicPartition], now_ms: int, *, client_v2: bool = False
+    ) -> Transition:
+        """Add partitions to the transaction, which begins with the first."""
+        start_ms = now_ms if self.state in DONE else self.start_ms
+        return self._prepare(
+            TransactionState.ONGOING, partitions=self.partitions | added, start_ms=start_ms, update_ms=now_ms,
+            client_v2=client_v2,
+        )  # fmt: skip
+
+    def prepare_end(
+        self, *, commit: bool, now_ms: int, client_v2: bool = False, next_producer_id: int = NO_PRODUCER_ID
+    ) -> Transition:
+        """Decide the transaction; with transactions v2 the epoch goes up with each, even one without partitions."""
+        state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        bumped = {"producer_epoch": self.producer_epoch + 1, "last_producer_epoch": self.producer_epoch}
+        return self._prepare(
+            state, update_ms=now_ms, client_v2=client_v2, next_producer_id=next_producer_id,
+            start_ms=now_ms if self.state in DONE else self.start_ms, **(bumped if client_v2 else {}),
+        )  # fmt: skip
+
+    def prepare_complete(self, now_ms: int) -> Transition:
+        """Close the transaction, whose markers are written; a new producer id takes over here, where one was drawn."""
+        commits = self.state is TransactionState.PREPARE_COMMIT
+        self.has_failed_epoch_fence = False
+        rotates = self.client_v2 and self.next_producer_id != NO_PRODUCER_ID
+        rotated = {"producer_id": self.next_producer_id, "producer_epoch": 0}
+        return self._prepare(
+            TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT,
+            partitions=frozenset(), update_ms=now_ms, next_producer_id=NO_PRODUCER_ID, **(rotated if rotates else {}),
+        )  # fmt: skip
+
+    def prepare_dead(self) -> Transition:
+        """Expire the transactional id; when the tombstone is written it is forgotten, and never completed."""
+        return self._prepare(TransactionState.DEAD, partitions=frozenset())
+
+    def complete(self, transition: Transition, *, keep_previous: bool = False) -> None:
+        """Take over a step that is durable; ``keep_previous`` is how releases before 4.0 treat the previous id.
+
+        Raises:
+            RefusedError: UNKNOWN_SERVER_ERROR where it is not the one that was prepared, or cannot follow.
+
+        """
+        if self.pending is None or self.pending is not transition.state or not self._can_follow(transition):
+            raise self._illegal(f"cannot become {transition.state.kafka_name} now")
+        if transition.state is TransactionState.EMPTY or not keep_previous:
+            self.previous_producer_id = transition.previous_producer_id
+        self.producer_id, self.next_producer_id = transition.producer_id, transition.next_producer_id
+        self.producer_epoch = transition.producer_epoch
+        self.last_producer_epoch = transition.last_producer_epoch
+        self.timeout_ms, self.partitions = transition.timeout_ms, transition.partitions
+        if transition.state is not TransactionState.EMPTY or not keep_previous:
+            self.start_ms = transition.start_ms
+        self.update_ms, self.client_v2 = transition.update_ms, transition.client_v2
+        self.pending, self.state = None, transition.state
+
+    def _prepare(self, state: TransactionState, **changed: object) -> Transition:
+        if self.pending is not None:
+            raise self._illegal(f"is about to become {self.pending.kafka_name}")
+        kept = {
+            "producer_id": self.producer_id, "next_producer_id": self.next_producer_id,
+            "producer_epoch": self.producer_epoch, "last_producer_epoch": self.last_producer_epoch,
+            "timeout_ms": self.timeout_ms, "partitions": self.partitions, "start_ms": self.start_ms,
+            "update_ms": self.update_ms, "client_v2": self.client_v2,
+        }  # fmt: skip
+        transition = Transition(state=state, previous_producer_id=self.producer_id, **(kept | changed))  # type: ignore[arg-type]
+        if transition.producer_id < 0:
+            raise self._illegal(f"cannot have the producer id {transition.producer_id}")
+        if transition.producer_epoch < 0 and state is not TransactionState.DEAD:
+            raise self._illegal(f"cannot have the epoch {transition.producer_epoch}")
+        empty_abort = state is TransactionState.PREPARE_ABORT and transition.client_v2 and self.state in DONE
+        if self.state not in _FROM[state] and not empty_abort:
+            raise self._illegal(f"cannot become {state.kafka_name}")
+        self.pending = state
+        return transition
+
+    def _can_follow(self, transition: Transition) -> bool:
+        match transition.state:
+            case TransactionState.PREPARE_EPOCH_FENCE | TransactionState.DEAD:
+                return False
+            case TransactionState.EMPTY:
+                is_bump = transition.producer_epoch in (self.producer_epoch, self.producer_epoch + 1)
+                is_rotation = transition.producer_epoch == 0 and transition.producer_id != self.producer_id
+                return (is_bump or is_rotation) and not transition.partitions and transition.start_ms == NO_TIMESTAMP
+        return self._is_known_epoch(transition) and transition.timeout_ms == self.timeout_ms
+
+    def _is_known_epoch(self, transition: Transition) -> bool:
+        if transition.client_v2 and transition.state in PREPARED:
+            return transition.last_producer_epoch == self.producer_epoch and transition.producer_id == self.producer_id
+        if transition.producer_id != self.producer_id:
+            return transition.client_v2 and transition.previous_producer_id == self.producer_id
+        return transition.producer_epoch == self.producer_epoch
+
+    @property
+    def _who(self) -> str:
+        return f"transactional id {self.transactional_id!r} (producer {self.producer_id})"
+
+    def _illegal(self, why: str) -> RefusedError:
+        return RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, f"{self._who} is {self.state.kafka_name} and {why}")
