@@ -118,26 +118,41 @@ class Broker:
         self.port, self._controller, self._zookeeper = free_port(), free_port(), zookeeper
         self._properties = properties or {}
         self.process: subprocess.Popen[bytes] | None = None
+        self.started_at = 0
+        """How much it had told when it was started last."""
 
     @property
     def address(self) -> str:
         """What clients bootstrap from."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def settings(self) -> Path:
+        """Its ``server.properties``, once it has been started."""
+        return self.root / f"server-{self.release.version}.properties"
+
     @contextmanager
     def running(self) -> Iterator[Broker]:
         """Start it, wait until it has started, and stop it in order at the end."""
-        since = len(self.told())
-        self.start()
         try:
-            eventually(lambda: self._has_started(since), "the broker does not start")
+            self.start_up()
             yield self
         finally:
             self.stop()
 
+    def start_up(self) -> None:
+        """Start it, and wait until it has started."""
+        self.start()
+        eventually(self._has_started, "the broker does not start")
+
     def start(self) -> subprocess.Popen[bytes]:
         """Start the process and wait for nothing."""
-        settings = self._write_properties()
+        self.started_at, settings = len(self.told()), self._write_properties()
         if self._zookeeper is None and not (self.log_dirs[0] / "meta.properties").exists():
             self.release.tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", settings)
         with self.output.open("ab") as output:
@@ -169,17 +184,16 @@ class Broker:
         """Let ``Driver.java`` do something as a client; return what it prints."""
         return (client or self.release).run(DRIVER, verb, self.address, *arguments)
 
-    def _has_started(self, since: int) -> bool:
+    def _has_started(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, self.told()[-4000:]
-        return _STARTED.search(self.told()[since:]) is not None
+        return _STARTED.search(self.told()[self.started_at :]) is not None
 
     def _write_properties(self) -> Path:
         own = self._of_zookeeper() if self._zookeeper else self._of_kraft()
         properties = _COMMON | {"log.dirs": ",".join(map(str, self.log_dirs))} | own | self._properties
-        path = self.root / f"server-{self.release.version}.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        return path
+        self.settings.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        return self.settings
 
     def _of_zookeeper(self) -> dict[str, object]:
         return {

@@ -17,7 +17,6 @@ from scheduler.clock import SystemClock
 from scheduler.installing import Installing, InstallOrder
 from scheduler.progress import SilentProgress
 from scheduler.sources import Scope
-from storage.log.log_dir_lock import locked
 from storage.log.producer_snapshot import load_snapshot
 from storage.remote.s3_settings import S3Settings
 from tests.kafka.brokers import DRIVER, Broker, eventually
@@ -142,13 +141,27 @@ def test_a_running_broker_is_never_worked_beside(command: Resnap, broker: Broker
 
 
 @pytest.mark.parametrize("lock_file_is_there", [True, False])
-def test_a_broker_that_starts_meanwhile_is_kept_out(broker: Broker, data: Path, lock_file_is_there: bool) -> None:
+def test_a_broker_that_starts_in_the_midst_of_an_installation_is_kept_out(
+    command: Resnap, broker: Broker, data: Path, tmp_path: Path, lock_file_is_there: bool
+) -> None:
+    staged, counted, ends = tmp_path / "staged", WatchedDisk(), []
+    assert command("regenerate", data, "--into", staged, *LOCAL).code == 0
     if lock_file_is_there:
         (data / ".lock").touch()
-    with locked(data):
-        process = broker.start()
-        assert process.wait(PATIENCE_S) != 0
+    _install(staged, copied(data, tmp_path / "counted"), tmp_path / "counted-undo", counted)
+
+    def start_a_broker() -> None:
+        if not ends:
+            ends.append(broker.start().wait(PATIENCE_S))
+
+    # A broker opens its metadata log before it asks for the lock; the partitions it leaves alone.
+    before = {name: look(data / name) for name in PARTITIONS}
+    _install(staged, data, tmp_path / "undo", WatchedDisk(counted.steps // 2, start_a_broker))
+    assert ends
+    assert ends != [0]
     assert "Failed to acquire lock on file .lock" in broker.told()
+    for name in PARTITIONS:
+        assert check_install(data / name, before[name], staged / name) == staged_in(staged / name).keys()
     with broker.running():
         pass
 

@@ -1,0 +1,29 @@
+"""The runbook names what exists: what its commands do is seen in ``tests/kafka``, where real brokers are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+import typer
+
+from scheduler.cli import app
+from tests.kafka.runbook import FOLLOWED, blocks
+
+RESNAP = sorted({
+    line.removeprefix("sudo -u kafka ")
+    for section in blocks().values() for block in section for line in block
+    if re.match(r"(sudo -u kafka )?resnap ", line)
+})  # fmt: skip
+
+
+def test_every_block_of_commands_is_one_that_the_stories_follow() -> None:
+    assert {section: len(found) for section, found in blocks().items()} == FOLLOWED
+
+
+@pytest.mark.parametrize("line", RESNAP)
+def test_a_command_of_the_runbook_is_one_of_ours(line: str) -> None:
+    words = shlex.split(line)
+    command = typer.main.get_command(app).commands[words[1]]  # type: ignore[attr-defined]
+    assert {word for word in words if word.startswith("--")} <= {flag for one in command.params for flag in one.opts}
