@@ -18,6 +18,7 @@ from uuid import uuid4
 import numpy as np
 
 from storage.crc32c import crc32c
+from storage.disk import Disk, make_directories
 from storage.errors import LogDirError
 from storage.log.names import segment_name
 from storage.log.producer_snapshot import ENTRY_DTYPE, SnapshotDigest, snapshot_array_bytes, store_snapshot_arrays
@@ -73,8 +74,8 @@ class DirectorySink:
     ) -> SnapshotDigest:
         """Do as ``write`` with entries that come in parts."""
         path = self._root / snapshot_key(topic_partition, offset)
+        make_directories(Disk(), path.parent)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             return store_snapshot_arrays(path, parts, count, attempt=f".{uuid4().hex}")
         except OSError as error:
             hint = "free some space, or give the directory to the user who runs resnap; then run the same command again"

@@ -183,7 +183,11 @@ def make_directories(disk: Disk, path: Path) -> None:
         return
     make_directories(disk, path.parent)
     with writable(path):
-        disk.make_directory(path)
+        try:
+            disk.make_directory(path)
+        except FileExistsError:
+            if not path.is_dir():  # else another run has made it meanwhile
+                raise
         disk.sync_directory(path.parent)
 
 

@@ -1,0 +1,83 @@
+"""Verbs that write, each with a place of its own and what must hold there whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from scheduler.cli import run
+from tests.scheduler.shipped import check_store, entries, files_of
+from tiering.fingerprint import FINGERPRINT_FILE, read_fingerprint
+from tiering.memory_file import FILE, decoded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SET: Final = "kafka-2.7.2-then-3.9.1"
+LOCAL: Final = ("--engine", "local", "--threads", "1", "--as-of", "roll")
+VERBS: Final = ("regenerate", "tier", "remember", "retain")
+
+
+def one_partition(source: Path, data: Path) -> Path:
+    """Copy a log dir with one partition of it, a few segments long."""
+    data.mkdir()
+    for path in source.iterdir():
+        if path.is_file():
+            shutil.copy2(path, data)
+    shutil.copytree(source / "payments-1", data / "payments-1")
+    return data
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Return the files below ``root`` by their places."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+class Scene:
+    """A log dir, what its brokers had written, and a place in which verbs work: ``root``."""
+
+    def __init__(self, log_dir: Path, expected: Path, place: Path) -> None:
+        self.log_dir, self.expected, self.root = log_dir, expected, place / "root"
+        self.root.mkdir(parents=True)
+
+    def run(self, verb: str) -> int:
+        """Run the verb in this process; nothing is printed, nothing remembered but by the verb that is for that."""
+        os.environ["RESNAP_STATE_DIR"] = str(self.root / "state") if verb == "remember" else "none"
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            return run([str(argument) for argument in self._arguments(verb)])
+
+    def _arguments(self, verb: str) -> tuple[object, ...]:
+        store = (self.root / "store").as_uri()
+        staged, aside = self.root / "out" / "staged", self.root.with_name("aside")
+        return {
+            "regenerate": ("regenerate", self.log_dir, "--into", staged, *LOCAL),
+            "tier": ("tier", self.log_dir, "--to", store, *LOCAL),
+            "remember": ("regenerate", self.log_dir, "--into", aside, *LOCAL),
+            "retain": ("retain", store, "--retention-bytes", "20KiB", "--delete"),
+        }[verb]
+
+    def check(self, verb: str, left: Path) -> int:
+        """Check what the verb has left in ``left``, at whatever instant; return how much there is of it."""
+        if verb in {"tier", "retain"}:
+            there = sorted(check_store(files_of(left / "store"), strict=False))
+            assert all(one.next_base_offset == other.base_offset for one, other in pairwise(there))
+            return len(there)
+        return self._check_memory(left) if verb == "remember" else self._check_snapshots(left)
+
+    def _check_snapshots(self, left: Path) -> int:
+        snapshots = list(left.rglob("*.snapshot"))
+        for path in snapshots:
+            theirs = self.expected / path.parent.name / path.name
+            assert entries(path.read_bytes()) == entries(theirs.read_bytes())
+        for path in left.rglob(FINGERPRINT_FILE):
+            known = {snapshot.offset for snapshot in read_fingerprint(path.read_bytes()).snapshots}
+            assert known <= {int(snapshot.stem) for snapshot in path.parent.glob("*.snapshot")}
+        return len(snapshots)
+
+    def _check_memory(self, left: Path) -> int:
+        memories = [decoded(path.read_bytes(), path.parent) for path in left.rglob(FILE)]
+        return len(memories)

@@ -1,0 +1,151 @@
+"""Verbs that are killed before any step or at any instant: what they leave keeps the promises; one rerun completes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.scheduler.files import tree
+from tests.scheduler.scenes import SET, VERBS, Scene, contents, one_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fixture_sets import FixtureSet
+
+STEPS: Final = ("fsync", "replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir")
+"""Calls of ``os`` that change what there is, or make it durable."""
+PATIENCE_S: Final = 300
+
+
+@pytest.fixture
+def new_scene(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Iterator[Callable[[str], Scene]]:
+    """Give a place in which a verb can be run, again and again."""
+    fixture = fixture_set(SET)
+    log_dir = one_partition(fixture.data, tmp_path / "data")
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
+    with tempfile.TemporaryDirectory(dir=where) as name:
+
+        def made(verb: str) -> Scene:
+            shutil.rmtree(Path(name, "place"), ignore_errors=True)
+            scene = Scene(log_dir, fixture.expected, Path(name, "place"))
+            if verb == "retain":
+                if not Path(name, "shipped").exists():
+                    assert scene.run("tier") == 0
+                    shutil.copytree(scene.root / "store", Path(name, "shipped"))
+                shutil.copytree(Path(name, "shipped"), scene.root / "store", dirs_exist_ok=True)
+            return scene
+
+        yield made
+
+
+def in_child(scene: Scene, verb: str, before_step: Callable[[int], None]) -> int:
+    """Run the verb in a process of its own, which tells ``before_step`` of each step; return the process."""
+    child = os.fork()
+    if child:
+        return child
+    signal.alarm(PATIENCE_S)  # should the fork have caught a lock of another thread
+    number = -1
+
+    def stepping(call: Callable[..., object]) -> Callable[..., object]:
+        def step(*arguments: object, **named: object) -> object:
+            nonlocal number
+            number += 1
+            before_step(number)
+            return call(*arguments, **named)
+
+        return step
+
+    try:
+        for name in STEPS:
+            setattr(os, name, stepping(getattr(os, name)))
+        scene.run(verb)
+    finally:
+        os._exit(0)
+
+
+def kill_before(scene: Scene, verb: str, at: int) -> bool:
+    """Run the verb until it dies before step ``at``; return whether it came so far."""
+
+    def die(number: int) -> None:
+        if number == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _, status = os.waitpid(in_child(scene, verb, die), 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+def kill_somewhere(scene: Scene, verb: str, draw: random.Random, steps: int) -> None:
+    """Run the verb, and kill it a moment after some step that it has come to."""
+    heard, told = os.pipe()
+    child = in_child(scene, verb, lambda _: os.write(told, b".") and None)
+    os.close(told)
+    for _ in range(draw.randrange(steps)):
+        if not os.read(heard, 1):
+            break  # it has come to its end
+    time.sleep(draw.random() * 0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(heard)
+
+
+def check_rerun(scene: Scene, verb: str, expected: int) -> None:
+    assert scene.run(verb) == 0
+    assert scene.check(verb, scene.root) == expected
+    before = contents(scene.root)
+    assert scene.run(verb) == 0
+    assert contents(scene.root) == before or verb == "remember"
+
+
+def undisturbed(new_scene: Callable[[str], Scene], verb: str) -> tuple[int, int]:
+    """Return how much the verb leaves when nobody kills it, and in how many steps."""
+    scene, (heard, told) = new_scene(verb), os.pipe()
+    child = in_child(scene, verb, lambda _: os.write(told, b".") and None)
+    os.close(told)
+    steps = 0
+    while data := os.read(heard, 1 << 16):
+        steps += len(data)
+    os.waitpid(child, 0)
+    os.close(heard)
+    return scene.check(verb, scene.root), steps
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(1_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_kill_before_a_step_leaves_what_is_promised_and_one_rerun_completes(
+    new_scene: Callable[[str], Scene], verb: str, kills: int
+) -> None:
+    expected, steps = undisturbed(new_scene, verb)
+    stride = max(1, steps // kills)
+    for at in range(stride // 2, steps, stride):
+        scene = new_scene(verb)
+        before = tree(scene.log_dir)
+        assert kill_before(scene, verb, at)
+        scene.check(verb, scene.root)
+        check_rerun(scene, verb, expected)
+        assert tree(scene.log_dir) == before
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(125, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_kill_at_any_instant_leaves_what_is_promised_and_one_rerun_completes(
+    new_scene: Callable[[str], Scene], verb: str, kills: int, record_property: Callable[[str, object], None]
+) -> None:
+    (expected, steps), draw, seen = undisturbed(new_scene, verb), random.Random(kills), set()
+    scene = new_scene(verb)
+    for number in range(kills):
+        kill_somewhere(scene, verb, draw, steps)
+        seen.add(scene.check(verb, scene.root))
+        if number % 3 == 2:
+            check_rerun(scene, verb, expected)
+            scene = new_scene(verb)
+    check_rerun(scene, verb, expected)
+    record_property("seen", f"{verb}: {kills} kills, {steps} steps, states {sorted(seen)}")

@@ -1,0 +1,135 @@
+"""A loss of power at any step of a verb leaves nothing half-made under a name, and no sync of the code is idle."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.power import Luck, Power
+from tests.scheduler.files import tree
+from tests.scheduler.scenes import SET, Scene, contents, one_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fixture_sets import FixtureSet
+
+PROJECT: Final = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def quick() -> Iterator[Path]:
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
+    with tempfile.TemporaryDirectory(dir=where) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def log_dir(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    return one_partition(fixture_set(SET).data, tmp_path / "data")
+
+
+def run_watched(scene: Scene, verb: str, monkeypatch: pytest.MonkeyPatch, forgets: str | None = None) -> Power:
+    """Run the verb, look after each step, and at the end for all that it said it had done."""
+    left = scene.root.with_name("left")
+
+    def look(power: Power) -> None:
+        for luck in Luck:
+            scene.check(verb, power.survivors(left, luck=luck))
+
+    power = Power(scene.root, look, forgets)
+    with monkeypatch.context() as watched:
+        power.begin(watched)
+        try:
+            assert scene.run(verb) == 0
+        finally:
+            power.survivors(left, luck=Luck.NONE)
+            power.end()
+    assert contents(left) == contents(scene.root), "what was said to be done would be lost"
+    return power
+
+
+@pytest.fixture
+def scene(log_dir: Path, fixture_set: Callable[[str], FixtureSet], quick: Path) -> Scene:
+    return Scene(log_dir, fixture_set(SET).expected, quick)
+
+
+SYNCS: Final = {
+    "regenerate": {"producer_snapshot._write", "producer_snapshot.store_snapshot_arrays", "disk.make_directories",
+                   "local._temporary_file", "local._write"},
+    "tier": {"local._temporary_file", "local._write", "local._make_folder"},
+}  # fmt: skip
+ELSEWHERE: Final = {
+    "disk.sync": "test_install_crash.py",
+    "disk.sync_directory": "test_install_crash.py",
+    "local.delete": "test_a_deletion_is_durable_when_it_returns",
+    "state_file.write_whole": "test_a_memory_is_whole_or_not_there",
+}
+
+
+@pytest.mark.parametrize("verb", SYNCS)
+def test_a_loss_of_power_at_any_step_leaves_nothing_half_made(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    before = tree(scene.log_dir)
+    power = run_watched(scene, verb, monkeypatch)
+    assert SYNCS[verb] <= power.synced
+    assert tree(scene.log_dir) == before
+
+
+@pytest.mark.parametrize(("verb", "forgotten"), [(verb, one) for verb, found in SYNCS.items() for one in sorted(found)])
+def test_each_sync_is_needed(scene: Scene, monkeypatch: pytest.MonkeyPatch, verb: str, forgotten: str) -> None:
+    with pytest.raises((AssertionError, ValueError, KeyError, EOFError)):
+        run_watched(scene, verb, monkeypatch, forgotten)
+
+
+def test_every_function_that_syncs_is_shown_to_need_it() -> None:
+    found = set()
+    for package in ("storage", "replay"):
+        for path in (PROJECT / package).rglob("*.py"):
+            for function in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(function, ast.FunctionDef) and _syncs(function):
+                    found.add(f"{path.stem}.{function.name}")
+    helpers = {"local._sync_folder", "producer_snapshot._sync_directory"}
+    assert found - helpers == set().union(*SYNCS.values(), ELSEWHERE) - {"disk.make_directories"}
+
+
+def _syncs(function: ast.FunctionDef) -> bool:
+    calls = {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+    return not calls.isdisjoint({"os.fsync", "_sync_folder", "_sync_directory"})
+
+
+def test_a_deletion_is_durable_when_it_returns(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scene.run("tier") == 0
+    kept = {path: path.read_bytes() for path in scene.root.rglob("*") if path.is_file()}
+    run_watched(scene, "retain", monkeypatch)
+    for path, body in kept.items():
+        path.write_bytes(body)
+    with pytest.raises(AssertionError):
+        run_watched(scene, "retain", monkeypatch, "local.delete")
+
+
+def test_a_memory_is_whole_or_not_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = scene.root.with_name("left")
+
+    def look(power: Power) -> None:
+        for luck in Luck:
+            scene.check("remember", power.survivors(left, luck=luck))
+
+    for forgets, fails in ((None, False), ("state_file.write_whole", True)):
+        shutil.rmtree(scene.root / "state", ignore_errors=True)
+        power = Power(scene.root, look, forgets)
+        with monkeypatch.context() as watched:
+            power.begin(watched)
+            if fails:
+                with pytest.raises((AssertionError, ValueError)):
+                    assert scene.run("remember") == 0
+            else:
+                assert scene.run("remember") == 0
+        power.end()
