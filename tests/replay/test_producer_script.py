@@ -160,3 +160,45 @@ def test_settings_stand_first() -> None:
 def test_a_producer_without_epochs_left_cannot_be_bumped() -> None:
     with pytest.raises(UsageError, match="has used up its epochs"):
         taken(append(epoch=32766), {"do": "bump", "producerId": 7})
+
+
+# -- what Kafka's own tests say of whole logs and of expiry
+
+
+def test_initialization_of_producer_snapshots_upgrade_path() -> None:
+    history = [append(), append()]
+    clean = {"do": "restart", "keepSnapshots": False}
+    unclean = {"do": "restart", "clean": False, "keepSnapshots": False}
+    assert taken(*history, clean, append(sequence=40))[-1].verdict.verdict == "accepted"
+    assert taken(*history, unclean, append(sequence=40))[-1].verdict.error is KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_producer_id_map_truncate_to_with_no_snapshots() -> None:
+    steps = taken(append(), append(), append(), {"do": "truncate", "offset": 2}, append(sequence=2))
+    assert steps[3].verdict.detail == "loaded no snapshot, replayed 2 batches"
+    assert steps[-1].verdict.verdict == "accepted"
+
+
+def test_producer_id_expiration_with_no_transactions() -> None:
+    settings = {"do": "settings", "expirationMs": 10_000, "checkIntervalMs": 500}
+    steps = taken(settings, append(), {"do": "wait", "ms": 10_000}, append())
+    assert [one.entry is not None for one in steps] == [True, False, True]
+    assert steps[1].verdict.detail == "expired: 7"
+
+
+def test_transaction_after_producer_id_expires() -> None:
+    transaction = [append(transactional=True), {"do": "end", "producerId": 7}]
+    settings = {"do": "settings", "expirationMs": 10_000, "checkIntervalMs": 500}
+    steps = taken(settings, *transaction, {"do": "wait", "ms": 10_000}, {"do": "bump", "producerId": 7}, *transaction)
+    assert steps[2].verdict.detail == "expired: 7"
+    assert [one.verdict.verdict for one in steps[-2:]] == ["accepted", "accepted"]
+    assert steps[-1].entry is not None
+    assert steps[-1].entry.producer_epoch == 1
+
+
+def test_dynamic_producer_id_expiration_ms() -> None:
+    settings = {"do": "settings", "expirationMs": 10_000, "checkIntervalMs": 500}
+    raised, lowered = ({"do": "expiration", "expirationMs": ms} for ms in (100_000, 100))
+    steps = taken(settings, append(), raised, {"do": "wait", "ms": 14_000}, lowered, {"do": "restart"})
+    assert steps[2].verdict.detail == "nothing expired"
+    assert steps[-1].verdict.detail.startswith("loaded the snapshot at 1")

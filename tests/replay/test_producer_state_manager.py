@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
 
 from replay.append_validation import (
     RULES_3_6,
@@ -18,12 +19,15 @@ from replay.append_validation import (
     rules_of,
 )
 from replay.known_snapshots import SnapshotFiles
-from replay.producer_state import DataBatch, Expiry, Marker
+from replay.producer_state import DataBatch, Expiry, Marker, ProducerStates, ServerTime
 from storage.kafka_errors import KafkaError, RefusedError
+from storage.log.batch_builder import write_emptied_batch
 from storage.log.names import segment_name
 from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
-from storage.log.record_batch import MAX_SEQUENCE
+from storage.log.record_batch import MAX_SEQUENCE, read_header
 from tests.replay.partitions import EXPIRATION_MS, LATE_MS, PID, Leader
+from tests.replay.specification import events_of
+from tests.strategies import Event, encode_events, histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -649,6 +653,54 @@ def test_producer_id_map_truncate_fully_and_start_at(leader: Leader) -> None:
     assert (leader.manager.snapshots.latest, leader.manager.end_offset) == (None, 29)
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [REPLICATION, AppendOrigin.CLIENT],
+    ids=["test_rebuild_producer_id_map_with_compacted_data", "test_rebuild_producer_state_with_empty_compacted_batch"],
+)
+def test_a_batch_of_which_compaction_left_less_counts_with_all_its_sequences(origin: AppendOrigin) -> None:
+    leader = Leader()
+    header = read_header(
+        write_emptied_batch(offset=7, records=3, timestamp=5, producer_id=PID, producer_epoch=0, base_sequence=4)
+    )
+    assert header.records_count == 0
+    batch = DataBatch(PID, 0, 4, header.last_sequence, 7, header.last_offset, 5, False)
+    leader.manager.append([batch], end_offset=10, origin=origin)
+    assert (leader.known().first_sequence, leader.known().last_sequence, leader.known().entry.last_offset) == (4, 6, 9)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["test_retention_deletes_producer_state_snapshots", "test_log_start_offset_movement_deletes_snapshots",
+     "test_compaction_deletes_producer_state_snapshots"],
+)  # fmt: skip
+def test_a_snapshot_goes_with_its_segment(name: str, tmp_path: Path) -> None:
+    leader = Leader(SnapshotFiles(tmp_path))
+    for number in range(3):
+        leader.data(number, number)
+        leader.manager.take_snapshot()
+    assert leader.manager.snapshots.mark_deleted(1), name
+    assert leader.manager.snapshots.offsets == [2, 3]
+    assert not leader.manager.snapshots.mark_deleted(1)
+
+
+def test_loading_log_deletes_producer_state_snapshots_past_log_end_offset(leader: Leader) -> None:
+    for number in range(3):
+        leader.data(number, number)
+        leader.manager.take_snapshot()
+    assert leader.restarted(0, 2).manager.snapshots.offsets == [1, 2]
+    assert set(leader.store.offsets()) == {1, 2}
+
+
+def test_multiple_producer_ids_per_memory_record(leader: Leader) -> None:
+    batches = [DataBatch(pid, epoch, 0, 0, pid, pid, 5, False) for pid, epoch in enumerate((5, 3, 9), start=1)]
+    leader.manager.append(batches, end_offset=4, origin=REPLICATION)
+    leader.manager.take_snapshot()
+    again = leader.restarted(0, 4, at=5)
+    assert again.manager.entries() == leader.manager.entries()
+    assert [entry.producer_epoch for entry in again.manager.entries()] == [5, 3, 9]
+
+
 def test_update_producer_id_map_with_compacted_data(leader: Leader) -> None:
     leader.manager.append([DataBatch(PID, 1, 5, 9, 20, 24, leader.now, False)], end_offset=30, origin=REPLICATION)
     leader.data(10, 30, epoch=1)
@@ -713,3 +765,20 @@ def test_rules_are_chosen_by_release() -> None:
     assert replace(rules_of((2, 8)), verifies_transactions=True) == RULES_3_6
     with pytest.raises(ValueError, match=r"2\.4 is older"):
         rules_of((2, 4))
+
+
+# -- the same rules as the replay's
+
+
+@given(histories(epoch_returns=True))
+def test_a_follower_knows_what_the_fold_of_its_log_says(events: list[Event]) -> None:
+    never = Expiry(2**62, 1)
+    fold = ProducerStates(never)
+    follower = Leader()
+    follower.settings.expiry = never
+    for event in events_of(encode_events(events)):
+        fold.append([event])
+        if not isinstance(event, ServerTime):
+            end = (event.offset if isinstance(event, Marker) else event.last_offset) + 1
+            follower.manager.append([event], end_offset=end, origin=REPLICATION)
+    assert {entry.producer_id: entry for entry in follower.manager.entries()} == fold.entries

@@ -23,7 +23,14 @@ from tiering.controller.metadata.records import (
 )
 from tiering.controller.metadata.wire import ZERO_UUID
 from tiering.controller.metadata.writer import open_metadata_log
+from tiering.controller.producer_ids.answering import answer_allocate
+from tiering.controller.producer_ids.broker_ids import BrokerProducerIds
 from tiering.controller.producer_ids.durable_allocation import BlockLedger, open_allocation
+from tiering.controller.producer_ids.requests import (
+    AllocateProducerIdsRequest,
+    read_allocate_response,
+    write_allocate_response,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,6 +128,25 @@ def test_a_log_that_gives_ids_away_twice_is_not_gone_on_with(log: Path) -> None:
         writer.append([given_away(2000), given_away(1000)], NOW)
     with pytest.raises(DataError, match="went up to 2000"), open_allocation(log, leader_id=1, timestamp=NOW):
         pass
+
+
+def test_unique_producer_ids(log: Path) -> None:
+    """Three brokers give out 1,001 ids each, which takes two blocks of each."""
+    brokers = [BrokerProducerIds(number) for number in (1, 2, 1)]
+    ids = []
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        for broker in brokers * 1001:
+            generated = broker.generate(0)
+            while generated.producer_id is None or generated.wants_block:
+                if generated.wants_block:
+                    request = AllocateProducerIdsRequest(broker_id=broker.broker_id, broker_epoch=EPOCH)
+                    answer = answer_allocate(request, lambda who, epoch: allocation.allocate(who, epoch, NOW))
+                    broker.on_response(read_allocate_response(write_allocate_response(answer)), 0)
+                if generated.producer_id is not None:
+                    break
+                generated = broker.generate(0)
+            ids.append(generated.producer_id)
+    assert len(set(ids)) == len(ids) == 3003
 
 
 # -- kills

@@ -295,6 +295,14 @@ def test_idle_transactional_ids_expire_apart_from_producer_ids(ours: Coordinated
     assert ours.coordinator.expired(ours.now + 100, 100) == []
 
 
+def test_transaction_after_transaction_id_expires_but_producer_id_remains(ours: Coordinated) -> None:
+    assert ours.init() == given(PID, 0)
+    for name in ours.coordinator.expired(ours.now + 5_000, 5_000):
+        del ours.coordinator.transactions[name]
+    assert ours.begin(PID, 0) == error(KafkaError.INVALID_PRODUCER_ID_MAPPING)
+    assert ours.init(PID, 0) == given(PID + 1, 0)
+
+
 @pytest.mark.parametrize(
     ("written", "heard"),
     [(3, 15), (19, 15), (20, 15), (7, 15), (6, 16), (56, 16), (10, -1), (18, -1), (14, 14)],
