@@ -114,6 +114,20 @@ class Engine:
         with self._warm_spark().context() as context:
             return on_executors(context, look, items)
 
+    def spread(self, look: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        """Return ``look(item)`` for each of ``items``, which is work: on Spark, unless this process is the engine.
+
+        Raises:
+            ResnapError: Spark did not start, or its job failed.
+
+        """
+        if self.kind == "local" or not items:
+            return list(map(look, items))
+        from replay.spark_job import on_executors  # noqa: PLC0415 - imports pyspark
+
+        with self._warm_spark().context() as context:
+            return on_executors(context, look, items)
+
     def close(self, *, in_order: bool = True) -> None:
         """End Spark if it runs, at once unless ``in_order``; a later replay starts another."""
         with self._guard:

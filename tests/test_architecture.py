@@ -37,6 +37,8 @@ DOORS: Final = {
     "llvmlite": "replay/kernel/*.py",
     "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
     "fastavro": "storage/remote/manifest.py",
+    "matplotlib": "scheduler/quota_plot.py",
+    "mmh3": "tiering/quota/bloom_store.py",
     "pydantic_settings": "scheduler/settings.py",
     "typer": "scheduler/cli/*.py",
 }

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.main import get_command
 
-from scheduler.cli import controller, demo, garbage, install, look, producer, restore, retain, survey, work
+from scheduler.cli import controller, demo, garbage, install, look, producer, quota, restore, retain, survey, work
 from scheduler.cli.failures import INTERRUPTED, OK, USAGE, Failures
 
 FAMILIES = (
@@ -28,6 +28,7 @@ FAMILIES = (
     look.app,
     controller.app,
     producer.app,
+    quota.app,
     demo.app,
 )
 """Their commands stand at the top level, in this order."""

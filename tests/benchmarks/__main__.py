@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from tests.benchmarks import against_dump_log, against_kafka, all_boundaries, floor, sanity, scaling, window
+from tests.benchmarks import against_dump_log, against_kafka, all_boundaries, floor, quota, sanity, scaling, window
 from tests.benchmarks.broker import find_kafkas
 from tests.benchmarks.datasets import LogStore
 from tests.benchmarks.machine import machine_facts
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 BENCHMARKS = {
-    module.NAME: module for module in (against_kafka, against_dump_log, all_boundaries, scaling, window, floor, sanity)
+    module.NAME: module
+    for module in (against_kafka, against_dump_log, all_boundaries, scaling, window, floor, sanity, quota)
 }
 
 

@@ -1,0 +1,68 @@
+"""A picture of a simulation: active ids, tokens, and throttled batches over time, for those principals that matter."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import ConfigurationError, LogDirError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tiering.quota.simulation import Outcome
+
+MOST: Final = 6
+FORMATS: Final = (".png", ".svg")
+_PANELS: Final = (("active", "active ids"), ("tokens", "tokens"), ("throttled", "throttled batches"))
+
+
+def check_plot(path: Path) -> None:
+    """Check, before anything is read, that a picture can be made.
+
+    Raises:
+        UsageError: the name ends in nothing that can be drawn.
+        ConfigurationError: what draws is not installed.
+
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"--plot {path}: expected a name that ends in {' or '.join(FORMATS)}")
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigurationError("--plot needs matplotlib", hint="pip install 'resnap[plot]'") from error
+    mpl.rcParams["svg.hashsalt"] = "resnap"
+
+
+def draw(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Draw the most throttled principals, and then those with the most new ids, into ``path``.
+
+    Raises:
+        LogDirError: it cannot be written.
+
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    chosen = sorted(outcomes, key=lambda one: (-one.throttled_ms, -one.new_ids, one.principal))[:MOST]
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(_PANELS), sharex=True)
+    for axis, (field, title) in zip(axes, _PANELS, strict=True):
+        for outcome in chosen:
+            times = [datetime.fromtimestamp(moment.at_ms / 1000, UTC) for moment in outcome.curve]
+            # A dollar sign would begin a formula.
+            label = outcome.principal.replace("$", r"\$")
+            axis.plot(times, [getattr(moment, field) for moment in outcome.curve], label=label, drawstyle="steps-post")
+        axis.set_ylabel(title)
+        axis.grid(visible=True, alpha=0.3)
+    axes[1].axhline(0, color="black", linewidth=0.8)
+    if chosen:
+        axes[0].legend(loc="upper left", fontsize="small")
+    axes[-1].set_xlabel("time of the log (UTC)")
+    try:
+        is_svg = path.suffix.lower() == ".svg"
+        figure.savefig(path, dpi=110, metadata={"Date": None} if is_svg else None)
+    except OSError as error:
+        raise LogDirError(f"{path}: cannot be written: {error.strerror}", hint="give --plot another place") from error

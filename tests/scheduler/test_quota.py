@@ -1,0 +1,223 @@
+"""The commands of the quota, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.tiering.quota.logs import a_topic
+from tiering.controller.metadata.records import ClientQuotaRecord, EntityData
+from tiering.controller.metadata.writer import open_metadata_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+START_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
+LOCAL = ("--engine", "local")
+JSON = ("--output", "json")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> tuple[str, ...]:
+    return ("--state-dir", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def flooded(tmp_path: Path) -> Path:
+    """An hour of three topics with five producers each, and of one with a new producer every two seconds."""
+    data = tmp_path / "data"
+    for number in range(3):
+        ids = range(10 * number, 10 * number + 5)
+        a_topic(data, f"calm{number}", ((START_MS + minute * MINUTE_MS, one) for minute in range(60) for one in ids))
+    a_topic(data, "flood", sorted(
+        [(START_MS + minute * MINUTE_MS, 90) for minute in range(60)]
+        + [(START_MS + 2_000 * number, 1_000 + number) for number in range(1_800)]
+    ))  # fmt: skip
+    return data
+
+
+def test_a_rate_is_set_described_and_deleted(command: Resnap, state: tuple[str, ...]) -> None:
+    odd = 'CN=a, O="b" ~*'
+    assert command("quota", "set", "5.5", "--user", odd, *state).code == 0
+    assert command("quota", "set", 7, "--user-default", *state, *JSON).document["changed"] is True
+    assert command("quota", "set", 7, "--user-default", *state, *JSON).document["changed"] is False
+    rows = command("quota", "describe", *state, *JSON).document["quotas"]
+    assert [(row["entity"], row["key"], row["value"]) for row in rows] == [
+        ({"user": None}, "producer_ids_rate", 7.0), ({"user": odd}, "producer_ids_rate", 5.5),
+    ]  # fmt: skip
+    assert all(row["origin"].startswith("file /") for row in rows)
+    assert len(command("quota", "describe", "--user", odd, *state, *JSON).document["quotas"]) == 1
+    assert len(command("quota", "describe", "--user-default", *state, *JSON).document["quotas"]) == 1
+    assert command("quota", "delete", "--user", odd, *state).code == 0
+    gone = command("quota", "delete", "--user", odd, *state, *JSON)
+    assert (gone.code, "not set" in gone.error["message"]) == (2, True)
+
+
+def test_without_any_quota_nobody_is_limited(command: Resnap, state: tuple[str, ...]) -> None:
+    assert "nobody is limited" in command("quota", "describe", *state).out
+    assert command("quota", "describe", *JSON).document == {"quotas": []}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("set", "0", "--user", "a"), "greater than 0"),
+        (("set", "nan", "--user", "a"), "greater than 0"),
+        (("set", "5"), "whose quota"),
+        (("set", "5", "--user", "a", "--user-default"), "name two"),
+        (("delete", "--user", ""), "without a name"),
+        (("simulate", "{data}", "--rate", "0"), "greater than 0"),
+        (("simulate", "{data}"), "no rate to try out"),
+        (("simulate", "{data}", "--rate", "5", "--plot", "x.gif"), "ends in .png or .svg"),
+        (("simulate", "{data}", "--rate", "5", "--principal-map", "nowhere.csv"), "--principal-map"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    words: tuple[str, ...], says: str, command: Resnap, state: tuple[str, ...], flooded: Path
+) -> None:
+    engine = LOCAL if words[0] == "simulate" else ()
+    ran = command("quota", *(word.format(data=flooded) for word in words), *engine, *state, *JSON)
+    assert (ran.code, says in ran.error["message"]) == (2, True), ran.err
+
+
+def test_without_a_state_directory_nothing_can_be_set(command: Resnap) -> None:
+    ran = command("quota", "set", 5, "--user", "a", *JSON)
+    assert (ran.code, "--state-dir" in ran.error["hint"]) == (2, True)
+
+
+def test_the_quotas_of_a_cluster_are_shown_with_their_origin(
+    command: Resnap, state: tuple[str, ...], tmp_path: Path
+) -> None:
+    entity = (EntityData(entity_type="user", entity_name="alice"),)
+    with open_metadata_log(tmp_path / "cluster" / "__cluster_metadata-0", leader_id=1, timestamp=5) as log:
+        log.append([ClientQuotaRecord(entity=entity, key="producer_ids_rate", value=3.0, remove=False)], timestamp=6)
+    command("quota", "set", 5, "--user", "alice", *state)
+    shown = command("quota", "describe", "--metadata-log", tmp_path / "cluster", *state, *JSON).document["quotas"]
+    assert [(row["value"], row["origin"].split()[0]) for row in shown] == [(5.0, "file"), (3.0, "metadata")]
+    assert shown[1]["origin"].endswith("at offset 1")
+
+
+def test_a_metadata_log_that_is_damaged_is_an_error_with_its_place(
+    command: Resnap, state: tuple[str, ...], fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    source = next((fixture_set("kafka-4.1.1-kraft").data / "__cluster_metadata-0").glob("*.log"))
+    damaged = tmp_path / "__cluster_metadata-0"
+    damaged.mkdir()
+    data = bytearray(source.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    (damaged / source.name).write_bytes(data)
+    ran = command("quota", "describe", "--metadata-log", tmp_path, *state, *JSON)
+    assert ran.code == 1
+    assert source.name in ran.error["message"]
+
+
+def principals(document: dict[str, list[dict[str, object]]]) -> dict[object, dict[str, object]]:
+    return {row["principal"]: row for row in document["principals"]}
+
+
+def test_the_one_that_floods_is_throttled_and_all_others_go_on(command: Resnap, flooded: Path) -> None:
+    ran = command("quota", "simulate", flooded, "--rate", 50, *LOCAL, *JSON)
+    assert ran.code == 0, ran.err
+    found = principals(ran.document)
+    assert set(found) == {"topic calm0", "topic calm1", "topic calm2", "topic flood"}
+    for name in ("topic calm0", "topic calm1", "topic calm2"):
+        assert (found[name]["charged"], found[name]["refusedUses"], found[name]["throttledMs"]) == (5, 0, 0)
+    flood = found["topic flood"]
+    assert flood["newIds"] == 1_801
+    assert 551 <= int(str(flood["charged"])) <= 620
+    assert int(str(flood["refusedIds"])) > 1_100
+    assert ran.document["summary"]["throttledPrincipals"] == 1
+    assert ran.document["summary"]["batches"] == 3 * 300 + 1_860
+
+
+def test_a_map_tells_whose_ids_are_whose_and_set_rates_count(
+    command: Resnap, flooded: Path, state: tuple[str, ...], tmp_path: Path
+) -> None:
+    mapped = tmp_path / "map.csv"
+    mapped.write_text("producerId,topic,principal\n1000-2799,,User:rogue\n,calm*,User:calm\n")
+    command("quota", "set", 10, "--user", "rogue", *state)
+    ran = command("quota", "simulate", flooded, "--principal-map", mapped, *LOCAL, *JSON, *state)
+    found = principals(ran.document)
+    assert set(found) == {"User:rogue"}
+    assert (found["User:rogue"]["rate"], found["User:rogue"]["newIds"]) == (10.0, 1_800)
+    table = command("quota", "simulate", flooded, "--principal-map", mapped, "--rate", 10, *LOCAL)
+    assert "1 of 3 principals would have been throttled" in table.out
+    assert re.search(r"User:calm\s+10\s+15\s+15\s+0\s+0", table.out)
+
+
+@pytest.mark.parametrize("profile", ["P-A", "P-B", "P-C", "P-L"])
+def test_each_profile_gives_about_the_same_for_an_hour(profile: str, command: Resnap, flooded: Path) -> None:
+    ran = command("quota", "simulate", flooded, "--rate", 50, "--profile", profile, *LOCAL, *JSON)
+    assert 551 <= int(str(principals(ran.document)["topic flood"]["charged"])) <= 620
+
+
+def test_the_advice_leaves_alone_whom_it_says_it_does(command: Resnap, flooded: Path) -> None:
+    ran = command("quota", "advise", flooded, "--share", 0.75, *LOCAL, *JSON)
+    assert ran.code == 0, ran.err
+    assert {row["principal"]: row["untouched"] for row in ran.document["principals"]} == {
+        "topic flood": False, "topic calm0": True, "topic calm1": True, "topic calm2": True,
+    }  # fmt: skip
+    table = command("quota", "advise", flooded, *LOCAL)
+    assert re.search(r"Rate \S+ \(per hour\) leaves 4 of 4 principals alone", table.out)
+
+
+def test_a_log_without_producers_has_nothing_to_advise(command: Resnap, tmp_path: Path) -> None:
+    a_topic(tmp_path / "data", "plain", [(START_MS, -1)])
+    ran = command("quota", "advise", tmp_path / "data", *LOCAL)
+    assert (ran.code, "nothing to advise" in ran.out) == (0, True)
+    assert command("quota", "simulate", tmp_path / "data", "--rate", 5, *LOCAL, *JSON).document["principals"] == []
+
+
+def test_damage_is_told_and_what_could_be_read_is_shown(command: Resnap, flooded: Path) -> None:
+    path = flooded / "calm0-0" / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[16] = 77
+    path.write_bytes(data)
+    ran = command("quota", "simulate", flooded, "--rate", 50, *LOCAL, *JSON)
+    assert ran.code == 3
+    assert str(path) in ran.error["message"]
+    assert "topic calm1" in principals(ran.document)
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_a_picture_is_drawn_the_same_each_time(
+    suffix: str, magic: bytes, command: Resnap, flooded: Path, tmp_path: Path
+) -> None:
+    drawn = []
+    for number in range(2):
+        path = tmp_path / f"{number}.{suffix}"
+        assert command("quota", "simulate", flooded, "--rate", 50, "--plot", path, *LOCAL).code == 0
+        drawn.append(path.read_bytes())
+    assert drawn[0].startswith(magic)
+    assert drawn[0] == drawn[1]
+    if suffix == "svg":
+        assert b"topic flood" in drawn[0] or b"glyph" in drawn[0] or b"<path" in drawn[0]
+
+
+def test_without_matplotlib_all_but_pictures_works(
+    command: Resnap, flooded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = command("quota", "simulate", flooded, "--rate", 50, "--plot", tmp_path / "x.png", *LOCAL, *JSON)
+    assert (ran.code, "resnap[plot]" in ran.error["hint"]) == (10, True)
+    assert command("quota", "simulate", flooded, "--rate", 50, *LOCAL).code == 0
+
+
+@pytest.mark.spark
+def test_spark_reads_what_this_process_reads(command: Resnap, fixture_set: Callable[[str], FixtureSet]) -> None:
+    data = fixture_set("kafka-3.9.1-kraft").data
+    found = [
+        json.loads(command("quota", "simulate", data, "--rate", 0.1, "--engine", engine, *JSON).out)
+        for engine in ("spark", "local")
+    ]
+    assert found[0] == found[1]
+    assert found[0]["summary"]["batches"] > 100

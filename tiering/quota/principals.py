@@ -1,0 +1,86 @@
+"""Whose producer ids are: a log does not tell, so a file does, or topics stand in for principals.
+
+The file is CSV with a head: ``producerId,topic,principal``. The first is an id or a range as ``1000-1999``, the second
+a glob; either may be empty, and the first line that fits counts. What none fits belongs to ``unmapped``.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tiering.quota.bloom_store import Ids
+
+HEAD: Final = ["producerId", "topic", "principal"]
+UNMAPPED: Final = "unmapped"
+_MOST: Final = (1 << 63) - 1
+_HINT: Final = f"lines are {','.join(HEAD)}, as in 1000-1999,payments*,User:alice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One line of the file; the range of ids is closed."""
+
+    first: int = 0
+    last: int = _MOST
+    topics: str = "*"
+    principal: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalMap:
+    """Rules in order; without any, a topic is its own principal."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def split(self, topic: str, ids: Ids) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
+        """Yield principals, and which of ``ids``, used in ``topic``, are theirs."""
+        if not self.rules:
+            yield f"topic {topic}", np.ones(len(ids), dtype=np.bool_)
+            return
+        left = np.ones(len(ids), dtype=np.bool_)
+        for rule in self.rules:
+            if fnmatchcase(topic, rule.topics):
+                theirs = left & (ids >= rule.first) & (ids <= rule.last)
+                left &= ~theirs
+                if theirs.any():
+                    yield rule.principal, theirs
+        if left.any():
+            yield UNMAPPED, left
+
+
+def read_principal_map(lines: Iterable[str], name: str) -> PrincipalMap:
+    """Return the map that the lines of the file ``name`` give.
+
+    Raises:
+        UsageError: a line is not as it should be.
+
+    """
+    rows = [row for row in csv.reader(lines) if row]
+    if not rows or [cell.strip() for cell in rows[0]] != HEAD:
+        raise UsageError(f"{name}: the first line must be {','.join(HEAD)}", hint=_HINT)
+    return PrincipalMap(tuple(_rule(row, f"{name}, line {number}") for number, row in enumerate(rows[1:], 2)))
+
+
+def _rule(row: list[str], where: str) -> Rule:
+    if len(row) != len(HEAD) or not row[2].strip():
+        raise UsageError(f"{where}: expected {len(HEAD)} cells, of which the last is a principal", hint=_HINT)
+    ids, topics, principal = (cell.strip() for cell in row)
+    first, dash, last = ids.partition("-")
+    try:
+        low = int(first) if ids else 0
+        high = (int(last) if dash else low) if ids else _MOST
+    except ValueError:
+        raise UsageError(f"{where}: {ids!r} is no producer id and no range of them", hint=_HINT) from None
+    if not 0 <= low <= high <= _MOST:
+        raise UsageError(f"{where}: the range {ids!r} is empty", hint=_HINT)
+    return Rule(first=low, last=high, topics=topics or "*", principal=principal)

@@ -1,0 +1,103 @@
+"""The quotas that are set here: one file in the state directory, changed by one request at a time.
+
+It is JSON, whole or not at all: ``{"version": 1, "quotas": [{"entity": {"user": "alice"}, "values": {...}}]}``, where
+the name null is the default. A file that is not that is an error and never overwritten: who loses limits lets floods
+in.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from storage.disk import Disk, make_directories, writable, write_file
+from storage.errors import ConfigurationError
+from tiering.quota.client_quotas import ClientQuotas, QuotaRequestError, check_value, entity_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tiering.quota.client_quotas import Entity, QuotaChange, QuotaRecord
+
+NAME: Final = "quotas.json"
+VERSION: Final = 1
+_GARBLED: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError, QuotaRequestError)
+
+
+class QuotaFile:
+    """The file of quotas in ``directory``, which is made when the first is set."""
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self.path = directory / NAME
+        self._disk = disk
+
+    def load(self) -> ClientQuotas:
+        """Return what is set; nothing where there is no file.
+
+        Raises:
+            ConfigurationError: the file cannot be read, or is none of quotas.
+
+        """
+        try:
+            return decoded(self.path.read_bytes())
+        except FileNotFoundError:
+            return ClientQuotas()
+        except OSError as error:
+            raise ConfigurationError(f"{self.path}: the quotas cannot be read: {error.strerror}",
+                                     hint="check the directory, or give another --state-dir") from error  # fmt: skip
+        except _GARBLED as error:
+            raise ConfigurationError(f"{self.path} is no file of quotas: {error}",
+                                     hint="mend it, or move it away and set the quotas again") from error  # fmt: skip
+
+    def alter(self, changes: Mapping[Entity, Sequence[QuotaChange]]) -> list[QuotaRecord]:
+        """Carry out a request, all of it or nothing, and return what it changed.
+
+        Raises:
+            QuotaRequestError: anything of it is wrong.
+            ConfigurationError: see ``load``.
+            LogDirError: the file cannot be written.
+
+        """
+        make_directories(self._disk, self.path.parent)
+        with self._alone():
+            there = self.load()
+            records = there.altered(changes)
+            if records:
+                write_file(self._disk, self.path, [encoded(there.applied(records))])
+            return records
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others from reading what is about to change."""
+        lock = self.path.with_suffix(".lock")
+        with writable(lock), lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def encoded(quotas: ClientQuotas) -> bytes:
+    """Return the bytes of the file."""
+    found = [{"entity": dict(entity), "values": dict(values)} for entity, values in quotas.described()]
+    return (json.dumps({"version": VERSION, "quotas": found}, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def decoded(data: bytes) -> ClientQuotas:
+    """Return the quotas in the bytes of the file.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError, RecursionError, QuotaRequestError: they are not of that form.
+
+    """
+    document = json.loads(data)
+    if document["version"] != VERSION:
+        raise ValueError(f"version {document['version']!r}, known is {VERSION}")
+    entities = {}
+    for one in document["quotas"]:
+        entity = entity_of(one["entity"].items())
+        entities[entity] = {str(key): float(value) for key, value in one["values"].items()}
+        for key, value in entities[entity].items():
+            check_value(entity, key, value)
+    return ClientQuotas(entities)
