@@ -25,7 +25,7 @@ from tiering.controller.expiration import (
     expiration_of,
     has_own_setting,
 )
-from tiering.controller.metadata.folding import load_current_image
+from tiering.controller.metadata.folding import load_settings_image
 from tiering.controller.metadata.log_files import METADATA_PARTITION
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer,
 
     """
     try:
-        image = load_current_image(directory)
+        image = load_settings_image(directory)
     except ResnapError as error:
         if must:
             raise

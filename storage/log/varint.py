@@ -5,12 +5,15 @@ Source: ``ByteUtils.readVarint``, ``readVarlong`` and ``readUnsignedVarint`` in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from storage.errors import FormatError
 
 if TYPE_CHECKING:
     from storage.crc32c import Buffer
+
+_MORE_FOLLOW: Final = 0x80
+"""The bit of a byte that says so."""
 
 
 def read_varint(buffer: Buffer, position: int, *, at: int = 0) -> tuple[int, int]:
@@ -62,6 +65,8 @@ def write_unsigned_varint(value: int) -> bytes:
 
 
 def _read(buffer: Buffer, position: int, at: int, *, bits: int) -> tuple[int, int]:
+    if position < len(buffer) and (only := buffer[position]) < _MORE_FOLLOW:
+        return only, position + 1  # nearly all of them are this short
     value = 0
     for shift in range(0, bits, 7):
         here = position + shift // 7

@@ -11,6 +11,7 @@ Source: ``RecordsIterator`` and ``KafkaMetadataLog`` in Kafka's raft and core mo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
@@ -32,7 +33,7 @@ from tiering.controller.metadata.control_messages import ControlMessage, read_co
 from tiering.controller.metadata.records import MetadataRecord, UnknownRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 MAX_BATCH_BYTES: Final = 16 << 20
 """A quorum's batches have at most 8 MiB; far beyond that a length is damage, and is not read into memory."""
@@ -85,13 +86,16 @@ class TornTail:
     size_bytes: int
 
 
-def read_batches(path: Path, base_offset: int, *, active: bool = False) -> Iterator[MetadataBatch | TornTail]:
+def read_batches(
+    path: Path, base_offset: int, *, active: bool = False, only: Collection[type] | None = None
+) -> Iterator[MetadataBatch | TornTail]:
     """Yield the batches of the file at ``path``, and the torn tail of an active segment, if it has one.
 
     Args:
         path: a ``.log`` or ``.checkpoint`` file.
         base_offset: of the first batch that must be there.
         active: whether a torn batch may end the file.
+        only: types of the data records that are wanted; the others are left out, unread. All unless given.
 
     Raises:
         FormatError: damage; the message names file and position.
@@ -104,7 +108,7 @@ def read_batches(path: Path, base_offset: int, *, active: bool = False) -> Itera
             if isinstance(data, TornTail):
                 yield data
                 return
-            batch = _read_batch(path, position, data, expected)
+            batch = _read_batch(path, position, data, expected, only)
             yield batch
             position += len(data)
             expected = batch.header.last_offset + 1
@@ -165,7 +169,7 @@ def _is_sound(batch: bytes) -> bool:
     return True
 
 
-def _read_batch(path: Path, position: int, data: bytes, expected: int) -> MetadataBatch:
+def _read_batch(path: Path, position: int, data: bytes, expected: int, only: Collection[type] | None) -> MetadataBatch:
     header = read_header(data, at=position)
     check_crc(data, at=position)
     if header.base_offset != expected:
@@ -174,20 +178,23 @@ def _read_batch(path: Path, position: int, data: bytes, expected: int) -> Metada
     if header.records_count != header.last_offset_delta + 1:
         raise FormatError("number of records of a metadata batch", position=position,
                           expected=header.last_offset_delta + 1, found=header.records_count)  # fmt: skip
-    read = _read_control_record if header.is_control else _read_data_record
-    records = tuple(
+    read = _read_control_record if header.is_control else partial(_read_data_record, only=only)
+    records = (
         read(record, header.base_offset + index, position)
         for index, record in enumerate(read_records(data, header, what="metadata record", at=position))
     )
-    return MetadataBatch(file=path, position=position, header=header, records=records)
+    wanted = tuple([one for one in records if one is not None])
+    return MetadataBatch(file=path, position=position, header=header, records=wanted)
 
 
-def _read_data_record(record: Record, offset: int, at: int) -> LoggedRecord:
+def _read_data_record(record: Record, offset: int, at: int, *, only: Collection[type] | None) -> LoggedRecord | None:
     if record.key is not None or record.timestamp_delta:
         found = f"a time {record.timestamp_delta} ms later" if record.key is None else "a key"
         raise FormatError("metadata record", position=at + record.key_position, found=found,
                           expected="no key, and the time of its batch")  # fmt: skip
-    decoded = decode_record(record.value or _NOTHING, at=at + record.value_position)
+    decoded = decode_record(record.value or _NOTHING, at=at + record.value_position, only=only)
+    if decoded is None:
+        return None
     return LoggedRecord(
         offset=offset, version=decoded.version, message=decoded.record, unknown_tags=decoded.unknown_tags
     )

@@ -6,7 +6,7 @@ Source: ``AbstractApiMessageSerde`` and ``MetadataRecordSerde``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
 from storage.log.varint import write_unsigned_varint
 from tiering.controller.metadata.records import TYPES_BY_KEY, TYPES_BY_MESSAGE, MetadataRecord, UnknownRecord
@@ -14,6 +14,8 @@ from tiering.controller.metadata.schema import read_message, write_message
 from tiering.controller.metadata.wire import Cursor
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from storage.crc32c import Buffer
 
 FRAME_VERSION: Final = 1
@@ -31,8 +33,14 @@ class DecodedRecord:
     """Of tagged fields that nobody here knows; what they say is passed over."""
 
 
-def decode_record(value: Buffer, *, at: int = 0) -> DecodedRecord:
+@overload
+def decode_record(value: Buffer, *, at: int = 0) -> DecodedRecord: ...
+@overload
+def decode_record(value: Buffer, *, at: int = 0, only: Collection[type] | None) -> DecodedRecord | None: ...
+def decode_record(value: Buffer, *, at: int = 0, only: Collection[type] | None = None) -> DecodedRecord | None:
     """Return the record in ``value``; an ``UnknownRecord`` for a type or version younger than what is known here.
+
+    Where ``only`` some types are wanted, None stands for one of another, which is left unread.
 
     Raises:
         FormatError: another frame, or a message that does not fit its schema to the last byte; ``at`` is the file
@@ -45,6 +53,8 @@ def decode_record(value: Buffer, *, at: int = 0) -> DecodedRecord:
         raise Cursor(value, at=at).wrong("metadata record frame version", FRAME_VERSION, frame)
     api_key, version = _int16(cursor, "metadata record type"), _int16(cursor, "metadata record version")
     known = TYPES_BY_KEY.get(api_key)
+    if only is not None and known is not None and known.message not in only:
+        return None
     if known is None or version > known.newest_version:
         unknown = UnknownRecord(api_key=api_key, version=version, size_bytes=len(value))
         return DecodedRecord(record=unknown, version=version)

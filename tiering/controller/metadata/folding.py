@@ -30,14 +30,20 @@ from tiering.controller.metadata.records import (
     TYPES_BY_MESSAGE,
     AbortTransactionRecord,
     BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    FenceBrokerRecord,
     NoOpRecord,
+    RegisterBrokerRecord,
+    UnfenceBrokerRecord,
     UnknownRecord,
+    UnregisterBrokerRecord,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from tiering.controller.metadata.batches import LoggedRecord, Message
@@ -48,6 +54,14 @@ HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
     **fold_settings.HANDLERS,
     **fold_producer_ids.HANDLERS,
 }
+
+
+SETTINGS_TYPES: Final = frozenset({
+    BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord, FeatureLevelRecord, ConfigRecord,
+    RegisterBrokerRecord, UnregisterBrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord,
+    UnfenceBrokerRecord,
+})  # fmt: skip
+"""What tells the settings of brokers, and of what release they are."""
 
 
 def load_image(directory: Path) -> MetadataImage:
@@ -64,15 +78,26 @@ def load_image(directory: Path) -> MetadataImage:
     return fold_files(list_metadata_log(directory))
 
 
+def load_settings_image(directory: Path) -> MetadataImage:
+    """Return an image of brokers, settings and features alone, as they are now; raises as ``load_image`` does.
+
+    In a large cluster nearly all records are about partitions: left unread, a fifth of the time remains.
+    """
+    return fold_files(list_metadata_log(directory).from_newest_checkpoint(), only=SETTINGS_TYPES)
+
+
 def load_current_image(directory: Path) -> MetadataImage:
-    """Return the image without its history, which takes less reading; raises as ``load_image`` does."""
+    """Return an image without its history, as things are now; raises as ``load_image`` does."""
     return fold_files(list_metadata_log(directory).from_newest_checkpoint())
 
 
-def fold_files(files: MetadataLogFiles) -> MetadataImage:
-    """Return the image of the metadata log that ``files`` make; raises as ``load_image`` does."""
+def fold_files(files: MetadataLogFiles, *, only: Collection[type] | None = None) -> MetadataImage:
+    """Return the image of the metadata log that ``files`` make, of records of ``only`` some types if they are given.
+
+    Raises as ``load_image`` does.
+    """
     checkpoint = files.starting_checkpoint()
-    return fold(read_metadata_log(files), covered=checkpoint.end_offset if checkpoint else 0)
+    return fold(read_metadata_log(files, only=only), covered=checkpoint.end_offset if checkpoint else 0)
 
 
 def fold(parts: Iterable[MetadataBatch | TornTail], *, covered: int = 0) -> MetadataImage:

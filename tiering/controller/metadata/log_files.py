@@ -25,7 +25,7 @@ from tiering.controller.metadata.batches import MetadataBatch, TornTail, read_ba
 from tiering.controller.metadata.control_messages import SnapshotFooterRecord, SnapshotHeaderRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -119,10 +119,12 @@ def list_metadata_log(directory: Path) -> MetadataLogFiles:
 _WHERE: Final = "give a directory named __cluster_metadata-0, or the entry of log.dirs (metadata.log.dir) that holds it"
 
 
-def read_metadata_log(files: MetadataLogFiles) -> Iterator[MetadataBatch | TornTail]:
+def read_metadata_log(
+    files: MetadataLogFiles, *, only: Collection[type] | None = None
+) -> Iterator[MetadataBatch | TornTail]:
     """Yield the batches of the whole log, those of a checkpoint first where one is needed.
 
-    Records that the checkpoint already stands for are left out.
+    Batches that the checkpoint already stands for are left out; ``only`` is as for ``read_batches``.
 
     Raises:
         MetadataLogError: something is missing, or a checkpoint is unfinished.
@@ -132,13 +134,13 @@ def read_metadata_log(files: MetadataLogFiles) -> Iterator[MetadataBatch | TornT
     """
     checkpoint = files.starting_checkpoint()
     covered = checkpoint.end_offset if checkpoint else 0
-    parts = (_read_segment(segment) for segment in files.segments)
+    parts = (_read_segment(segment, only) for segment in files.segments)
     log = (part for part in _unbroken(chain.from_iterable(parts)) if _is_news(part, covered))
-    return chain(read_checkpoint(checkpoint.path) if checkpoint else (), log)
+    return chain(read_checkpoint(checkpoint.path, only=only) if checkpoint else (), log)
 
 
-def read_checkpoint(path: Path) -> Iterator[MetadataBatch]:
-    """Yield the batches of a checkpoint, between its header and its footer.
+def read_checkpoint(path: Path, *, only: Collection[type] | None = None) -> Iterator[MetadataBatch]:
+    """Yield the batches of a checkpoint, between its header and its footer; ``only`` is as for ``read_batches``.
 
     Raises:
         MetadataLogError: it does not begin with a header, or not end with a footer: it was never finished.
@@ -147,15 +149,23 @@ def read_checkpoint(path: Path) -> Iterator[MetadataBatch]:
 
     """
     last = None
-    for batch in read_batches(path, 0):
+    for batch in read_batches(path, 0, only=only):
         if isinstance(batch, TornTail):
             continue
-        if last is None and not isinstance(batch.records[0].message, SnapshotHeaderRecord):
+        if last is None and not _begins_checkpoint(batch):
             raise MetadataLogError(f"{path}: does not begin with the header of a checkpoint", hint=_UNFINISHED)
         last = batch
         yield batch
-    if last is None or not isinstance(last.records[-1].message, SnapshotFooterRecord):
+    if last is None or not _ends_checkpoint(last):
         raise MetadataLogError(f"{path}: does not end with the footer of a checkpoint", hint=_UNFINISHED)
+
+
+def _begins_checkpoint(batch: MetadataBatch) -> bool:
+    return bool(batch.records) and isinstance(batch.records[0].message, SnapshotHeaderRecord)
+
+
+def _ends_checkpoint(batch: MetadataBatch) -> bool:
+    return bool(batch.records) and isinstance(batch.records[-1].message, SnapshotFooterRecord)
 
 
 _UNFINISHED: Final = "it was never finished, or cut off; remove this copy of it, and an older one is taken"
@@ -166,8 +176,8 @@ def _checkpoint(directory: Path, name: str) -> Checkpoint | None:
     return Checkpoint(end_offset=int(match[1]), epoch=int(match[2]), path=directory / name) if match else None
 
 
-def _read_segment(segment: Segment) -> Iterator[MetadataBatch | TornTail]:
-    return read_batches(Path(segment.path), segment.base_offset, active=segment.is_active)
+def _read_segment(segment: Segment, only: Collection[type] | None) -> Iterator[MetadataBatch | TornTail]:
+    return read_batches(Path(segment.path), segment.base_offset, active=segment.is_active, only=only)
 
 
 def _unbroken(parts: Iterator[MetadataBatch | TornTail]) -> Iterator[MetadataBatch | TornTail]:

@@ -73,7 +73,8 @@ class FieldSchema:
 
 
 _SCHEMAS: Final[dict[type, tuple[FieldSchema, ...]]] = {}
-"""What has been worked out so far."""
+_LAYOUTS: Final[dict[tuple[type, int], tuple[list[FieldSchema], dict[int, FieldSchema]]]] = {}
+"""What has been worked out so far, by class, and by class and version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,8 @@ def read_message(message: type[T], cursor: Cursor, version: int) -> T:
         FormatError: the bytes do not fit the schema.
 
     """
-    schema = [field for field in schema_of(message) if field.since <= version]
-    values = {field.name: field.wire.read(cursor, version) for field in schema if field.tag is None}
-    tagged = {field.tag: field for field in schema if field.tag is not None}
+    plain, tagged = _layout(message, version)
+    values = {field.name: field.wire.read(cursor, version) for field in plain}
     for _ in range(cursor.unsigned()):
         tag, size = cursor.unsigned(), cursor.unsigned()
         with cursor.exactly(size, f"tagged field {tag} of {message.__name__}"):
@@ -151,6 +151,16 @@ def message_json(message: object, version: int) -> dict[str, object]:
         if field.since <= version and (field.tag is None or value != field.default):
             shown[field.json_name] = _shown(value, version)
     return shown
+
+
+def _layout(message: type, version: int) -> tuple[list[FieldSchema], dict[int, FieldSchema]]:
+    """Return the fields of ``version``: those that always come, in order, and the tagged ones by tag."""
+    known = _LAYOUTS.get((message, version))
+    if known is None:
+        there = [field for field in schema_of(message) if field.since <= version]
+        tagged = {field.tag: field for field in there if field.tag is not None}
+        known = _LAYOUTS[message, version] = ([field for field in there if field.tag is None], tagged)
+    return known
 
 
 def _shown(value: object, version: int) -> object:

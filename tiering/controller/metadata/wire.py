@@ -12,6 +12,7 @@ import base64
 import struct
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from storage.errors import FormatError
@@ -27,6 +28,8 @@ UUID_BYTES: Final = 16
 UUID_CHARACTERS: Final = 22
 ZERO_UUID: Final = "A" * UUID_CHARACTERS
 """What stands for no id; reserved by Kafka."""
+_MORE_FOLLOW: Final = 0x80
+"""The bit of a varint's byte that says so."""
 
 
 class Cursor:
@@ -43,12 +46,13 @@ class Cursor:
         self.position = 0
         self.unknown_tags: list[int] = []
         self._view = memoryview(buffer)
+        self._size = len(self._view)
         self._at = at
 
     @property
     def remaining(self) -> int:
         """How many bytes are left."""
-        return len(self._view) - self.position
+        return self._size - self.position
 
     def take(self, size: int, what: str) -> memoryview:
         """Return the next ``size`` bytes; ``what`` names them in a message.
@@ -57,10 +61,12 @@ class Cursor:
             FormatError: fewer are left.
 
         """
-        if not 0 <= size <= self.remaining:
+        start = self.position
+        end = start + size
+        if not start <= end <= self._size:
             raise self.wrong(what, f"{size} bytes", f"{self.remaining} left")
-        self.position += size
-        return self._view[self.position - size : self.position]
+        self.position = end
+        return self._view[start:end]
 
     def unsigned(self) -> int:
         """Return the unsigned varint that comes next.
@@ -69,6 +75,9 @@ class Cursor:
             FormatError: it is cut short, or larger than 32 bits.
 
         """
+        if self.position < self._size and (byte := self._view[self.position]) < _MORE_FOLLOW:
+            self.position += 1  # nearly all of them are this short
+            return byte
         value, self.position = read_unsigned_varint(self._view, self.position, at=self._at)
         return value
 
@@ -178,7 +187,10 @@ class Array:
         """Return the values."""
         # No value takes less than a byte, which bounds the number of them before any is read.
         count = _length(cursor, "array", cursor.remaining)
-        return tuple(self.item.read(cursor, version) for _ in range(count))
+        if isinstance(self.item, Number):
+            layout = self.item.layout
+            return tuple(value for (value,) in layout.iter_unpack(cursor.take(count * layout.size, "numbers")))
+        return tuple([self.item.read(cursor, version) for _ in range(count)])
 
     def write(self, value: object, version: int) -> bytes:
         """Return count and values."""
@@ -206,6 +218,7 @@ class Nullable:
         return write_unsigned_varint(0) if value is None else self.inner.write(value, version)
 
 
+@lru_cache(maxsize=1 << 14)
 def uuid_text(data: bytes) -> str:
     """Return a UUID of 16 bytes as Kafka shows it."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -13,7 +13,7 @@ from storage.log.varint import write_unsigned_varint
 from tests.tiering.controller.metadata.metadata_dump import dumped_records
 from tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
 from tiering.controller.metadata.codec import encode_record
-from tiering.controller.metadata.folding import fold, load_image
+from tiering.controller.metadata.folding import fold, load_current_image, load_image, load_settings_image
 from tiering.controller.metadata.image import (
     ALL_BROKERS,
     BlockSource,
@@ -166,6 +166,21 @@ def test_the_expiration_is_found_with_when_it_was_set(name: str, fixture_set: Se
     (change,) = [one for one in image.broker_config_changes if one.name == "producer.id.expiration.ms"]
     assert change.offset is not None
     assert 0 < change.timestamp < image.timestamp
+
+
+@pytest.mark.parametrize("name", KRAFT)
+def test_settings_read_alone_are_those_of_the_whole(name: str, fixture_set: Sets) -> None:
+    data = fixture_set(name).data
+    whole, settings, now = load_image(data), load_settings_image(data), load_current_image(data)
+    for alone in (settings, now):
+        assert (alone.features, alone.brokers, alone.configs) == (whole.features, whole.brokers, whole.configs)
+        assert (alone.offset, alone.timestamp, alone.leader_epoch) == (
+            whole.offset,
+            whole.timestamp,
+            whole.leader_epoch,
+        )
+    assert now.topic_ids() == whole.topic_ids()
+    assert settings.topics == {}
 
 
 def test_a_checkpoint_knows_of_producer_ids_only_where_the_next_block_begins(tmp_path: Path) -> None:
