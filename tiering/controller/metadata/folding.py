@@ -143,13 +143,14 @@ class _Folding:
 
     def add_batch(self, batch: MetadataBatch) -> None:
         """Take the records of the next batch."""
-        from_checkpoint = batch.file.suffix == ".checkpoint"
         self._epoch = batch.leader_epoch
-        for record in batch.records:
-            if from_checkpoint:
+        if batch.file.suffix == ".checkpoint":
+            for record in batch.records:
                 self._add_of_checkpoint(record, batch)
-            elif record.offset >= self._covered:
-                self._offset, self._timestamp = record.offset, batch.timestamp
+            return
+        self._offset, self._timestamp = batch.header.last_offset, batch.timestamp
+        for record in batch.records:
+            if record.offset >= self._covered:
                 self._add(record, Place(batch, record.offset, batch.timestamp))
 
     def _add_of_checkpoint(self, record: LoggedRecord, batch: MetadataBatch) -> None:
