@@ -7,11 +7,12 @@ is warned of, and one that was named and cannot be used is an error.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scheduler.setting_layers import KAFKA_PROPERTIES, Given, Layer
-from storage.errors import ResnapError, in_file
+from storage.errors import ResnapError, UsageError, in_file
 from storage.log.log_dir import META_PROPERTIES
 from storage.log.properties import read_meta_properties
 from storage.remote.urls import is_store_url
@@ -31,6 +32,7 @@ from tiering.controller.metadata.log_files import METADATA_PARTITION
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from storage.log.properties import MetaProperties
     from tiering.controller.metadata.image import MetadataImage
 
 SETTING: Final = KAFKA_PROPERTIES[EXPIRATION]
@@ -70,14 +72,17 @@ def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer,
         ResnapError: it cannot be used, and must.
 
     """
+    metas = _metas(places)
     try:
+        _check_cluster(directory, metas)
         image = load_settings_image(directory)
     except ResnapError as error:
         if must:
             raise
         return FromMetadata({}, (f"the metadata log is left aside: {error}",))
     said = {key: str(static[name].value) for key, name in KAFKA_PROPERTIES.items() if name in static}
-    found = [expiration_of(image, broker_id, said) for broker_id in _broker_ids(places)]
+    broker_ids = dict.fromkeys(meta.node_id for meta in metas) or {None: None}
+    found = [expiration_of(image, broker_id, said) for broker_id in broker_ids]
     longest = max(found, key=lambda one: one.expiration.value_ms)
     return FromMetadata(_layer(longest, directory), (*_disagreements(found), *_releases(image), *_complaints(longest)))
 
@@ -90,16 +95,30 @@ def contradiction(given: Given, said: FromMetadata) -> str | None:
     return f"{EXPIRATION} is {given.value} ({given.origin}), but the brokers go by {there.value} ({there.origin})"
 
 
-def _broker_ids(places: Iterable[str | Path]) -> list[int | None]:
-    found: dict[int | None, None] = {}
+def _check_cluster(directory: Path, metas: Iterable[MetaProperties]) -> None:
+    """Refuse a metadata log whose own ``meta.properties`` say that it is of another cluster than the log dirs."""
+    holding = _metas([directory])
+    its_own = next((meta.cluster_id for meta in holding if meta.cluster_id is not None), None)
+    others = {meta.cluster_id for meta in metas if meta.cluster_id is not None} - {its_own}
+    if its_own is not None and others:
+        raise UsageError(
+            f"{directory} is of cluster {its_own}, the log dirs are of {', '.join(sorted(map(str, others)))}",
+            hint="give the metadata log of the same cluster",
+        )
+
+
+def _metas(places: Iterable[str | Path]) -> list[MetaProperties]:
+    """Return what the ``meta.properties`` in or above ``places`` say, where they can be read."""
+    found = []
     for place in places:
         if not is_store_url(str(place)):
             directory = Path(place).absolute()
             files = (candidate / META_PROPERTIES for candidate in (directory, directory.parent))
             path = next(filter(_is_there, files), None)
             if path is not None:
-                found[_broker_id(path)] = None
-    return list(found) or [None]
+                with suppress(OSError, ResnapError), in_file(path):  # whoever reads the log dir says what is wrong
+                    found.append(read_meta_properties(path.read_bytes()))
+    return found
 
 
 def _is_there(path: Path) -> bool:
@@ -107,14 +126,6 @@ def _is_there(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False  # where we may not look; whoever reads the log dir says so
-
-
-def _broker_id(path: Path) -> int | None:
-    try:
-        with in_file(path):
-            return read_meta_properties(path.read_bytes()).node_id
-    except (OSError, ResnapError):
-        return None  # whoever reads the log dir says what is wrong with it
 
 
 def _layer(longest: BrokerExpiration, directory: Path) -> Layer:

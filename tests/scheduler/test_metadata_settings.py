@@ -40,12 +40,14 @@ def registered(broker_id: int, newest: int) -> RegisterBrokerRecord:
     )
 
 
-def log_dir(tmp_path: Path, *records: MetadataRecord, broker_id: int = 1, version: int = 21) -> Path:
+def log_dir(
+    tmp_path: Path, *records: MetadataRecord, broker_id: int = 1, version: int = 21, cluster_id: str = "c"
+) -> Path:
     """A log dir of a broker, with a metadata log in it."""
     place = tmp_path / f"data-{broker_id}"
     with open_metadata_log(place / "__cluster_metadata-0", leader_id=1, timestamp=5) as log:
         log.append([FeatureLevelRecord(name="metadata.version", feature_level=version), *records], timestamp=6)
-    meta = MetaProperties(version=1, node_id=broker_id, cluster_id="c", directory_id=None)
+    meta = MetaProperties(version=1, node_id=broker_id, cluster_id=cluster_id, directory_id=None)
     (place / "meta.properties").write_bytes(write_meta_properties(meta))
     return place
 
@@ -162,6 +164,17 @@ def test_a_metadata_log_may_be_named_by_flag_by_file_and_by_the_brokers_own_prop
     assert loaded([place], f"metadata.log.dir={elsewhere}\n").expiration_ms == 1000
     (tmp_path / "resnap.toml").write_text('metadata-log = "controller/data-1"\n')
     assert loaded([place]).expiration_ms == 1000
+
+
+def test_the_metadata_log_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    another = log_dir(tmp_path / "controller", of_broker(None, "1000"), cluster_id="x")
+    place = tmp_path / "data"
+    place.mkdir()
+    (place / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\n")
+    with pytest.raises(UsageError, match=r"__cluster_metadata-0 is of cluster x, the log dirs are of c"):
+        loaded([place], metadata_log=another / "__cluster_metadata-0")
+    (place / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    assert loaded([place], metadata_log=another / "__cluster_metadata-0").expiration_ms == 1000
 
 
 def test_without_places_log_dirs_are_searched(tmp_path: Path) -> None:
