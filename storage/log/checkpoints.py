@@ -149,6 +149,8 @@ def _entry_lines(text: bytes) -> list[_Line]:
     if len(lines) == 1:
         return []
     count, entries = _integer(lines[1], lines[1].text, _INT_BITS), lines[2:]
+    if count < 0 and not entries:
+        raise FormatError("checkpoint entry count", position=lines[1].position, expected="0 or more", found=count)
     if count > len(entries):
         raise FormatError("checkpoint entry count", position=lines[1].position, expected=f"{count} entries",
                           found=len(entries))  # fmt: skip

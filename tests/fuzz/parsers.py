@@ -1,0 +1,130 @@
+"""Every parser of bytes that may come from a damaged disk or a stranger, with good files to begin mutating from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from storage.errors import ResnapError
+from storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
+from storage.log.control_record import read_control_record
+from storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
+from storage.log.message_set import read_legacy_message
+from storage.log.names import parse_file_name, parse_partition_dir_name
+from storage.log.producer_snapshot import read_snapshot, read_snapshot_array
+from storage.log.properties import read_meta_properties, read_partition_metadata, read_properties
+from storage.log.record_batch import read_header
+from storage.remote.layouts.flat import parse_key
+from storage.remote.manifest import read_manifest, write_manifest
+from tests.storage.remote.manifests import a_manifest
+from tiering.controller.metadata.codec import decode_record
+from tiering.fingerprint import read_fingerprint
+from tiering.memory_file import decoded
+from tiering.planning import read_saved_plan
+from tiering.undo_manifest import read_manifest as read_undo_manifest
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {"memory": (ValueError, KeyError, TypeError, AttributeError)}
+"""What a parser may raise besides the library's own errors: a memory that is none is told by these."""
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _control(data: bytes) -> object:
+    return read_control_record(data, read_header(data))
+
+
+PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    "snapshot": read_snapshot,
+    "snapshot-array": read_snapshot_array,
+    "offset-checkpoint": read_offset_checkpoint,
+    "leader-epochs": read_leader_epochs,
+    "properties": read_properties,
+    "meta-properties": read_meta_properties,
+    "partition-metadata": read_partition_metadata,
+    "offset-index": read_offset_index,
+    "time-index": read_time_index,
+    "transaction-index": read_transaction_index,
+    "batch-header": read_header,
+    "control-record": _control,
+    "legacy-message": read_legacy_message,
+    "metadata-record": decode_record,
+    "manifest": read_manifest,
+    "fingerprint": read_fingerprint,
+    "undo-manifest": read_undo_manifest,
+    "memory": lambda data: decoded(data, Path("/nowhere")),
+    "saved-plan": lambda data: read_saved_plan(_text(data)),
+    "file-name": lambda data: parse_file_name(_text(data)),
+    "directory-name": lambda data: parse_partition_dir_name(_text(data)),
+    "object-key": lambda data: parse_key(_text(data)),
+}
+_EXAMPLES: Final = {
+    "snapshot": "*.snapshot",
+    "snapshot-array": "*.snapshot",
+    "offset-checkpoint": "replication-offset-checkpoint",
+    "leader-epochs": "leader-epoch-checkpoint",
+    "properties": "meta.properties",
+    "meta-properties": "meta.properties",
+    "partition-metadata": "partition.metadata",
+    "offset-index": "*.index",
+    "time-index": "*.timeindex",
+    "transaction-index": "*.txnindex",
+    "batch-header": "*.log",
+    "control-record": "*.log",
+    "legacy-message": "*.log",
+}
+_TEXTS: Final = {
+    "metadata-record": [b"\x01\x02\x00\x05topic\x00", b"\x01\x0f\x00" + bytes(14)],
+    "fingerprint": [b'{"version": 1, "segments": [], "snapshots": []}'],
+    "undo-manifest": [b'{"version": 1, "logDir": "/d", "changes": []}'],
+    "memory": [b'{"version": 1, "crc32c": "00000000"}\n{}\n'],
+    "saved-plan": [b'{"version": 1, "sources": [], "rules": {}, "partitions": []}'],
+    "file-name": [b"00000000000000000145.snapshot", b"00000000000000000145.log.deleted"],
+    "directory-name": [b"payments-0", b"payments-0.0123456789abcdef0123456789abcdef-delete"],
+    "object-key": [b"c/t/none/0/00000000000000000000-9347e368-7f13-58b2-a80e-cd487a8de498.log"],
+}
+LARGEST: Final = 4_096
+
+
+def examples(name: str, data: Path) -> list[bytes]:
+    """Return good inputs of a parser, from the log dir ``data`` of a real broker where there are any."""
+    if name == "manifest":
+        return [write_manifest(a_manifest())]
+    if name in _TEXTS:
+        return _TEXTS[name]
+    found = (path.read_bytes()[:LARGEST] for path in sorted(data.rglob(_EXAMPLES[name])))
+    return [body for body in found if body][:6]
+
+
+def try_one(name: str, data: bytes) -> bool:
+    """Parse ``data``; return whether it was taken. Anything but the library's own errors passes through."""
+    try:
+        PARSERS[name](data)
+    except (ResnapError, *REFUSALS.get(name, ())):
+        return False
+    return True
+
+
+def mutated(good: bytes, draw: random.Random) -> bytes:
+    """Return ``good`` after a few changes: bits, bytes, lengths that say much, cuts, repetitions."""
+    data = bytearray(good)
+    for _ in range(draw.randint(1, 4)):
+        at, kind = draw.randrange(len(data) + 1), draw.randrange(6)
+        if kind == 0 and at < len(data):
+            data[at] ^= 1 << draw.randrange(8)
+        elif kind == 1:
+            data[at : at + 1] = draw.randbytes(draw.randint(0, 3))
+        elif kind == 2:
+            data[at : at + 4] = draw.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x80\0\0\0"))
+        elif kind == 3:
+            del data[at:]
+        elif kind == 4:
+            data[at:at] = data[at : at + draw.randint(1, 64)]
+        else:
+            data[at:at] = draw.choice((b"9" * 30, b"[" * 50, b"\n", b"\\", b'"', b"{", b"-1", b"1e999"))
+    return bytes(data[: 4 * LARGEST])
