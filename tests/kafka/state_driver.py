@@ -1,32 +1,20 @@
-"""Kafka's own ``ProducerStateManager`` in a process beside us: commands in, verdicts and states out, line by line.
-
-``KAFKA_JARS`` names a folder below which the ``kafka-storage`` jars of the releases lie, each with all that it needs.
-"""
+"""Kafka's own ``ProducerStateManager`` in a process beside us: commands in, verdicts and states out, line by line."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pytest
+from tests.kafka.releases import HERE, PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-DRIVER: Final = Path(__file__).parent / "StateDriver.java"
+    from tests.kafka.releases import Release
 
-
-def find_storage_jars(release: str) -> Path:
-    """Return the folder with the jars of a release such as ``3.9``, or skip the test."""
-    root = os.environ.get("KAFKA_JARS")
-    found = sorted(Path(root).rglob(f"kafka-storage-{release}.[0-9].jar")) if root else []
-    if not found or shutil.which("java") is None:
-        pytest.skip(f"NOT TESTED: Kafka's own classes need KAFKA_JARS with Kafka {release}, and a JDK")
-    return found[-1].parent
+DRIVER: Final = HERE / "StateDriver.java"
 
 
 class StateDriver:
@@ -47,18 +35,17 @@ class StateDriver:
 
 
 @contextmanager
-def state_driver(release: str, directory: Path) -> Iterator[StateDriver]:
-    """Run the driver over the jars of ``release``; its snapshots go into ``directory``."""
-    jars = find_storage_jars(release)
-    (directory / "log4j.properties").write_text("log4j.rootLogger=OFF\n")
+def state_driver(release: Release, directory: Path) -> Iterator[StateDriver]:
+    """Run the driver against ``release``; its snapshots, and what it says besides, go into ``directory``."""
     files = directory / "files"
     files.mkdir()
-    log4j = f"-Dlog4j.configuration=file:{directory}/log4j.properties"
-    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", log4j, "-Dslf4j.internal.verbosity=ERROR",
-               "-cp", f"{jars}/*", str(DRIVER), str(files)]  # fmt: skip
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        (directory / "told").open("w") as told,
+        subprocess.Popen(release.program(DRIVER, files), stderr=told, text=True, **pipes) as process,
+    ):
         try:
             yield StateDriver(process)
         finally:
             process.stdin.close()  # type: ignore[union-attr]
-            process.wait(30)
+            process.wait(PATIENCE_S)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from replay.append_validation import AppendOrigin, EmptiedControl, KnownProducer, ProducerBatch, rules_of
+from replay.append_validation import RULES_3_6, RULES_4_0, AppendOrigin, EmptiedControl, KnownProducer, ProducerBatch
 from replay.known_snapshots import MemorySnapshots
 from replay.producer_state import DataBatch, Expiry, Marker
 from replay.producer_state_manager import ManagerSettings, ProducerStateManager
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from replay.append_validation import BatchMetadata, VerificationGuard
+    from replay.append_validation import BatchMetadata, ValidationRules, VerificationGuard
+    from tests.kafka.releases import Release
     from tests.kafka.state_driver import StateDriver
 
-RELEASES: Final = {"3.9": (3, 9), "4.1": (4, 1)}
+RULES: Final = {"3.9.1": RULES_3_6, "4.1.1": RULES_4_0}
 TRANSACTION_TIMEOUT_MS: Final = 1_000
 EXPIRATIONS_MS: Final = (500, 5_000, 1_000_000)
 PRODUCERS: Final = st.sampled_from((1, 1, 2, 3))
@@ -52,7 +53,7 @@ class SideBySide(RuleBasedStateMachine):
     """Every rule sends one command to both, and compares the answers."""
 
     driver: ClassVar[StateDriver]
-    release: ClassVar[tuple[int, int]]
+    validation: ClassVar[ValidationRules]
     steps: ClassVar[int] = 0
 
     @initialize(expiration_ms=st.sampled_from(EXPIRATIONS_MS), verification=st.booleans())
@@ -63,7 +64,7 @@ class SideBySide(RuleBasedStateMachine):
             expiry=Expiry(expiration_ms, 100),
             max_transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             verification_enabled=verification,
-            rules=rules_of(self.release),
+            rules=self.validation,
         )
         self.store, self.aside = MemorySnapshots(), set[str]()
         self.manager = ProducerStateManager(self.store, self.settings)
@@ -330,14 +331,14 @@ def in_our_order(verdict: str) -> str:
     return f"{word} {snapshot_bytes(read_snapshot(bytes.fromhex(data)).values()).hex()}" if data else word
 
 
-def run_beside(release: str, directory: Path, steps: int) -> int:
+def run_beside(release: Release, directory: Path, steps: int) -> int:
     """Run random histories until there have been ``steps`` of them; return how many there were."""
     with state_driver(release, directory) as driver:
 
         class Machine(SideBySide):
             pass
 
-        Machine.driver, Machine.release, Machine.steps = driver, RELEASES[release], 0
+        Machine.driver, Machine.validation, Machine.steps = driver, RULES[release.version], 0
         chosen = settings(
             max_examples=100, stateful_step_count=60, deadline=None, database=None,
             suppress_health_check=list(HealthCheck),
@@ -347,12 +348,18 @@ def run_beside(release: str, directory: Path, steps: int) -> int:
         return Machine.steps
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_5_000_steps_have_one_verdict_and_one_state(release: str, tmp_path: Path) -> None:
-    assert run_beside(release, tmp_path, 5_000) >= 5_000
+@pytest.mark.kafka
+@pytest.mark.parametrize("version", RULES)
+def test_5_000_steps_have_one_verdict_and_one_state(
+    version: str, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    assert run_beside(release(version), tmp_path, 5_000) >= 5_000
 
 
+@pytest.mark.kafka
 @pytest.mark.heavy
-@pytest.mark.parametrize("release", RELEASES)
-def test_100_000_steps_have_one_verdict_and_one_state(release: str, tmp_path: Path) -> None:
-    assert run_beside(release, tmp_path, 100_000) >= 100_000
+@pytest.mark.parametrize("version", RULES)
+def test_100_000_steps_have_one_verdict_and_one_state(
+    version: str, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    assert run_beside(release(version), tmp_path, 100_000) >= 100_000

@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING
 
 from storage.errors import DataError
 from storage.kafka_errors import KafkaError, RefusedError
-from tiering.controller.metadata.records import ProducerIdsRecord
+from tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
 from tiering.controller.producer_ids.block import (
     BLOCK_SIZE,
     EMPTY,
     MAX_PRODUCER_ID,
-    NO_BROKER,
     ProducerIdsBlock,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-NO_BROKER_EPOCH = -1
 
 
 class ProducerIdAllocation:

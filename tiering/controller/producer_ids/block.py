@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tiering.controller.metadata.records import NO_BROKER
+
 BLOCK_SIZE: Final = 1000
 MAX_PRODUCER_ID: Final = 2**63 - 1
-NO_BROKER: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

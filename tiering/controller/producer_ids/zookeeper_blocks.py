@@ -13,12 +13,10 @@ from typing import Final, Protocol
 
 from storage.errors import DataError
 from storage.kafka_errors import KafkaError, RefusedError
-from tiering.controller.metadata.records import ProducerIdsRecord
-from tiering.controller.producer_ids.allocation import NO_BROKER_EPOCH
+from tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
 from tiering.controller.producer_ids.block import (
     BLOCK_SIZE,
     MAX_PRODUCER_ID,
-    NO_BROKER,
     ClaimedBlock,
     ProducerIdsBlock,
 )

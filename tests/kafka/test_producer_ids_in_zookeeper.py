@@ -1,22 +1,16 @@
-"""Blocks of producer ids in a real ZooKeeper 3.5, by kazoo: many takers, each block once, and bytes that are Kafka's.
-
-``KAFKA_JARS`` names a folder below which ``zookeeper-3.5.*.jar`` lies together with all that it needs.
-"""
+"""Blocks of producer ids in a real ZooKeeper 3.5, by kazoo: each block once, and bytes that are Kafka's."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
+from tests.kafka.brokers import zookeeper
+from tests.kafka.releases import PATIENCE_S
 from tiering.controller.producer_ids.block import ProducerIdsBlock
 from tiering.controller.producer_ids.kazoo_node import KazooBlockNode
 from tiering.controller.producer_ids.zookeeper_blocks import (
@@ -29,39 +23,17 @@ from tiering.controller.producer_ids.zookeeper_blocks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-PATIENCE_S: Final = 120
-pytestmark = pytest.mark.heavy
+    from tests.kafka.releases import Release
 
-
-def jars() -> Path:
-    root = os.environ.get("KAFKA_JARS")
-    found = sorted(Path(root).rglob("zookeeper-3.5.*.jar")) if root else []
-    if not found or shutil.which("java") is None:
-        pytest.skip("NOT TESTED: ZooKeeper needs KAFKA_JARS with ZooKeeper 3.5, and a JDK")
-    return found[-1].parent
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("zookeeper")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    settings = directory / "zoo.cfg"
-    settings.write_text(
-        f"dataDir={directory}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
-        "maxClientCnxns=0\n"
-    )
-    command = ["java", "-Xmx256m", "-cp", f"{jars()}/*", "org.apache.zookeeper.server.ZooKeeperServerMain", settings]
-    with (directory / "output").open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
+def address(release: Callable[[str], Release], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with zookeeper(release("2.7.2"), tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
 
 
 @pytest.fixture
