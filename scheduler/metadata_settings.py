@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from scheduler.cluster_metadata import is_there
 from scheduler.setting_layers import KAFKA_PROPERTIES, Given, Layer
 from storage.errors import ResnapError, UsageError, in_file
 from storage.log.log_dir import META_PROPERTIES
@@ -27,7 +28,6 @@ from tiering.controller.expiration import (
     has_own_setting,
 )
 from tiering.controller.metadata.folding import load_settings_image
-from tiering.controller.metadata.log_files import METADATA_PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,17 +46,6 @@ class FromMetadata(NamedTuple):
 
 
 NOTHING: Final = FromMetadata({}, ())
-
-
-def find_metadata_log(places: Iterable[str | Path]) -> Path | None:
-    """Return the first metadata log that lies in, or beside, one of ``places``: log dirs, partitions' directories."""
-    for place in places:
-        if not is_store_url(str(place)):
-            directory = Path(place).absolute()
-            for candidate in (directory, directory.parent):
-                if _is_there(candidate / str(METADATA_PARTITION)):
-                    return candidate / str(METADATA_PARTITION)
-    return None
 
 
 def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer, *, must: bool) -> FromMetadata:
@@ -114,18 +103,11 @@ def _metas(places: Iterable[str | Path]) -> list[MetaProperties]:
         if not is_store_url(str(place)):
             directory = Path(place).absolute()
             files = (candidate / META_PROPERTIES for candidate in (directory, directory.parent))
-            path = next(filter(_is_there, files), None)
+            path = next(filter(is_there, files), None)
             if path is not None:
                 with suppress(OSError, ResnapError), in_file(path):  # whoever reads the log dir says what is wrong
                     found.append(read_meta_properties(path.read_bytes()))
     return found
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False  # where we may not look; whoever reads the log dir says so
 
 
 def _layer(longest: BrokerExpiration, directory: Path) -> Layer:

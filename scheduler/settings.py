@@ -18,13 +18,13 @@ from replay.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from replay.spark_settings import SparkSettings
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from scheduler.clock import milliseconds
+from scheduler.cluster_metadata import find_metadata_log
 from scheduler.io_priority import IoPriority
 from scheduler.metadata_settings import (
     NOTHING,
     SETTING,
     FromMetadata,
     contradiction,
-    find_metadata_log,
     metadata_layer,
 )
 from scheduler.rendering import Form

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scheduler.metadata_settings import find_metadata_log
-from storage.errors import ResnapError, UsageError
+from scheduler.cluster_metadata import ClusterMetadata, find_metadata_log
+from storage.errors import UsageError
 from storage.log.log_dir import META_PROPERTIES
 from storage.remote.store_log_dir import open_source
 from storage.remote.urls import is_store_url, local_path
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from storage.log.names import TopicPartition
     from storage.log.partition_dir import PartitionDir, SnapshotFile
     from storage.source import Sources
-    from tiering.controller.metadata.image import MetadataImage
     from tiering.inventory import PartitionInventory, SnapshotLook
 
 
@@ -97,8 +94,9 @@ def look(
     problems: list[PartitionProblem] = []
     for source in scope.sources:
         listed = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))
-        log_dir = with_topic_ids(listed, partial(_image, scope, source))
-        inventory = take_inventory(log_dir, sources=sources, known=known)
+        metadata = ClusterMetadata(scope.metadata_log or find_metadata_log([source]))
+        log_dir = with_topic_ids(listed, metadata.image)
+        inventory = take_inventory(log_dir, cleanup_policies=metadata.cleanup_policies(), sources=sources, known=known)
         problems += inventory.problems
         for found in inventory.partitions:
             _add(partitions, Sighted(inventory=found, log_dir=log_dir))
@@ -110,18 +108,6 @@ def look(
             hint="name one partition's directory",
         )
     return Sight(partitions=tuple(partitions[key] for key in sorted(partitions)), problems=tuple(problems))
-
-
-def _image(scope: Scope, source: str) -> MetadataImage | None:
-    """Return what the cluster's metadata log says now; one that cannot be used was warned of before."""
-    directory = scope.metadata_log or find_metadata_log([source])
-    if directory is None:
-        return None
-    from tiering.controller.metadata.folding import load_current_image  # noqa: PLC0415 - hardly ever needed
-
-    with suppress(ResnapError):
-        return load_current_image(directory)
-    return None
 
 
 def _nothing_in(scope: Scope) -> UsageError:

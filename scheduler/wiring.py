@@ -12,8 +12,8 @@ from replay.reading import Reading
 from replay.spark_settings import processors
 from replay.window import AsOf, ReplayRules
 from scheduler.clock import instant
+from scheduler.cluster_metadata import find_metadata_log
 from scheduler.engines import Engine
-from scheduler.metadata_settings import find_metadata_log
 from scheduler.remembering import Remembering
 from scheduler.service import Service
 from scheduler.settings import process_environment, state_directory

@@ -37,6 +37,8 @@ from tiering.controller.metadata.records import (
     FenceBrokerRecord,
     NoOpRecord,
     RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
     UnfenceBrokerRecord,
     UnknownRecord,
     UnregisterBrokerRecord,
@@ -63,6 +65,12 @@ SETTINGS_TYPES: Final = frozenset({
 })  # fmt: skip
 """What tells the settings of brokers, and of what release they are."""
 
+TOPIC_TYPES: Final = frozenset({
+    BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord, FeatureLevelRecord, ConfigRecord, TopicRecord,
+    RemoveTopicRecord,
+})  # fmt: skip
+"""What tells the settings of topics."""
+
 
 def load_image(directory: Path) -> MetadataImage:
     """Return the image of the metadata log in ``directory``, which may also be the log dir that holds it.
@@ -84,6 +92,11 @@ def load_settings_image(directory: Path) -> MetadataImage:
     In a large cluster nearly all records are about partitions: left unread, a fifth of the time remains.
     """
     return fold_files(list_metadata_log(directory).from_newest_checkpoint(), only=SETTINGS_TYPES)
+
+
+def load_topics_image(directory: Path) -> MetadataImage:
+    """Return an image of topics, without their partitions, and settings, as they are now; raises as ``load_image``."""
+    return fold_files(list_metadata_log(directory).from_newest_checkpoint(), only=TOPIC_TYPES)
 
 
 def load_current_image(directory: Path) -> MetadataImage:

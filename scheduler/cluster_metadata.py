@@ -1,0 +1,69 @@
+"""What the metadata log beside a log dir, if there is one, tells of topics: asked only when it matters.
+
+One that cannot be used says nothing here: whoever learned the settings from it has warned, or refused.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import ResnapError
+from storage.remote.urls import is_store_url
+from tiering.controller.metadata.folding import load_current_image, load_topics_image
+from tiering.controller.metadata.image import ResourceType
+from tiering.controller.metadata.log_files import METADATA_PARTITION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tiering.controller.metadata.image import MetadataImage
+
+CLEANUP_POLICY: Final = "cleanup.policy"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """A metadata log, unread as yet."""
+
+    directory: Path | None
+
+    def image(self) -> MetadataImage | None:
+        """Return how things are now; None where nothing tells."""
+        return self._load(load_current_image)
+
+    def cleanup_policies(self) -> dict[str, str]:
+        """Return the cleanup policy of the topics that have one of their own."""
+        image = self._load(load_topics_image)
+        topics = {} if image is None else image.configs
+        return {
+            resource.name: values[CLEANUP_POLICY]
+            for resource, values in topics.items()
+            if resource.type == ResourceType.TOPIC and CLEANUP_POLICY in values
+        }
+
+    def _load(self, load: Callable[[Path], MetadataImage]) -> MetadataImage | None:
+        with suppress(ResnapError):
+            return None if self.directory is None else load(self.directory)
+        return None
+
+
+def find_metadata_log(places: Iterable[str | Path]) -> Path | None:
+    """Return the first metadata log that lies in, or beside, one of ``places``: log dirs, partitions' directories."""
+    for place in places:
+        if not is_store_url(str(place)):
+            directory = Path(place).absolute()
+            for candidate in (directory, directory.parent):
+                if is_there(candidate / str(METADATA_PARTITION)):
+                    return candidate / str(METADATA_PARTITION)
+    return None
+
+
+def is_there(path: Path) -> bool:
+    """Whether ``path`` is there, as far as we may look; whoever reads the log dir says where we may not."""
+    try:
+        return path.exists()
+    except OSError:
+        return False

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.cluster_metadata import ClusterMetadata
+from scheduler.sources import Scope, look
+from tiering.controller.metadata.records import ConfigRecord
+from tiering.controller.metadata.writer import open_metadata_log
+from tiering.inventory import Compaction, CompactionOrigin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+
+@pytest.fixture
+def data(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    return shutil.copytree(fixture_set("kafka-3.9.1-kraft").data, tmp_path / "data")
+
+
+def set_policy(data: Path, topic: str, policy: str | None) -> None:
+    record = ConfigRecord(resource_type=2, resource_name=topic, name="cleanup.policy", value=policy)
+    with open_metadata_log(data / "__cluster_metadata-0", leader_id=1, timestamp=1_795_225_690_000) as log:
+        log.append([record], timestamp=1_795_225_690_001)
+
+
+@pytest.mark.parametrize(
+    ("policy", "compaction"),
+    [("compact", Compaction.COMPACTED), ("compact,delete", Compaction.COMPACTED), ("delete", Compaction.NOT_COMPACTED)],
+)
+def test_a_topics_own_policy_tells_whether_it_is_compacted(policy: str, compaction: Compaction, data: Path) -> None:
+    set_policy(data, "payments", policy)
+    found = {str(one.topic_partition): one.inventory for one in look(Scope(sources=(str(data),))).partitions}
+    for name in ("payments-0", "payments-1"):
+        assert (found[name].compaction, found[name].compaction_origin) == (
+            compaction,
+            CompactionOrigin.TOPIC_CONFIGURATION,
+        )
+    assert found["meta-0-0"].compaction_origin is not CompactionOrigin.TOPIC_CONFIGURATION
+
+
+def test_a_policy_that_was_taken_away_tells_nothing(data: Path) -> None:
+    set_policy(data, "payments", "compact")
+    set_policy(data, "payments", None)
+    assert "payments" not in ClusterMetadata(data).cleanup_policies()
+
+
+def test_lost_topic_ids_are_in_what_is_looked_at(data: Path, fixture_set: Callable[[str], FixtureSet]) -> None:
+    before = fixture_set("kafka-3.9.1-kraft").data
+    for path in data.glob("*/partition.metadata"):
+        path.unlink()
+    ids = [
+        [one.inventory.partition.topic_id for one in look(Scope(sources=(str(place),))).partitions]
+        for place in (before, data)
+    ]
+    assert ids[0] == ids[1]
+    assert None not in ids[1]
+
+
+def test_a_metadata_log_that_cannot_be_used_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    assert ClusterMetadata(tmp_path).image() is None
+    assert ClusterMetadata(tmp_path).cleanup_policies() == {}
+    assert ClusterMetadata(None).image() is None
+
+
+def test_a_scan_says_that_a_compacted_topic_is_one(command: Resnap, data: Path) -> None:
+    set_policy(data, "payments", "compact")
+    ran = command("scan", data, "--topic", "payments", "--output", "json")
+    assert [one["compaction"] for one in json.loads(ran.out)["partitions"]] == ["compacted"] * 2
