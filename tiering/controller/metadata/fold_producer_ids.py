@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from tiering.controller.metadata.image import BlockSource, Note, ProducerIdBlock
 from tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
+from tiering.controller.producer_ids.block import BLOCK_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
     from tiering.controller.metadata.fold_state import FoldState, Place
-
-BLOCK_SIZE: Final = 1_000
-"""Source: ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``."""
 
 
 def give_block(state: FoldState, record: ProducerIdsRecord, place: Place) -> None:

@@ -9,72 +9,40 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tiering.controller.metadata.batches import MetadataBatch
-from tiering.controller.metadata.log_files import list_metadata_log, read_metadata_log
-from tiering.controller.metadata.records import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    EndTransactionRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-    UnregisterBrokerRecord,
-)
+from tiering.controller.metadata.folding import load_image
+from tiering.controller.metadata.image import TransactionOutcome
+from tiering.controller.metadata.records import NO_BROKER, AbortTransactionRecord, ProducerIdsRecord
 from tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
 from tiering.controller.producer_ids.allocation import ProducerIdAllocation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from tiering.controller.metadata.image import MetadataImage
     from tiering.controller.producer_ids.block import ProducerIdsBlock
 
 
-class BlockLedger:
-    """What a metadata log says of producer ids and of the brokers that may ask for them."""
-
-    def __init__(self) -> None:
-        self.broker_epochs: dict[int, int] = {}
-        self.allocation = ProducerIdAllocation(self.broker_epochs)
-        self._transaction: list[object] | None = None
-        """Records of the open metadata transaction, which count when it ends (KIP-868)."""
-
-    def replay(self, message: object) -> None:
-        """Take in the next record; those that concern neither are passed over.
-
-        Raises:
-            DataError: a record gives away ids that were given away before.
-
-        """
-        match message:
-            case BeginTransactionRecord():
-                self._transaction = []
-            case AbortTransactionRecord():
-                self._transaction = None
-            case EndTransactionRecord():
-                held, self._transaction = self._transaction or [], None
-                for one in held:
-                    self._apply(one)
-            case _ if self._transaction is not None:
-                self._transaction.append(message)
-            case _:
-                self._apply(message)
-
-    def _apply(self, message: object) -> None:
-        match message:
-            case ProducerIdsRecord():
-                self.allocation.replay(message)
-            case RegisterBrokerRecord():
-                self.broker_epochs[message.broker_id] = message.broker_epoch
-            case UnregisterBrokerRecord():
-                self.broker_epochs.pop(message.broker_id, None)
-
-
 class DurableAllocation:
-    """Gives away blocks; ``open_allocation`` makes one."""
+    """Gives away blocks; ``open_allocation`` makes one.
 
-    def __init__(self, ledger: BlockLedger, writer: MetadataLogWriter) -> None:
-        self.ledger = ledger
+    Attributes:
+        broker_epochs: epoch of each registered broker, as the log has it; who lets brokers register adds them here.
+
+    """
+
+    def __init__(self, writer: MetadataLogWriter, image: MetadataImage) -> None:
+        """Go on from ``image``; DataError where it gives ids away twice."""
+        self.broker_epochs = {broker.broker_id: broker.epoch for broker in image.brokers.values()}
         self._writer = writer
+        self._allocation = ProducerIdAllocation(self.broker_epochs)
+        for block in image.producer_id_blocks:
+            self._allocation.replay(
+                ProducerIdsRecord(
+                    broker_id=NO_BROKER if block.broker_id is None else block.broker_id,
+                    next_producer_id=block.next_producer_id,
+                )
+            )
 
     def allocate(self, broker_id: int, broker_epoch: int, timestamp: int) -> ProducerIdsBlock:
         """Give the next block to a broker; on return it is durable.
@@ -89,9 +57,9 @@ class DurableAllocation:
             LogDirError: it could not be written; nothing more is given away until the log is opened again.
 
         """
-        block, record = self.ledger.allocation.allocate(broker_id, broker_epoch)
+        block, record = self._allocation.allocate(broker_id, broker_epoch)
         self._writer.append([record], timestamp)
-        self.ledger.replay(record)
+        self._allocation.replay(record)
         return block
 
 
@@ -105,17 +73,12 @@ def open_allocation(directory: Path, *, leader_id: int, timestamp: int) -> Itera
         timestamp: of the beginning of its leader epoch, milliseconds.
 
     Raises:
-        As ``open_metadata_log``; DataError where the log gives ids away twice.
+        As ``open_metadata_log`` and ``load_image``; DataError where the log gives ids away twice.
 
     """
     with open_metadata_log(directory, leader_id=leader_id, timestamp=timestamp) as writer:
-        ledger = BlockLedger()
-        for message in _messages(directory):
-            ledger.replay(message)
-        yield DurableAllocation(ledger, writer)
-
-
-def _messages(directory: Path) -> Iterable[object]:
-    for part in read_metadata_log(list_metadata_log(directory)):
-        if isinstance(part, MetadataBatch):
-            yield from (record.message for record in part.records)
+        image = load_image(directory)
+        if any(one.outcome is TransactionOutcome.OPEN for one in image.transactions):
+            # As every new leader does: what is appended next would else become part of it.
+            writer.append([AbortTransactionRecord(reason="its controller has gone")], timestamp)
+        yield DurableAllocation(writer, image)

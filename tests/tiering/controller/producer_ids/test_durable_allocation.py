@@ -25,7 +25,7 @@ from tiering.controller.metadata.wire import ZERO_UUID
 from tiering.controller.metadata.writer import open_metadata_log
 from tiering.controller.producer_ids.answering import answer_allocate
 from tiering.controller.producer_ids.broker_ids import BrokerProducerIds
-from tiering.controller.producer_ids.durable_allocation import BlockLedger, open_allocation
+from tiering.controller.producer_ids.durable_allocation import open_allocation
 from tiering.controller.producer_ids.requests import (
     AllocateProducerIdsRequest,
     read_allocate_response,
@@ -103,24 +103,26 @@ def test_a_block_is_not_given_away_where_the_append_failed(log: Path, monkeypatc
         assert allocation.allocate(1, EPOCH, NOW).first == 1000
 
 
-def test_records_of_an_aborted_transaction_give_nothing_away_and_of_one_that_ended_do() -> None:
-    ledger = BlockLedger()
-    for message in (registration(1), BeginTransactionRecord(), given_away(5000), AbortTransactionRecord()):
-        ledger.replay(message)
-    assert ledger.allocation.allocate(1, EPOCH)[0].first == 0
-    for message in (BeginTransactionRecord(), given_away(7000)):
-        ledger.replay(message)
-    assert ledger.allocation.allocate(1, EPOCH)[0].first == 0
-    ledger.replay(EndTransactionRecord())
-    assert ledger.allocation.allocate(1, EPOCH)[0].first == 7000
+@pytest.mark.parametrize(
+    ("ended", "first"), [([AbortTransactionRecord()], 0), ([EndTransactionRecord()], 5000), ([], 0)]
+)
+def test_records_of_a_transaction_count_where_it_ended(
+    log: Path, ended: list[AbortTransactionRecord | EndTransactionRecord], first: int
+) -> None:
+    with open_metadata_log(log, leader_id=1, timestamp=NOW) as writer:
+        writer.append([BeginTransactionRecord(), given_away(5000), *ended], NOW)
+    for expected in (first, first + 1000):
+        with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+            assert allocation.allocate(1, EPOCH, NOW).first == expected
 
 
-def test_a_broker_that_left_gets_nothing() -> None:
-    ledger = BlockLedger()
-    ledger.replay(registration(1))
-    ledger.replay(UnregisterBrokerRecord(broker_id=1, broker_epoch=EPOCH))
-    with pytest.raises(RefusedError):
-        ledger.allocation.allocate(1, EPOCH)
+def test_a_broker_that_left_gets_nothing(log: Path) -> None:
+    with open_metadata_log(log, leader_id=1, timestamp=NOW) as writer:
+        writer.append([UnregisterBrokerRecord(broker_id=1, broker_epoch=EPOCH)], NOW)
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        with pytest.raises(RefusedError):
+            allocation.allocate(1, EPOCH, NOW)
+        assert allocation.allocate(2, EPOCH, NOW).first == 0
 
 
 def test_a_log_that_gives_ids_away_twice_is_not_gone_on_with(log: Path) -> None:
