@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.disk import Disk
@@ -39,6 +39,7 @@ def messages(directory: Path) -> list[object]:
     return [one.message for part in parts(directory) if isinstance(part, MetadataBatch) for one in part.records]
 
 
+@settings(max_examples=30)  # each waits for the disk a few times
 @given(appended=st.lists(st.lists(newest_records(), min_size=1, max_size=4), max_size=4))
 def test_what_was_appended_is_read_back(
     appended: list[list[MetadataRecord]], tmp_path_factory: pytest.TempPathFactory
