@@ -211,8 +211,12 @@ class SimulatedPartition:
         self.manager.truncate_and_reload(self.log_start_offset, self.log_end_offset, self.now_ms)
         begun = self.manager.end_offset
         replayed = [(end, batch) for end, batch in self._log if end > begun]
-        for end, batch in replayed:
-            self.manager.append([batch], end_offset=end, origin=AppendOrigin.REPLICATION)
+        try:
+            for end, batch in replayed:
+                self.manager.append([batch], end_offset=end, origin=AppendOrigin.REPLICATION)
+        except RefusedError as error:
+            detail = f"the broker cannot load the log, and takes the partition offline: {error.why}"
+            return Verdict(verdict="refused", error=error.error, detail=detail)
         self.manager.end_offset = self.log_end_offset
         self.manager.take_snapshot()
         loaded = f"loaded the snapshot at {begun}" if begun in self.manager.snapshots else "loaded no snapshot"

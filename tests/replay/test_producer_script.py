@@ -162,6 +162,15 @@ def test_a_producer_without_epochs_left_cannot_be_bumped() -> None:
         taken(append(epoch=32766), {"do": "bump", "producerId": 7})
 
 
+def test_a_log_that_a_broker_cannot_load_is_told() -> None:
+    forgets = {"do": "restart", "keepSnapshots": False}
+    reads = {"do": "restart", "clean": False, "keepSnapshots": False}
+    steps = taken(append(transactional=True), forgets, append(), reads)
+    assert steps[2].verdict.verdict == "accepted"
+    assert (steps[3].verdict.verdict, steps[3].verdict.error) == ("refused", KafkaError.INVALID_TXN_STATE)
+    assert "cannot load the log" in steps[3].verdict.detail
+
+
 # -- what Kafka's own tests say of whole logs and of expiry
 
 
