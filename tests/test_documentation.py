@@ -153,6 +153,7 @@ def test_the_map_of_the_house_has_every_module_and_no_other() -> None:
         "docs/performance.md",
         "docs/quota.md",
         "docs/runbook.md",
+        "docs/stores.md",
     ],
 )
 def test_links_between_the_texts_lead_somewhere(name: str) -> None:

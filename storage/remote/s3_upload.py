@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from storage.crc32c import crc32c as compute_crc32c
 from storage.errors import ResnapError
@@ -28,9 +28,10 @@ MAX_PARTS: Final = 10_000
 
 
 class Checksum(TypedDict, total=False):
-    """What tells a store the checksum of the bytes that come with it."""
+    """What tells a store the checksum of the bytes that come with it; buckets with object lock want both."""
 
     ChecksumCRC32C: str
+    ChecksumAlgorithm: Literal["CRC32C"]
 
 
 def part_bytes_for(size_bytes: int) -> int:
@@ -40,7 +41,10 @@ def part_bytes_for(size_bytes: int) -> int:
 
 def checksum_header(crc32c: int) -> Checksum:
     """Return the header that claims ``crc32c``."""
-    return {"ChecksumCRC32C": base64.b64encode(crc32c.to_bytes(4, "big")).decode()}
+    return {
+        "ChecksumCRC32C": base64.b64encode(crc32c.to_bytes(4, "big")).decode(),
+        "ChecksumAlgorithm": "CRC32C",
+    }
 
 
 class MultipartUpload:
