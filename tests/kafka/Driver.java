@@ -44,6 +44,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  */
 public class Driver {
     static final String[] CODECS = {"none", "gzip", "snappy", "lz4", "zstd"};
+    static final int LONG_MS = 900000; // of a transaction: the longest that a broker allows
     static String bootstrap;
 
     public static void main(String[] arguments) throws Exception {
@@ -110,8 +111,8 @@ public class Driver {
         }
     }
 
-    static void append(TopicPartition partition, int transactions) {
-        KafkaProducer<byte[], byte[]> producer = transactional("appender", "none", 60000);
+    static void append(TopicPartition partition, int transactions) throws Exception {
+        KafkaProducer<byte[], byte[]> producer = transactional("appender", "none", LONG_MS);
         for (int number = 0; number < transactions; number++) {
             producer.beginTransaction();
             for (int i = 0; i < 5; i++) {
@@ -123,6 +124,26 @@ public class Driver {
                 producer.commitTransaction();
             }
         }
+        awaitDecided(List.of(partition));
+    }
+
+    /** Wait until no transaction is open: its markers are written, or the coordinator has aborted what took too long. */
+    static void awaitDecided(List<TopicPartition> partitions) throws Exception {
+        try (Admin admin = admin()) {
+            while (!ends(admin, partitions, IsolationLevel.READ_COMMITTED)
+                    .equals(ends(admin, partitions, IsolationLevel.READ_UNCOMMITTED))) {
+                Thread.sleep(100);
+            }
+        }
+    }
+
+    static Map<TopicPartition, Long> ends(Admin admin, List<TopicPartition> partitions, IsolationLevel level) throws Exception {
+        Map<TopicPartition, OffsetSpec> latest = new HashMap<>();
+        partitions.forEach(partition -> latest.put(partition, OffsetSpec.latest()));
+        Map<TopicPartition, Long> found = new HashMap<>();
+        admin.listOffsets(latest, new ListOffsetsOptions(level)).all().get()
+            .forEach((partition, end) -> found.put(partition, end.offset()));
+        return found;
     }
 
     static void delete(TopicPartition partition, long offset) throws Exception {
@@ -191,14 +212,17 @@ public class Driver {
             for (String id : List.copyOf(writers.keySet())) {
                 end(id, random.nextBoolean());
             }
-            awaitDecided();
+            KafkaProducer<byte[], byte[]> old = begun("fenced", LONG_MS);
+            transactional(topic + "fenced", codec(), LONG_MS);
+            refused(old, "fenced");
+            awaitDecided(all());
             for (KafkaProducer<byte[], byte[]> late : slow) {
                 refused(late, "timedOut");
             }
             for (int i = 0; i < 60; i++) {
                 send(idempotent.get(random.nextInt(idempotent.size())), i % partitions, 5);
             }
-            begun("hanging", 900000);
+            begun("hanging", LONG_MS);
             for (int i = 0; i < 60; i++) {
                 send(idempotent.get(random.nextInt(idempotent.size())), i % partitions, 5);
             }
@@ -209,7 +233,7 @@ public class Driver {
         void transact(String id) throws Exception {
             KafkaProducer<byte[], byte[]> writer = writers.get(id);
             if (writer == null || random.nextInt(15) == 0) {
-                KafkaProducer<byte[], byte[]> next = transactional(topic + id, codec(), 60000);
+                KafkaProducer<byte[], byte[]> next = transactional(topic + id, codec(), LONG_MS);
                 if (open.getOrDefault(id, false)) {
                     refused(writer, "fenced");
                 }
@@ -261,22 +285,11 @@ public class Driver {
             }
         }
 
-        /** Wait until no transaction is open any more: the coordinator has aborted those that took too long. */
-        void awaitDecided() throws Exception {
-            Map<TopicPartition, OffsetSpec> latest = new HashMap<>();
+        List<TopicPartition> all() {
+            List<TopicPartition> found = new ArrayList<>();
             for (int partition = 0; partition < partitions; partition++) {
-                latest.put(new TopicPartition(topic, partition), OffsetSpec.latest());
+                found.add(new TopicPartition(topic, partition));
             }
-            try (Admin admin = admin()) {
-                while (!ends(admin, latest, IsolationLevel.READ_COMMITTED).equals(ends(admin, latest, IsolationLevel.READ_UNCOMMITTED))) {
-                    Thread.sleep(100);
-                }
-            }
-        }
-
-        static Map<TopicPartition, Long> ends(Admin admin, Map<TopicPartition, OffsetSpec> latest, IsolationLevel level) throws Exception {
-            Map<TopicPartition, Long> found = new HashMap<>();
-            admin.listOffsets(latest, new ListOffsetsOptions(level)).all().get().forEach((partition, end) -> found.put(partition, end.offset()));
             return found;
         }
 

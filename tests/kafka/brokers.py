@@ -227,7 +227,7 @@ _COMMON: Final[dict[str, object]] = {
     "log.retention.ms": -1,
     "log.segment.delete.delay.ms": 100,
 }
-"""Before 2.8 the checkpoint of recovery points deletes snapshots; it is left to the stop, so that tests see them."""
+"""Before 2.8 the checkpoint of recovery points deletes snapshots: here only 30 s after the start, and at the stop."""
 
 
 def _answers(port: int) -> bool:

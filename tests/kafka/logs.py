@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from tests.scheduler.files import bases
 from tests.scheduler.shipped import entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 Entries = dict[int, tuple[int, ...]]
@@ -26,12 +28,33 @@ def partitions(log_dirs: Iterable[Path], topic: str) -> dict[str, Path]:
 
 
 def keep_snapshots(log_dirs: Iterable[Path], topic: str, into: Path) -> None:
-    """Keep what a broker has written, before it deletes some; each start and stop may have added more."""
+    """Keep what a broker has written so far; a snapshot is never written twice."""
     for name, partition in partitions(log_dirs, topic).items():
         (into / name).mkdir(parents=True, exist_ok=True)
+        kept = {path.name for path in (into / name).iterdir()}
         for path in partition.glob("*.snapshot"):
-            (into / name / path.name).unlink(missing_ok=True)
-            os.link(path, into / name / path.name)
+            if path.name not in kept:
+                with suppress(FileNotFoundError):  # deleted since it was listed, and older than what is asked for
+                    os.link(path, into / name / path.name)
+
+
+@contextmanager
+def all_snapshots_kept(log_dirs: Iterable[Path], topic: str, into: Path) -> Iterator[None]:
+    """Keep each snapshot that a broker before 2.8 writes: it deletes old ones 30 s after its start, and at its stop."""
+    done = threading.Event()
+
+    def keep() -> None:
+        while not done.wait(0.02):
+            keep_snapshots(log_dirs, topic, into)
+
+    keeping = threading.Thread(target=keep)
+    keeping.start()
+    try:
+        yield
+    finally:
+        done.set()
+        keeping.join()
+        keep_snapshots(log_dirs, topic, into)
 
 
 def snapshots_in(root: Path) -> Snapshots:

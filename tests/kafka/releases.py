@@ -6,6 +6,7 @@ not there yet comes by ``pom.xml``, a minute for all; a JDK and Maven must be on
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -65,22 +66,20 @@ def find_release(version: str, classes: Path) -> Release:
     if missing:
         pytest.skip(f"NOT TESTED: real brokers need a JDK and Maven, and there is no {', '.join(missing)}")
     kept = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache" / "resnap-tests" / "kafka"))
-    found = sorted(kept.rglob(f"kafka_2.13-{version}.jar"))
-    jars = found[0].parent if found else _bring(version, kept / version)
+    kept.mkdir(parents=True, exist_ok=True)
+    with (kept / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Maven's own repository is not made for two at once
+        found = sorted(kept.rglob(f"kafka_2.13-{version}.jar"))
+        jars = found[0].parent if found else _bring(version, kept / version)
     return Release(version=version, jars=jars, classes=classes)
 
 
 def _bring(version: str, into: Path) -> Path:
     """Copy the jars of a release into a new folder, which appears only once it is whole."""
-    into.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=into.parent) as making:
+    with tempfile.TemporaryDirectory(prefix=".", dir=into.parent) as making:
         goal = ("dependency:copy-dependencies", f"-DoutputDirectory={making}/jars")
         _output_of(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "-P", version, *goal], _MAVEN_PATIENCE_S)
-        try:
-            (Path(making) / "jars").rename(into)
-        except OSError:  # another worker was first
-            if not into.exists():
-                raise
+        (Path(making) / "jars").rename(into)
     return into
 
 

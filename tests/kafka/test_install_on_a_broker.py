@@ -174,6 +174,7 @@ def test_made_beside_a_live_broker_that_appends_rolls_and_deletes_and_installed_
         appending = _in_background(broker, 150)
         assert command("regenerate", data, "--into", staged, *LOCAL).code == 0
         assert appending.wait(PATIENCE_S) == 0
+        broker.drive("append", "payments", 0, 60)
         second = bases(partition)[2]
         broker.drive("delete", "payments", 0, second)
         eventually(lambda: bases(partition)[0] >= second, "the front of the log is not deleted")

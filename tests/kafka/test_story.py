@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.kafka.brokers import SMALL, Broker, tiering, zookeeper
-from tests.kafka.logs import keep_snapshots, snapshots_in, tiered_snapshots, to_be_tiered
+from tests.kafka.logs import all_snapshots_kept, snapshots_in, tiered_snapshots, to_be_tiered
 from tests.kafka.story import (
     LOOK,
     MAKE,
@@ -47,11 +47,9 @@ def test_a_log_of_2_7_that_3_9_cannot_tier_is_tiered_once_it_is_mended(
     remote.mkdir()
     with zookeeper(old, tmp_path / "zookeeper") as address:
         broker = Broker(old, [data], zookeeper=address)
-        with broker.running():
+        with all_snapshots_kept([data], TOPIC, truth), broker.running():
             broker.drive("create", TOPIC, 2, *SMALL[old.version])
             told = broker.drive("traffic", TOPIC, 2, 260, request.config.getoption("seed"))
-            keep_snapshots([data], TOPIC, truth)
-        keep_snapshots([data], TOPIC, truth)
         assert all(f"{kind} " in told for kind in KINDS), told
 
         broker = Broker(new, [data], tiering(remote) | {"inter.broker.protocol.version": "3.9"}, zookeeper=address)
