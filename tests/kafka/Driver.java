@@ -39,6 +39,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * place BOOTSTRAP TOPIC PARTITION LOG_DIR            moves a partition to a log dir of broker 1, if it is not there
  * traffic BOOTSTRAP TOPIC PARTITIONS ROUNDS SEED     producers of every kind, in turn; prints what became of them
  * append BOOTSTRAP TOPIC PARTITION TRANSACTIONS      transactions of five records, each fourth aborted
+ * decide BOOTSTRAP TOPIC PARTITION                   waits until no transaction is open
  * delete BOOTSTRAP TOPIC PARTITION OFFSET            the records below an offset
  * read BOOTSTRAP TOPIC PARTITION                     reads it all as read_committed; prints offsets, count and digest
  */
@@ -57,6 +58,7 @@ public class Driver {
             case "place" -> place(new TopicPartitionReplica(topic, Integer.parseInt(rest[0]), 1), rest[1]);
             case "traffic" -> new Traffic(topic, Integer.parseInt(rest[0]), Long.parseLong(rest[2])).run(Integer.parseInt(rest[1]));
             case "append" -> append(new TopicPartition(topic, Integer.parseInt(rest[0])), Integer.parseInt(rest[1]));
+            case "decide" -> awaitDecided(List.of(new TopicPartition(topic, Integer.parseInt(rest[0]))));
             case "delete" -> delete(new TopicPartition(topic, Integer.parseInt(rest[0])), Long.parseLong(rest[1]));
             case "read" -> read(new TopicPartition(topic, Integer.parseInt(rest[0])));
             default -> throw new IllegalArgumentException(arguments[0]);
@@ -111,7 +113,7 @@ public class Driver {
         }
     }
 
-    static void append(TopicPartition partition, int transactions) throws Exception {
+    static void append(TopicPartition partition, int transactions) {
         KafkaProducer<byte[], byte[]> producer = transactional("appender", "none", LONG_MS);
         for (int number = 0; number < transactions; number++) {
             producer.beginTransaction();
@@ -124,7 +126,6 @@ public class Driver {
                 producer.commitTransaction();
             }
         }
-        awaitDecided(List.of(partition));
     }
 
     /** Wait until no transaction is open: its markers are written, or the coordinator has aborted what took too long. */

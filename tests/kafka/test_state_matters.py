@@ -88,6 +88,7 @@ def test_from_a_regenerated_snapshot_producers_go_on_and_duplicates_stay_out(
             last = live.send(SENT)
             broker.release.run(SEQUENCES, "bumped", broker.address, TOPIC)
             broker.drive("append", TOPIC, 0, 60)
+            broker.drive("decide", TOPIC, 0)
             end = _end(broker)
         lose_all_snapshots(partition)
         forgetful = Broker(release(version), [copied(data, tmp_path / "forgetful" / "data")])
