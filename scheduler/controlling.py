@@ -179,7 +179,7 @@ def _setting_rows(image: MetadataImage, static: Mapping[str, str]) -> Iterator[R
         if resource.type == ResourceType.BROKER:
             for name in values.keys() - known:
                 yield {
-                    "brokerId": int(resource.name) if resource.name else None,
+                    "brokerId": int(resource.name) if resource.name.isdecimal() else None,
                     "name": name,
                     "value": values[name],
                     "level": "dynamic-broker" if resource.name else "dynamic-default",
