@@ -30,6 +30,6 @@ class Throttle:
             return
         with self._lock:
             now_s = self.clock_s()
-            begins_s = max(self._free_at_s, now_s)
-            self._free_at_s = begins_s + size_bytes / self.bytes_per_s
-        self.sleep(self._free_at_s - now_s)
+            self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self.bytes_per_s
+            wait_s = self._free_at_s - now_s
+        self.sleep(wait_s)
