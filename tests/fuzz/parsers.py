@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from replay.window import AsOf, ReplayRules
+from storage.crc32c import crc32c
+from storage.disk import FileDigest
 from storage.errors import ResnapError
 from storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
 from storage.log.control_record import read_control_record
 from storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
 from storage.log.message_set import read_legacy_message
-from storage.log.names import parse_file_name, parse_partition_dir_name
+from storage.log.names import TopicPartition, parse_file_name, parse_partition_dir_name
 from storage.log.producer_snapshot import read_snapshot, read_snapshot_array
 from storage.log.properties import read_meta_properties, read_partition_metadata, read_properties
 from storage.log.record_batch import read_header
 from storage.remote.layouts.flat import parse_key
 from storage.remote.manifest import read_manifest, write_manifest
 from tests.storage.remote.manifests import a_manifest
-from tiering.controller.metadata.codec import decode_record
-from tiering.fingerprint import read_fingerprint
-from tiering.memory_file import decoded
-from tiering.planning import read_saved_plan
+from tiering.controller.metadata.codec import decode_record, encode_record
+from tiering.controller.metadata.records import TopicRecord
+from tiering.fingerprint import Fingerprint, SegmentPrint, StagedPrint, read_fingerprint, write_fingerprint
+from tiering.memory import Memory
+from tiering.memory_file import VERSION as MEMORY_VERSION
+from tiering.memory_file import decoded, encoded
+from tiering.planning import SavedPlan, read_saved_plan, write_saved_plan
+from tiering.undo_manifest import Change, ShutdownMark, UndoManifest
 from tiering.undo_manifest import read_manifest as read_undo_manifest
+from tiering.undo_manifest import write_manifest as write_undo_manifest
 
 if TYPE_CHECKING:
     import random
@@ -33,6 +42,12 @@ REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {"memory": (ValueError
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
+
+
+def _memory(data: bytes) -> object:
+    """Read a memory with this body, under a checksum that fits: one that does not ends all reading at once."""
+    head = json.dumps({"version": MEMORY_VERSION, "crc32c": crc32c(data)})
+    return decoded(head.encode() + b"\n" + data, Path("/nowhere"))
 
 
 def _control(data: bytes) -> object:
@@ -57,7 +72,7 @@ PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "manifest": read_manifest,
     "fingerprint": read_fingerprint,
     "undo-manifest": read_undo_manifest,
-    "memory": lambda data: decoded(data, Path("/nowhere")),
+    "memory": _memory,
     "saved-plan": lambda data: read_saved_plan(_text(data)),
     "file-name": lambda data: parse_file_name(_text(data)),
     "directory-name": lambda data: parse_partition_dir_name(_text(data)),
@@ -78,12 +93,39 @@ _EXAMPLES: Final = {
     "control-record": "*.log",
     "legacy-message": "*.log",
 }
-_TEXTS: Final = {
-    "metadata-record": [b"\x01\x02\x00\x05topic\x00", b"\x01\x0f\x00" + bytes(14)],
-    "fingerprint": [b'{"version": 1, "segments": [], "snapshots": []}'],
-    "undo-manifest": [b'{"version": 1, "logDir": "/d", "changes": []}'],
-    "memory": [b'{"version": 1, "crc32c": "00000000"}\n{}\n'],
-    "saved-plan": [b'{"version": 1, "sources": [], "rules": {}, "partitions": []}'],
+_DIGEST: Final = FileDigest(size_bytes=10, sha256="ab" * 32)
+_EXAMPLE_BYTES: Final = {
+    "metadata-record": [encode_record(TopicRecord(name="payments", topic_id="z5W3VT5QSCibauYNT3y0NQ"))],
+    "fingerprint": [
+        write_fingerprint(
+            Fingerprint(
+                segments=(SegmentPrint(base_offset=0, next_base_offset=9, size_bytes=99, digest="ab" * 32),),
+                snapshots=(StagedPrint(offset=9, rests_from=0, size_bytes=10, sha256="cd" * 32, left_out=0),),
+            )
+        )
+    ],
+    "undo-manifest": [
+        write_undo_manifest(
+            UndoManifest(
+                log_dir="/data",
+                made_at_ms=1,
+                shutdown=ShutdownMark(digest=_DIGEST, mtime_ns=1),
+                folder_times_ns={"payments-0": 1},
+                changes=(Change(place=f"payments-0/{9:020d}.snapshot", old=None, new=_DIGEST),),
+            )
+        )
+    ],
+    "memory": [encoded(Memory(rules="r", directory="d"))[1]],
+    "saved-plan": [
+        write_saved_plan(
+            SavedPlan(
+                sources=("/data",),
+                rules=ReplayRules(as_of=AsOf(now_ms=1)),
+                boundaries={TopicPartition("payments", 0): (9,)},
+                fingerprints={TopicPartition("payments", 0): "ab"},
+            )
+        ).encode()
+    ],
     "file-name": [b"00000000000000000145.snapshot", b"00000000000000000145.log.deleted"],
     "directory-name": [b"payments-0", b"payments-0.0123456789abcdef0123456789abcdef-delete"],
     "object-key": [b"c/t/none/0/00000000000000000000-9347e368-7f13-58b2-a80e-cd487a8de498.log"],
@@ -95,8 +137,8 @@ def examples(name: str, data: Path) -> list[bytes]:
     """Return good inputs of a parser, from the log dir ``data`` of a real broker where there are any."""
     if name == "manifest":
         return [write_manifest(a_manifest())]
-    if name in _TEXTS:
-        return _TEXTS[name]
+    if name in _EXAMPLE_BYTES:
+        return _EXAMPLE_BYTES[name]
     found = (path.read_bytes()[:LARGEST] for path in sorted(data.rglob(_EXAMPLES[name])))
     return [body for body in found if body][:6]
 
