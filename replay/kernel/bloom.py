@@ -3,6 +3,10 @@
 ``tiering/quota/bloom_store.py`` has the rule for places in words, and the same in Python, by a library's MurmurHash3;
 this must equal it bit by bit. Callers keep the bytes of the layers alive, and have room for the answers.
 
+Layers of a few megabytes are in no near cache. There the places of a whole group of ids are asked for before any of
+them is looked at, so that the processor waits for all at once; that is four times as fast at ten million ids, and half
+as fast where all is near.
+
 Source: MurmurHash3_x64_128 by A. Appleby (public domain), of the eight bytes of an id; places by enhanced double
 hashing (Dillinger and Manolios, 2004).
 """
@@ -14,15 +18,24 @@ from typing import Final
 import numpy as np
 
 from replay.kernel.compiling import compiled, inlined
-from replay.kernel.machine import Record, record_at
+from replay.kernel.machine import Record, prefetch, record_at
 
 LAYER_DTYPE: Final = np.dtype([("bits_at", "i8"), ("bits", "i8"), ("hashes", "i8")])
 """Where the bytes of a layer lie, how many bits they are, and how many of them an id sets."""
+HASHES_DTYPE: Final = np.dtype([("first", "u8"), ("second", "u8")])
+"""The hashes of an id, as far as they count."""
+GROUP: Final = 16
+"""Ids whose places are asked for together."""
+MOST_ANNOUNCED: Final = 8
+"""Places of an id that are asked for in a layer: all of them at half a per cent of false positives."""
+FAR_BITS: Final = 1 << 22
+"""Layers with more bits than this, together, count as far: half a megabyte, about what a near cache has to spare."""
 UNSEEN: Final = -1
 
 _layer_at = record_at(LAYER_DTYPE)
 _id_at = record_at(np.dtype([("producer_id", "i8")]))
 _byte_at = record_at(np.dtype([("byte", "u1")]))
+_hashes_at = record_at(HASHES_DTYPE)
 _answer_at = record_at(np.dtype([("layer", "i1")]))
 
 _C1: Final = np.uint64(0x87C37B91114253D5)
@@ -114,15 +127,49 @@ def add(table_at: int, layer: int, producer_id: int, seed: int) -> int:
     return _set(_layer_at(table_at, layer), first, second)
 
 
+@inlined
+def _announce(layer: Record, first: np.uint64, second: np.uint64) -> None:
+    """Ask for the places of an id in a layer."""
+    bits = layer.bits
+    place = np.int64(first * np.uint64(bits) >> _32)
+    step = np.int64(second * np.uint64(bits) >> _32)
+    for number in range(min(MOST_ANNOUNCED, layer.hashes)):
+        prefetch(layer.bits_at + (place >> 3))
+        place += step
+        place -= bits if place >= bits else 0
+        step += number + 1
+        step -= bits if step >= bits else 0
+
+
+@inlined
+def _are_far(table_at: int, layers: int) -> bool:
+    bits = 0
+    for layer in range(layers):
+        bits += _layer_at(table_at, layer).bits
+    return bits > FAR_BITS
+
+
 @compiled
 def find_many(  # noqa: PLR0917 - machine code knows no names
-    table_at: int, layers: int, ids_at: int, count: int, seed: int, into_at: int
+    table_at: int, layers: int, ids_at: int, count: int, seed: int, into_at: int, spare_at: int
 ) -> None:
-    """Write what ``find`` returns for each of ``count`` ids into as many signed bytes."""
-    for number in range(count):
-        first, second = _hashes(_id_at(ids_at, number).producer_id, seed)
-        answer = _answer_at(into_at, number)
-        answer.layer = _newest_with(table_at, layers, first, second)
+    """Write what ``find`` returns for each of ``count`` ids into as many signed bytes.
+
+    At ``spare_at`` is room for the hashes of a group (``HASHES_DTYPE``).
+    """
+    far = _are_far(table_at, layers)
+    for start in range(0, count, GROUP):
+        end = min(start + GROUP, count)
+        for number in range(start, end):
+            hashes = _hashes_at(spare_at, number - start)
+            first, second = _hashes(_id_at(ids_at, number).producer_id, seed)
+            hashes.first, hashes.second = first, second
+            for layer in range(layers if far else 0):
+                _announce(_layer_at(table_at, layer), first, second)
+        for number in range(start, end):
+            hashes = _hashes_at(spare_at, number - start)
+            answer = _answer_at(into_at, number)
+            answer.layer = _newest_with(table_at, layers, hashes.first, hashes.second)
 
 
 @compiled

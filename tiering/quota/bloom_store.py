@@ -33,6 +33,8 @@ Answers = npt.NDArray[np.int8]
 UNSEEN: Final = -1
 MAX_LAYERS: Final = 96
 """Numbers of layers are signed bytes in answers of batches; a life cycle adds some to those that bursts add."""
+_SPARE_BYTES: Final = 256
+"""Room for the hashes of a group of ids, in machine code."""
 _ROW: Final = np.dtype([("bits_at", "i8"), ("bits", "i8"), ("hashes", "i8")])
 
 
@@ -67,6 +69,7 @@ class BloomStore:
         self._cells: list[memoryview] = []
         self._table = np.zeros(0, dtype=_ROW)
         self._at = 0
+        self._spare = np.zeros(_SPARE_BYTES, dtype=np.uint8)
         self.items: list[int] = []
         """Of each layer: ids that changed it, which are fewer than were put in where some collide."""
 
@@ -134,7 +137,15 @@ class BloomStore:
         if self._code is None:
             return np.array([self.find(one) for one in producer_ids.tolist()], dtype=np.int8)
         ids, found = np.ascontiguousarray(producer_ids, dtype=np.int64), np.empty(len(producer_ids), dtype=np.int8)
-        self._code.find_many(self._at, len(self._bits), ids.ctypes.data, len(ids), self._seed, found.ctypes.data)
+        self._code.find_many(
+            self._at,
+            len(self._bits),
+            ids.ctypes.data,
+            len(ids),
+            self._seed,
+            found.ctypes.data,
+            self._spare.ctypes.data,
+        )
         return found
 
     def add_many(self, producer_ids: Ids) -> None:
