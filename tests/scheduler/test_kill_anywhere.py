@@ -138,7 +138,7 @@ def test_a_kill_before_a_step_leaves_what_is_promised_and_one_rerun_completes(
 @pytest.mark.parametrize("kills", [10, pytest.param(125, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_kill_at_any_instant_leaves_what_is_promised_and_one_rerun_completes(
-    new_scene: Callable[[str], Scene], verb: str, kills: int, record_property: Callable[[str, object], None]
+    new_scene: Callable[[str], Scene], verb: str, kills: int
 ) -> None:
     (expected, steps), draw, seen = undisturbed(new_scene, verb), random.Random(kills), set()
     scene = new_scene(verb)
@@ -149,4 +149,4 @@ def test_a_kill_at_any_instant_leaves_what_is_promised_and_one_rerun_completes(
             check_rerun(scene, verb, expected)
             scene = new_scene(verb)
     check_rerun(scene, verb, expected)
-    record_property("seen", f"{verb}: {kills} kills, {steps} steps, states {sorted(seen)}")
+    assert len(seen) > 1 or kills < 100, f"the kills came too early or too late: {seen}"
