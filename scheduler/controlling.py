@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from scheduler.clock import instant
 from scheduler.records import plain, record
 from scheduler.rendering import Answer, Column, Row, human_count
+from scheduler.setting_values import shown, shown_as
 from tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
 from tiering.controller.metadata.image import METADATA_VERSIONS, ResourceType
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from tiering.controller.audit import Audit, Finding
     from tiering.controller.expiration import Effective
-    from tiering.controller.metadata.image import MetadataImage, ProducerIdBlock
+    from tiering.controller.metadata.image import ConfigChange, MetadataImage, ProducerIdBlock
 
 _RESOURCES: Final = {kind.value: kind.name.lower().replace("_", "-") for kind in ResourceType}
 
@@ -67,7 +68,10 @@ def producer_ids_answer(image: MetadataImage) -> Answer:
 
 
 def config_answer(image: MetadataImage, static: Mapping[str, str]) -> Answer:
-    """Return what the settings come to on each broker, and who said so; ``static`` are their ``server.properties``."""
+    """Return what the settings come to on each broker, and who said so.
+
+    ``static`` are ``server.properties``: they count for the broker that they name, and for all if they name none.
+    """
     return Answer(
         name="settings",
         kind="setting",
@@ -82,7 +86,7 @@ def config_answer(image: MetadataImage, static: Mapping[str, str]) -> Answer:
             Column(key="problems", title="PROBLEMS", show=_joined),
         ),
         tail=lambda: {"expirationHistory": _history(image, static)},
-        closing=lambda: _about_settings(image),
+        closing=lambda: _about_settings(image, static),
     )
 
 
@@ -120,10 +124,10 @@ def _head(image: MetadataImage) -> Row:
         "brokers": [record(broker) for broker in image.brokers.values()],
         "controllers": [record(controller) for controller in image.controllers.values()],
         "configs": [
-            {"resourceType": _resource(resource.type), "resourceName": resource.name, "values": dict(values)}
+            {"resourceType": _resource(resource.type), "resourceName": resource.name, "values": shown(values)}
             for resource, values in image.configs.items()
         ],
-        "brokerConfigChanges": plain(image.broker_config_changes),
+        "brokerConfigChanges": [_change_row(change) for change in image.broker_config_changes],
         "quotas": [{"entity": dict(entity), "values": dict(values)} for entity, values in image.quotas.items()],
         "producerIdBlocks": [_block_row(block) for block in image.producer_id_blocks],
         "nextProducerId": image.next_producer_id,
@@ -132,6 +136,10 @@ def _head(image: MetadataImage) -> Row:
         "leftAside": dict(image.left_aside),
         "notes": plain(image.notes),
     }
+
+
+def _change_row(change: ConfigChange) -> Row:
+    return {**record(change), "value": shown_as(change.name, change.value)}
 
 
 def _in_short(image: MetadataImage) -> Iterator[str]:
@@ -170,18 +178,18 @@ def _block_row(block: ProducerIdBlock) -> Row:
 
 
 def _setting_rows(image: MetadataImage, static: Mapping[str, str]) -> Iterator[Row]:
-    for broker_id in image.brokers:
-        found = expiration_of(image, broker_id, static)
+    for broker_id in _broker_ids(image):
+        found = expiration_of(image, broker_id, _of_broker(static, broker_id))
         for setting in SETTINGS:
             yield _effective_row(broker_id, found.settings[setting.name])
     known = {setting.name for setting in SETTINGS}
     for resource, values in image.configs.items():
         if resource.type == ResourceType.BROKER:
-            for name in values.keys() - known:
+            for name in sorted(values.keys() - known):
                 yield {
                     "brokerId": int(resource.name) if resource.name.isdecimal() else None,
                     "name": name,
-                    "value": values[name],
+                    "value": shown_as(name, values[name]),
                     "level": "dynamic-broker" if resource.name else "dynamic-default",
                     "offset": None,
                     "overruled": [],
@@ -189,7 +197,24 @@ def _setting_rows(image: MetadataImage, static: Mapping[str, str]) -> Iterator[R
                 }
 
 
-def _effective_row(broker_id: int, effective: Effective) -> Row:
+def _broker_ids(image: MetadataImage) -> list[int | None]:
+    """Return the brokers that are registered, or have settings of their own; None, for any, where there are none."""
+    named = {int(one.name) for one in image.configs if one.type == ResourceType.BROKER and one.name.isdecimal()}
+    return [*sorted(named | image.brokers.keys())] or [None]
+
+
+def _of_broker(static: Mapping[str, str], broker_id: int | None) -> Mapping[str, str]:
+    owner = _owner(static)
+    return static if broker_id is None or owner in (None, str(broker_id)) else {}
+
+
+def _owner(static: Mapping[str, str]) -> str | None:
+    """Return whose ``server.properties`` they are; None where they do not tell, as with an id that is generated."""
+    told = static.get("node.id", static.get("broker.id", "")).strip()
+    return None if told in ("", "-1") else told
+
+
+def _effective_row(broker_id: int | None, effective: Effective) -> Row:
     return {
         "brokerId": broker_id,
         "name": effective.name,
@@ -209,17 +234,20 @@ def _history(image: MetadataImage, static: Mapping[str, str]) -> list[Row]:
             "expirationMs": period.expiration.value_ms,
             "level": period.expiration.level.value,
         }
-        for broker_id in image.brokers
-        for period in expiration_history(image, broker_id, static)
+        for broker_id in _broker_ids(image)
+        for period in expiration_history(image, broker_id, _of_broker(static, broker_id))
     ]
 
 
-def _about_settings(image: MetadataImage) -> Iterator[str]:
+def _about_settings(image: MetadataImage, static: Mapping[str, str]) -> Iterator[str]:
     yield ""
-    for broker_id in image.brokers:
-        changes = [change for change in _history(image, {}) if change["brokerId"] == broker_id][1:]
-        for change in changes:
-            yield f"Broker {broker_id}: producers expire after {change['expirationMs']} ms since {change['since']}."
+    owner, known = _owner(static), _broker_ids(image)
+    if owner is not None and known != [None] and owner not in map(str, known):
+        yield f"The server.properties are of node {owner}, which is no broker here: they count for none."
+    for change in _history(image, static):
+        if change["since"] is not None:
+            who = "Any broker" if change["brokerId"] is None else f"Broker {change['brokerId']}"
+            yield f"{who}: producers expire after {change['expirationMs']} ms since {change['since']}."
 
 
 def _finding_row(finding: Finding) -> Row:

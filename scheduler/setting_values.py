@@ -17,7 +17,12 @@ _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhdw]))+")
 _DURATION_PART = re.compile(r"(\d+)(ms|[smhdw])")
 _SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d{1,18})([a-z]*)", re.IGNORECASE)
-_SECRET_NAME = re.compile(r"secret|password|passwd|token|access[._]?key|credential", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"secret|password|passwd|token|access[._]?key|credential"
+    r"|jaas|private|[._](?:master[._])?key$|certificate[._]chain$|truststore[._]certificates$",
+    re.IGNORECASE,
+)
+"""Kafka's settings of type PASSWORD, and what plugins call theirs; one too many is masked rather than one shown."""
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+(?=@)")
 _URL_SECRETS = re.compile(r"(?<=[?&])([^=&\s]*(?:secret|password|token|signature|key)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
 
@@ -105,7 +110,7 @@ def split_list(text: str) -> tuple[str, ...]:
 def shown(value: object) -> object:
     """Return a value as JSON can hold it, with credentials masked: in URLs, and under names that tell a secret."""
     if isinstance(value, Mapping):
-        return {key: MASK if _SECRET_NAME.search(key) else shown(entry) for key, entry in value.items()}
+        return {key: shown_as(key, entry) for key, entry in value.items()}
     if isinstance(value, tuple | list):
         return [shown(entry) for entry in value]
     if isinstance(value, timedelta):
@@ -115,3 +120,8 @@ def shown(value: object) -> object:
     if value is None or isinstance(value, bool | int):
         return value
     return _URL_SECRETS.sub(rf"\g<1>{MASK}", _URL_CREDENTIALS.sub(MASK, str(value)))
+
+
+def shown_as(name: str, value: object) -> object:
+    """Return the value of the setting ``name`` as JSON can hold it, masked if the name tells a secret."""
+    return MASK if value is not None and _SECRET_NAME.search(name) else shown(value)

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.tiering.controller.metadata.metadata_dump import dumped_records
+from tiering.controller.metadata.records import ConfigRecord, FeatureLevelRecord, RegisterBrokerRecord
+from tiering.controller.metadata.wire import ZERO_UUID
+from tiering.controller.metadata.writer import open_metadata_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
 KRAFT = "kafka-3.9.1-kraft"
+START = 1_700_000_000_000
 
 
 @pytest.fixture
@@ -139,3 +143,73 @@ def test_a_plan_says_where_the_expiration_came_from(command: Resnap, kraft: Fixt
     given = command("plan", kraft.data, "--engine", "local", "--producer-id-expiration-ms", "5000", "--output", "json")
     assert json.loads(given.out)["producerIdExpirationFrom"] == "flag --producer-id-expiration-ms"
     assert "but the brokers go by 43200000" in given.err
+
+
+def _metadata_log(directory: Path, brokers: Iterable[int], *settings: tuple[str, str, str]) -> Path:
+    """Write a log in which ``brokers`` are registered, and broker -> name -> value was set, in this order."""
+    with open_metadata_log(directory / "__cluster_metadata-0", leader_id=1, timestamp=START) as log:
+        log.append([FeatureLevelRecord(name="metadata.version", feature_level=21)], START)
+        for broker_id in brokers:
+            record = RegisterBrokerRecord(
+                broker_id=broker_id, incarnation_id=ZERO_UUID, broker_epoch=broker_id, end_points=(), features=(),
+                rack=None,
+            )  # fmt: skip
+            log.append([record], START)
+        for broker, name, value in settings:
+            log.append([ConfigRecord(resource_type=4, resource_name=broker, name=name, value=value)], START)
+    return directory
+
+
+@pytest.mark.parametrize("form", ["table", "json", "ndjson"])
+@pytest.mark.parametrize("what", ["image", "config"])
+def test_no_password_of_a_broker_is_shown(what: str, form: str, command: Resnap, tmp_path: Path) -> None:
+    secrets = ("ssl.keystore.password", "ssl.keystore.key", "listener.name.a.plain.sasl.jaas.config")
+    metadata = _metadata_log(tmp_path, [1], *(("1", name, "hunter2") for name in secrets), ("1", "num.io.threads", "9"))
+    ran = command("controller", what, metadata, "--output", form)
+    assert ran.code == 0
+    assert "hunter2" not in ran.out + ran.err
+    assert "num.io.threads" in ran.out or (what, form) == ("image", "table")
+
+
+def test_server_properties_count_for_the_broker_that_they_name(command: Resnap, tmp_path: Path) -> None:
+    metadata = _metadata_log(tmp_path, [1, 2], ("2", "producer.id.expiration.ms", "5000"))
+    properties = tmp_path / "server.properties"
+    properties.write_text("node.id=1\nproducer.id.expiration.ms=7000\n")
+    answer = command("controller", "config", metadata, "--server-properties", properties, "--output", "json").document
+    expirations = [one for one in answer["settings"] if one["name"] == "producer.id.expiration.ms"]
+    assert [(one["brokerId"], one["value"], one["overruled"]) for one in expirations] == [(1, 7000, []), (2, 5000, [])]
+    properties.write_text("node.id=3000\nproducer.id.expiration.ms=7000\n")
+    ran = command("controller", "config", metadata, "--server-properties", properties)
+    assert "7000" not in ran.out
+    assert "node 3000, which is no broker here" in ran.out
+
+
+def test_settings_are_told_of_brokers_that_are_not_registered_and_of_any(command: Resnap, tmp_path: Path) -> None:
+    default = _metadata_log(tmp_path / "default", [], ("", "producer.id.expiration.ms", "5000"))
+    of_any = command("controller", "config", default, "--output", "json").document["settings"][0]
+    assert (of_any["brokerId"], of_any["value"], of_any["level"]) == (None, 5000, "dynamic-default")
+    own = _metadata_log(tmp_path / "own", [1], ("7", "producer.id.expiration.ms", "5000"))
+    settings = command("controller", "config", own, "--output", "json").document["settings"]
+    assert [one["value"] for one in settings if one["name"] == "producer.id.expiration.ms"] == [86_400_000, 5000]
+
+
+def test_a_change_that_changes_nothing_on_the_broker_is_not_told(command: Resnap, tmp_path: Path) -> None:
+    metadata = _metadata_log(tmp_path, [1], ("1", "producer.id.expiration.ms", "7000"))
+    properties = tmp_path / "server.properties"
+    properties.write_text("node.id=1\nproducer.id.expiration.ms=7000\n")
+    assert "since" in command("controller", "config", metadata).out
+    assert "since" not in command("controller", "config", metadata, "--server-properties", properties).out
+
+
+def test_an_audit_of_nothing_is_no_success(command: Resnap, kraft: FixtureSet) -> None:
+    ran = command("controller", "audit", kraft.data, "--topic", "paymnets")
+    assert ran.code == 2
+    assert "matches --topic paymnets" in ran.err
+
+
+def test_an_audit_says_which_partition_it_could_not_read(command: Resnap, kraft: FixtureSet, tmp_path: Path) -> None:
+    data = shutil.copytree(kraft.data, tmp_path / "data")
+    (data / "payments-0" / "partition.metadata").write_text("garbage")
+    ran = command("controller", "audit", data)
+    assert ran.code == 3
+    assert "payments-0/partition.metadata" in ran.err

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.setting_values import MASK, duration_text, parse_as_of, parse_duration, parse_size, shown, split_list
+from scheduler.setting_values import (
+    MASK,
+    duration_text,
+    parse_as_of,
+    parse_duration,
+    parse_size,
+    shown,
+    shown_as,
+    split_list,
+)
 
 
 @pytest.mark.parametrize(
@@ -93,3 +102,29 @@ def test_entries_with_telling_names_are_masked() -> None:
         "fs.s3a.access.key": MASK,
         "spark.cores.max": "2",
     }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "listener.name.ssl.ssl.keystore.password",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "ssl.truststore.certificates",
+        "delegation.token.master.key",
+        "password.encoder.secret",
+    ],
+)
+def test_what_kafka_holds_for_a_password_is_masked(name: str) -> None:
+    assert shown_as(name, "hunter2") == MASK
+    assert shown({name: "hunter2"}) == {name: MASK}
+
+
+@pytest.mark.parametrize("name", ["producer.id.expiration.ms", "ssl.keystore.location", "num.io.threads"])
+def test_what_is_no_secret_is_shown(name: str) -> None:
+    assert shown_as(name, "7") == "7"
+
+
+def test_a_secret_that_was_taken_away_is_shown_as_gone() -> None:
+    assert shown_as("ssl.key.password", None) is None
