@@ -2,8 +2,8 @@
 
 A broker holds ``.lock`` as a POSIX record lock while it runs, as Java's ``FileChannel.tryLock`` takes it; ``flock`` is
 another kind of lock and would report it free. Record locks belong to a process: this one's own are never reported, and
-they end with the first descriptor of the file that the process closes. So nothing here may open the file of a lock that
-is held.
+they end with the first descriptor of the file that the process closes. So the locks that this process holds are kept
+in mind (``_HELD``): none is taken twice, and the file of none is opened.
 
 Source: ``LogManager.lockLogDirs`` and ``FileLock``.
 """
@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import struct
+import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ _RECORD_LOCK: Final = struct.Struct("@hhqqi4x")
 _LOCK_MODE: Final = 0o644
 _TAKEN: Final = {errno.EACCES, errno.EAGAIN}
 """What POSIX lets a system say of a lock that another process holds."""
+_HELD: Final[set[tuple[int, int]]] = set()
+"""Device and inode of each log dir whose lock this process holds, or is taking."""
+_HOLDING: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ def lock_holder(log_dir: Path) -> LockHolder | None:
 
     """
     path = log_dir / LOCK_FILE
-    if not path.exists():
+    if not path.exists() or _identity(log_dir) in _HELD:
         return None
     with readable(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -75,10 +79,31 @@ def locked(log_dir: Path) -> Iterator[None]:
     A lock file that was not there goes again at the end, so that a log dir in which nothing was done stays as it was.
 
     Raises:
-        LogDirInUseError: a broker holds the lock, or another run.
+        LogDirInUseError: a broker holds the lock, or another run, or this process already.
         LogDirError: it cannot be taken.
 
     """
+    with _alone_here(log_dir), _held(log_dir):
+        yield
+
+
+@contextmanager
+def _alone_here(log_dir: Path) -> Iterator[None]:
+    """Keep the other threads of this process out, which a record lock would let in."""
+    identity = _identity(log_dir)
+    with _HOLDING:
+        if identity in _HELD:
+            raise in_use(log_dir, f"this process, {os.getpid()},")
+        _HELD.add(identity)
+    try:
+        yield
+    finally:
+        with _HOLDING:
+            _HELD.remove(identity)
+
+
+@contextmanager
+def _held(log_dir: Path) -> Iterator[None]:
     path = log_dir / LOCK_FILE
     before = _times(log_dir)
     with _takeable(path):
@@ -143,6 +168,12 @@ def _unmake(path: Path, log_dir: Path, times_ns: tuple[int, int]) -> None:
     with suppress(OSError):
         path.unlink()
         os.utime(log_dir, ns=times_ns)
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    with readable(directory):
+        status = directory.stat()
+    return status.st_dev, status.st_ino
 
 
 def _times(directory: Path) -> tuple[int, int]:

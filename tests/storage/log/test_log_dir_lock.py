@@ -127,3 +127,18 @@ def test_a_read_only_disk_is_told(read_only_disk: Path) -> None:
 def test_a_process_of_another_container_has_no_number_here() -> None:
     assert LockHolder(process_id=0).description == "a process of another container or machine"
     assert LockHolder(process_id=2**22 + 1).description == f"process {2**22 + 1}"
+
+
+def test_a_lock_of_ones_own_is_not_taken_twice_and_outlasts_the_attempt(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        with pytest.raises(LogDirInUseError, match=f"this process, {os.getpid()}"), locked(tmp_path):
+            pass
+        assert not can_be_taken(tmp_path / ".lock")
+    with locked(tmp_path):
+        assert not can_be_taken(tmp_path / ".lock")
+
+
+def test_asking_who_holds_a_lock_of_ones_own_does_not_give_it_up(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        assert lock_holder(tmp_path) is None
+        assert not can_be_taken(tmp_path / ".lock")

@@ -6,6 +6,7 @@ run begins with what the log says. The log is Kafka's own, and is held under the
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class DurableAllocation:
-    """Gives away blocks; ``open_allocation`` makes one.
+    """Gives away blocks, to one thread at a time; ``open_allocation`` makes one.
 
     Attributes:
         broker_epochs: epoch of each registered broker, as the log has it; who lets brokers register adds them here.
@@ -35,6 +36,7 @@ class DurableAllocation:
         """Go on from ``image``; DataError where it gives ids away twice."""
         self.broker_epochs = {broker.broker_id: broker.epoch for broker in image.brokers.values()}
         self._writer = writer
+        self._one_at_a_time = threading.Lock()
         self._allocation = ProducerIdAllocation(self.broker_epochs)
         for block in image.producer_id_blocks:
             self._allocation.replay(
@@ -57,9 +59,11 @@ class DurableAllocation:
             LogDirError: it could not be written; nothing more is given away until the log is opened again.
 
         """
-        block, record = self._allocation.allocate(broker_id, broker_epoch)
-        self._writer.append([record], timestamp)
-        self._allocation.replay(record)
+        with self._one_at_a_time:
+            block, record = self._allocation.allocate(broker_id, broker_epoch)
+            # Before the append: what interrupts it leaves a block that nobody uses, and never one for two.
+            self._allocation.replay(record)
+            self._writer.append([record], timestamp)
         return block
 
 

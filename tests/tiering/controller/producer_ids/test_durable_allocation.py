@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -22,7 +23,7 @@ from tiering.controller.metadata.records import (
     UnregisterBrokerRecord,
 )
 from tiering.controller.metadata.wire import ZERO_UUID
-from tiering.controller.metadata.writer import open_metadata_log
+from tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
 from tiering.controller.producer_ids.answering import answer_allocate
 from tiering.controller.producer_ids.broker_ids import BrokerProducerIds
 from tiering.controller.producer_ids.durable_allocation import open_allocation
@@ -33,9 +34,11 @@ from tiering.controller.producer_ids.requests import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from multiprocessing.context import ForkServerContext
     from pathlib import Path
+
+    from tiering.controller.metadata.records import MetadataRecord
 
 LIVES_PER_LOG: Final = 100
 PATIENCE_S: Final = 120
@@ -206,3 +209,35 @@ def test_25_kills_give_no_id_away_twice(context: ForkServerContext, tmp_path: Pa
 @pytest.mark.heavy
 def test_1000_kills_give_no_id_away_twice(context: ForkServerContext, tmp_path: Path) -> None:
     assert kill_often(context, tmp_path, 1000) > 0
+
+
+def test_two_controllers_of_one_process_do_not_give_away_the_same_ids(log: Path) -> None:
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        with pytest.raises(LogDirInUseError), open_allocation(log, leader_id=2, timestamp=NOW):
+            pass
+        assert allocation.allocate(1, EPOCH, NOW).first == 0
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        assert allocation.allocate(1, EPOCH, NOW).first == 1000
+
+
+def test_threads_are_served_one_after_the_other(log: Path) -> None:
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation, ThreadPoolExecutor(4) as threads:
+        blocks = list(threads.map(lambda _: allocation.allocate(1, EPOCH, NOW), range(40)))
+    assert sorted(block.first for block in blocks) == list(range(0, 40_000, 1000))
+
+
+def test_an_interruption_after_the_append_gives_no_block_away_twice(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = MetadataLogWriter.append
+
+    def interrupted(writer: MetadataLogWriter, records: Sequence[MetadataRecord], timestamp: int) -> int:
+        append(writer, records, timestamp)
+        raise KeyboardInterrupt
+
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        monkeypatch.setattr(MetadataLogWriter, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            allocation.allocate(1, EPOCH, NOW)
+        monkeypatch.undo()
+        assert allocation.allocate(1, EPOCH, NOW).first == 1000
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        assert allocation.allocate(1, EPOCH, NOW).first == 2000
