@@ -101,7 +101,7 @@ def look(
         for found in inventory.partitions:
             _add(partitions, Sighted(inventory=found, log_dir=log_dir))
     if not partitions and not problems:
-        raise _nothing_in(scope)
+        raise nothing_in(scope)
     if scope.high_watermark is not None and len(partitions) > 1:
         raise UsageError(
             f"--high-watermark is of one partition, {len(partitions)} are in scope",
@@ -110,7 +110,8 @@ def look(
     return Sight(partitions=tuple(partitions[key] for key in sorted(partitions)), problems=tuple(problems))
 
 
-def _nothing_in(scope: Scope) -> UsageError:
+def nothing_in(scope: Scope) -> UsageError:
+    """Return the error of a scope without a partition."""
     where = ", ".join(scope.sources)
     if scope.topics:
         what = f"no topic in {where} matches --topic {' or '.join(scope.topics)}"

@@ -17,7 +17,7 @@ from scheduler.engines import Engine
 from scheduler.remembering import Remembering
 from scheduler.service import Service
 from scheduler.settings import process_environment, state_directory
-from scheduler.sources import Scope
+from scheduler.sources import Scope, nothing_in
 from scheduler.tier_run import Uploading
 from scheduler.version import resnap_version
 from storage.errors import UsageError
@@ -174,7 +174,7 @@ def audit_of(settings: Settings, source: str) -> Audit:
     """Return what an audit of the log dir at ``source`` finds, by the metadata log in it or that the settings name.
 
     Raises:
-        UsageError: there is no log dir, or no metadata log.
+        UsageError: there is no log dir, nothing in scope in it, or no metadata log.
         ResnapError: either cannot be read.
 
     """
@@ -183,6 +183,8 @@ def audit_of(settings: Settings, source: str) -> Audit:
     beside = None if settings.metadata_log else find_metadata_log([source])
     directory = metadata_log_of(settings, None if beside is None else str(beside))
     log_dir = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))
+    if not log_dir.partitions and not log_dir.problems:
+        raise nothing_in(scope)
     return audit(log_dir, partial(load_image, directory), sources)
 
 

@@ -9,6 +9,7 @@ The log dir is read first and the metadata log after it, so that a block that is
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -52,7 +53,7 @@ class Carrier:
 
     file: str
     base_offsets: tuple[int, ...]
-    """Of the first batches that carry it; none of a snapshot."""
+    """Of the first batches that carry it; none of a snapshot, nor of a segment that has gone meanwhile."""
     batches: int
     """How many there are; 0 of a snapshot."""
 
@@ -106,7 +107,7 @@ def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources =
         ResnapError: what ``load`` raises.
 
     """
-    problems: list[ResnapError] = []
+    problems = [problem.error for problem in log_dir.problems]
     read = [one for partition in log_dir.partitions for one in _read_partition(partition, sources, problems)]
     image = load()
     claims = Claims(image.producer_id_blocks)
@@ -131,13 +132,15 @@ class Claims:
     def __init__(self, blocks: Iterable[ProducerIdBlock]) -> None:
         """``blocks`` may come in any order, overlap, and leave gaps."""
         self._blocks = tuple(blocks)
+        self._claiming: dict[tuple[int, int], tuple[ProducerIdBlock, ...]] = {}
+        """By how many blocks begin and end up to an id; neighbours share it, and a foreign log has many of them."""
         self._starts = np.sort(np.array([block.first_producer_id for block in self._blocks], dtype=np.int64))
         self._ends = np.sort(np.array([block.next_producer_id for block in self._blocks], dtype=np.int64))
 
     def count(self, ids: Ids) -> Ids:
         """Return for each of ``ids`` in how many blocks it lies."""
-        begun = np.searchsorted(self._starts, ids, side="right")
-        return np.asarray(begun - np.searchsorted(self._ends, ids, side="right"), dtype=np.int64)
+        begun, ended = self._begun_and_ended(ids)
+        return np.asarray(begun - ended, dtype=np.int64)
 
     def wrong(self, ids: Ids) -> Ids:
         """Return those of ``ids`` that do not lie in exactly one block."""
@@ -145,9 +148,22 @@ class Claims:
 
     def finding(self, producer_id: int, carriers: tuple[Carrier, ...]) -> Finding:
         """Return what is wrong with an id that ``wrong`` gave."""
-        blocks = tuple(one for one in self._blocks if one.first_producer_id <= producer_id < one.next_producer_id)
+        blocks = self._blocks_of(producer_id)
         fault = Fault.DISPUTED if blocks else Fault.UNALLOCATED
         return Finding(producer_id=producer_id, fault=fault, blocks=blocks, carriers=carriers)
+
+    def _begun_and_ended(self, ids: Ids) -> tuple[Ids, Ids]:
+        begun, ended = (np.searchsorted(edges, ids, side="right") for edges in (self._starts, self._ends))
+        return begun, ended
+
+    def _blocks_of(self, producer_id: int) -> tuple[ProducerIdBlock, ...]:
+        begun, ended = self._begun_and_ended(np.array([producer_id], dtype=np.int64))
+        place = int(begun[0]), int(ended[0])
+        if place not in self._claiming:
+            self._claiming[place] = tuple(
+                one for one in self._blocks if one.first_producer_id <= producer_id < one.next_producer_id
+            )
+        return self._claiming[place]
 
 
 def _read_partition(partition: PartitionDir, sources: Sources, problems: list[ResnapError]) -> Iterator[_Read]:
@@ -195,13 +211,15 @@ def _batches(segment: Segment, sources: Sources) -> Iterator[tuple[Ids, Ids]]:
 
 def _carriers(one: _Read, ids: Ids, sources: Sources) -> Iterator[tuple[int, Carrier]]:
     """Yield each of ``ids``, which the file has, with the batches that carry it."""
-    if one.segment is None or not len(ids):
-        for producer_id in ids:
-            yield int(producer_id), Carrier(file=one.file, base_offsets=(), batches=0)
-        return
-    offsets: dict[int, list[int]] = {int(producer_id): [] for producer_id in ids}
-    for base_offsets, found in _batches(one.segment, sources):
-        for index in np.flatnonzero(np.isin(found, ids)):
-            offsets[int(found[index])].append(int(base_offsets[index]))
-    for producer_id, there in offsets.items():
-        yield producer_id, Carrier(file=one.file, base_offsets=tuple(there[:SHOWN_BATCHES]), batches=len(there))
+    shown: dict[int, list[int]] = {int(producer_id): [] for producer_id in ids}
+    batches = dict.fromkeys(shown, 0)
+    if one.segment is not None and shown:
+        with suppress(*GONE):  # retention may take it between the two readings; its ids stay wrong
+            for base_offsets, found in _batches(one.segment, sources):
+                for index in np.flatnonzero(np.isin(found, ids)):
+                    producer_id = int(found[index])
+                    batches[producer_id] += 1
+                    if len(shown[producer_id]) < SHOWN_BATCHES:
+                        shown[producer_id].append(int(base_offsets[index]))
+    for producer_id, base in shown.items():
+        yield producer_id, Carrier(file=one.file, base_offsets=tuple(base), batches=batches[producer_id])

@@ -124,3 +124,27 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda on
 def test_claims_are_counted_as_one_by_one(blocks: list[ProducerIdBlock], ids: list[int]) -> None:
     expected = [sum(one.first_producer_id <= each < one.next_producer_id for one in blocks) for each in ids]
     assert list(Claims(blocks).count(np.array(ids, dtype=np.int64))) == expected
+
+
+def test_a_partition_that_cannot_be_listed_is_a_problem(log_dir: Path) -> None:
+    (log_dir / str(PARTITION) / "partition.metadata").write_text("garbage")
+    found = audit(load_log_dir(log_dir), lambda: image(block(0, 4000)))
+    assert (found.files, found.findings) == (0, ())
+    assert "partition.metadata" in str(found.problems[0])
+
+
+def test_retention_between_the_two_readings_keeps_the_finding(log_dir: Path) -> None:
+    def load() -> MetadataImage:
+        (log_dir / str(PARTITION) / f"{5:020d}.log").unlink()
+        return image(block(0, 2000), block(3000, 4000))
+
+    found = audit(load_log_dir(log_dir), load)
+    assert [one.producer_id for one in found.findings] == [2500]
+    assert found.findings[0].carriers[0].base_offsets == ()
+
+
+def test_blocks_are_looked_through_once_for_neighbours() -> None:
+    claims = Claims([block(0, 2000), block(1000, 3000), block(1000, 2000)])
+    named = {pid: claims.finding(pid, ()).blocks for pid in (5, 1500, 1501, 2000, 9_000, 9_001)}
+    assert [len(blocks) for blocks in named.values()] == [1, 3, 3, 1, 0, 0]
+    assert named[1500] is named[1501]
