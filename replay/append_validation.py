@@ -57,6 +57,8 @@ class ValidationRules:
 RULES_2_5: Final = ValidationRules(verifies_transactions=False, transactions_v2=False)
 RULES_3_6: Final = ValidationRules(verifies_transactions=True, transactions_v2=False)
 RULES_4_0: Final = ValidationRules(verifies_transactions=True, transactions_v2=True)
+NEWEST_RELEASE: Final = (4, 1)
+"""Whose rules were compared with Kafka's own classes; of younger ones nothing is known here."""
 _FIRST_RELEASES: Final = (((4, 0), RULES_4_0), ((3, 6), RULES_3_6), ((2, 5), RULES_2_5))
 
 
@@ -64,9 +66,12 @@ def rules_of(release: tuple[int, int]) -> ValidationRules:
     """Return the rules of a release, major and minor.
 
     Raises:
-        ValueError: it is older than 2.5, whose brokers checked otherwise.
+        ValueError: it is older than 2.5, whose brokers checked otherwise, or younger than ``NEWEST_RELEASE``.
 
     """
+    if release > NEWEST_RELEASE:
+        newest = ".".join(map(str, NEWEST_RELEASE))
+        raise ValueError(f"Kafka {release[0]}.{release[1]} is not known here: {newest} is the newest that is")
     for first, rules in _FIRST_RELEASES:
         if release >= first:
             return rules

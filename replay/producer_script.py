@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from replay.append_validation import AppendOrigin, rules_of
 from replay.producer_state import Expiry
-from replay.simulated_partition import MAX_EPOCH, SimulatedPartition
+from replay.simulated_partition import MAX_EPOCH, MAX_TIME, SimulatedPartition
 from storage.errors import UsageError
 from storage.log.record_batch import MAX_SEQUENCE
 
@@ -62,7 +62,7 @@ def _release(value: object) -> tuple[int, int]:
 
 _PRODUCER_ID: Final = partial(_within, 0, MAX_LONG)
 _EPOCH: Final = partial(_within, 0, MAX_EPOCH)
-_TIME: Final = partial(_within, -1, MAX_LONG)
+_TIME: Final = partial(_within, -1, MAX_TIME)
 _OFFSET: Final = partial(_within, 0, MAX_LONG)
 _WAIT: Final = partial(_within, 0, MAX_LONG // 2)
 _MILLISECONDS: Final = partial(_within, 1, MAX_INT)
@@ -151,11 +151,22 @@ def run_script(lines: Iterable[str], name: str = "the script") -> Iterator[Taken
 
 def _parsed(line: str) -> dict[str, Any]:
     try:
-        step = json.loads(line)
+        step = json.loads(line, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("not a step: nested too deeply") from None
     if not isinstance(step, dict) or not isinstance(step.get("do"), str):
         raise ValueError('expected an object with the key "do"')  # noqa: TRY004 - of the text, not of us
+    return step
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    step = dict(pairs)
+    if len(step) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {json.dumps(twice)} stands there twice")
     return step
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from replay.append_validation import VerificationGuard
 
 MAX_EPOCH: Final = 2**15 - 1
+MAX_TIME: Final = 2**63 - 1
+"""Milliseconds that a timestamp can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,8 @@ class SimulatedPartition:
         bumps = self._settings.rules.transactions_v2
         if epoch is None:
             epoch = client.epoch + 1 if bumps else client.epoch
+        if epoch > MAX_EPOCH:
+            raise _used_up(producer_id)
         stamp = self.now_ms if timestamp is None else timestamp
         marker = Marker(producer_id, epoch, coordinator_epoch, self.log_end_offset, stamp, commit)
         verdict = self._appended(marker, marker.offset + 1, origin, verified=False)
@@ -111,12 +115,14 @@ class SimulatedPartition:
         """Let the producer go on in the next epoch, from sequence 0 on, as after ``InitProducerId``."""
         client = self._clients.setdefault(producer_id, _Client())
         if client.epoch >= MAX_EPOCH - 1:
-            raise UsageError(f"producer {producer_id} has used up its epochs", hint="it would get a new producer id")
+            raise _used_up(producer_id)
         client.epoch, client.next_sequence = client.epoch + 1, 0
         return Verdict(verdict="done", detail=f"the producer sends epoch {client.epoch} from now on")
 
     def wait(self, ms: int) -> Verdict:
         """Let time pass; the periodic check of the broker runs as often as it is due."""
+        if self.now_ms + ms > MAX_TIME:
+            raise UsageError(f"{ms} ms after {self.now_ms} no timestamp can be written", hint="wait less")
         self.now_ms += ms
         interval = self._settings.expiry.check_interval_ms
         checks = (self.now_ms - self._checked_ms) // interval
@@ -159,11 +165,16 @@ class SimulatedPartition:
         return self._reload()
 
     def truncate(self, offset: int) -> Verdict:
-        """Cut the log off, as a follower does whose leader never had the rest."""
+        """Cut the log off, as a follower does whose leader never had the rest.
+
+        A batch that reaches beyond ``offset`` goes as a whole, and its offsets below that stay unused.
+        """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise UsageError(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
+        if offset == self.log_end_offset:
+            return Verdict(verdict="done", detail="nothing to cut off: the log ends there")
         self._log = [(end, batch) for end, batch in self._log if end <= offset]
-        self.log_end_offset = self._log[-1][0] if self._log else offset
+        self.log_end_offset = offset
         return self._reload()
 
     def delete_records(self, offset: int) -> Verdict:
@@ -221,3 +232,7 @@ class SimulatedPartition:
         self.manager.take_snapshot()
         loaded = f"loaded the snapshot at {begun}" if begun in self.manager.snapshots else "loaded no snapshot"
         return Verdict(verdict="done", detail=f"{loaded}, replayed {len(replayed)} batches")
+
+
+def _used_up(producer_id: int) -> UsageError:
+    return UsageError(f"producer {producer_id} has used up its epochs", hint="it would get a new producer id")

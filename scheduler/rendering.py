@@ -68,6 +68,13 @@ def plain_text(value: object) -> str:
     return " ".join(str(value).splitlines())
 
 
+def harmless(text: str) -> str:
+    """Return ``text`` with what would steer a terminal, or cannot be written, as escapes: names come from files."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """How a person sees one value of each row."""
@@ -86,7 +93,7 @@ class Column:
 
     def cell(self, row: Row) -> str:
         """Return the text of this column in ``row``."""
-        return self.show(row.get(self.key))
+        return harmless(self.show(row.get(self.key)))
 
 
 def _nothing() -> Row:
@@ -171,7 +178,7 @@ class Output:
     def _write_facts(self, facts: Row) -> None:
         width = max(map(len, facts), default=0)
         for key, value in facts.items():
-            self.line(f"{key:<{width}}  {plain_text(value)}".rstrip())
+            self.line(f"{key:<{width}}  {harmless(plain_text(value))}".rstrip())
 
     def _write_rows(self, answer: Answer) -> None:
         if not answer.columns:
@@ -286,4 +293,9 @@ def _member(key: str, value: object) -> str:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as in the name of a file that is not UTF-8
+        return json.dumps(value, default=str)
+    return text

@@ -39,8 +39,10 @@ def simulation(script: Path) -> Answer:
 
     """
     try:
-        lines = script.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = script.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise UsageError(f"{script}: the script cannot be read: {error.strerror}", hint="give a file") from error
+    except UnicodeDecodeError as error:
         raise UsageError(f"{script}: the script cannot be read: {error}", hint="JSON lines, in UTF-8") from error
     counts = {"accepted": 0, "duplicate": 0, "refused": 0}
 

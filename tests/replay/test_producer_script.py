@@ -104,6 +104,35 @@ def test_truncation_takes_the_sequence_back() -> None:
     assert steps[-1].verdict.verdict == "accepted"
 
 
+def test_truncation_within_a_batch_takes_all_of_it_and_the_log_ends_there() -> None:
+    """As ``LocalLog.truncateTo``: the end is the offset that was asked for, whatever batch it is in."""
+    within_first, within_second = {"do": "truncate", "offset": 2}, {"do": "truncate", "offset": 4}
+    for steps in (
+        taken(append(records=3), within_first, append(sequence=0)),
+        taken(append(records=3), append(records=3), within_second, append(sequence=3)),
+    ):
+        end = steps[-2].arguments["offset"]
+        assert steps[-1].verdict.detail == f"offsets {end} to {end}"
+
+
+def test_truncation_at_the_end_has_no_effect() -> None:
+    steps = taken(append(records=3), {"do": "truncate", "offset": 3}, {"do": "roll"})
+    assert "nothing to cut off" in steps[1].verdict.detail
+    assert steps[2].verdict.detail == "snapshot at 3"
+
+
+def test_a_clock_that_no_timestamp_can_hold_is_refused() -> None:
+    half = {"do": "wait", "ms": 2**62 - 1}
+    with pytest.raises(UsageError, match="no timestamp can be written"):
+        taken(half, half, half)
+
+
+def test_the_last_epoch_has_no_next_one_for_a_marker() -> None:
+    settings = {"do": "settings", "kafka": "4.1"}
+    with pytest.raises(UsageError, match="has used up its epochs"):
+        taken(settings, append(epoch=32767, transactional=True), {"do": "end", "producerId": 7})
+
+
 def test_a_transaction_that_its_coordinator_knows_nothing_of_is_refused_from_3_6_on() -> None:
     hidden = append(transactional=True, verified=False)
     assert verdicts({"do": "settings", "kafka": "3.5"}, hidden) == ["accepted"]
@@ -141,6 +170,9 @@ def test_from_4_0_on_a_late_batch_of_the_last_transaction_is_refused() -> None:
         ('{"do": "expire", "now": 1}', "its keys are none"),
         ('{"do": "truncate", "offset": 5}', "offset 5 is not within 0 and 0"),
         ('{"do": "settings", "kafka": "2.4"}', "older than 2.5"),
+        ('{"do": "settings", "kafka": "4.2"}', "4.1 is the newest"),
+        ('{"do": "append", "producerId": ' + "[" * 100_000, "nested too deeply"),
+        ('{"do": "append", "producerId": 7, "producerId": 8}', 'the key "producerId" stands there twice'),
         ('{"do": "settings", "kafka": "new"}', 'a release such as "3.9"'),
         ('{"do": "settings", "expirationMs": 0}', "expected a whole number from 1"),
     ],

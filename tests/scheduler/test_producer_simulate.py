@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from tests.replay.test_producer_script import EXAMPLE
@@ -43,3 +44,24 @@ def test_a_script_that_is_not_there_is_a_usage_error(command: Resnap) -> None:
     ran = command("producer", "simulate", command.directory / "none.jsonl")
     assert ran.code == 2
     assert "cannot be read" in ran.err
+
+
+def test_a_note_may_hold_any_character(command: Resnap) -> None:
+    script = command.directory / "script.jsonl"
+    notes = ["\u2028", "\x85", "\ud800", "\x1b[2J"]
+    steps = ({"do": "append", "producerId": 1, "note": note} for note in notes)
+    lines = [json.dumps(step, ensure_ascii=step["note"] == "\ud800") for step in steps]
+    script.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    ran = command("producer", "simulate", script, "--output", "json")
+    assert ran.code == 0
+    assert [step["note"] for step in ran.document["steps"]] == notes
+    shown = command("producer", "simulate", script)
+    assert shown.code == 0
+    assert "\\x1b[2J" in shown.out
+    assert "\x1b" not in shown.out
+
+
+def test_a_directory_is_no_script(command: Resnap) -> None:
+    ran = command("producer", "simulate", command.directory)
+    assert ran.code == 2
+    assert "cannot be read: Is a directory" in ran.err

@@ -100,6 +100,24 @@ def test_brackets_in_a_cell_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> No
     assert "local[*] [red]x" in rendered("table", an_answer(rows=[{"topic": "local[*] [red]x"}]), is_terminal=True)
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_a_file_is_called_does_not_steer_the_terminal(*, is_terminal: bool) -> None:
+    steering = {"topic": "a\x1b[2J\x9b31m\udcffb\u202e", "offset": 1}
+    text = rendered("table", Answer(head={"file": "x\x1by"}, columns=COLUMNS, rows=[steering]), is_terminal=is_terminal)
+    assert r"a\x1b[2J\x9b31m\udcffb\u202e" in text
+    assert r"x\x1by" in text
+    assert not {"\x1b", "\x9b", "\u202e"} & set(text)
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+def test_json_can_always_be_written(form: Form) -> None:
+    rows = [{"topic": "\udcff"}, {"topic": "é"}]
+    text = rendered(form, Answer(name="topics", rows=rows))
+    assert r"\udcff" in text
+    assert "é" in text
+    text.encode()
+
+
 def test_json_is_one_document_with_head_rows_and_tail() -> None:
     assert json.loads(rendered("json", an_answer())) == {
         "file": "x",
