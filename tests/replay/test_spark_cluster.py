@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -182,26 +183,19 @@ def test_executors_read_and_write_a_store_and_the_driver_touches_no_segment(plac
 
 
 @contextmanager
-def at_first_read_of_a_segment(act: Callable[[], None]) -> Iterator[list[str]]:
+def at_first_read_of_a_segment(act: Callable[[], None]) -> Iterator[None]:
     """Call ``act`` once in the middle of the first answer in which the store gives bytes of a segment."""
-    happened: list[str] = []
+    from moto.moto_server.werkzeug_app import MotoRequestHandler  # noqa: PLC0415 - as slow as the server
 
-    class Watcher(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            line = record.getMessage()
-            if "GET" in line and ".log" in line and not happened:
-                happened.append(line)
-                act()
+    turn = threading.Lock()
 
-    log, watcher = logging.getLogger("werkzeug"), Watcher()
-    level = log.level
-    log.addHandler(watcher)
-    log.setLevel(logging.INFO)
-    try:
-        yield happened
-    finally:
-        log.setLevel(level)
-        log.removeHandler(watcher)
+    def hear(handler: MotoRequestHandler, *_: object) -> None:
+        if handler.command == "GET" and urlsplit(handler.path).path.endswith(".log") and turn.acquire(blocking=False):
+            act()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MotoRequestHandler, "log_request", hear)
+        yield
 
 
 def test_an_executor_killed_in_the_middle_costs_time_and_nothing_else(place: Place, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_attempts_at_once_leave_one_whole_file_and_do_not_disturb_each_other(tmp
 
 def test_a_destination_that_cannot_be_written_is_named_with_the_next_step(tmp_path: Path) -> None:
     (tmp_path / "payments-0").touch()
-    with pytest.raises(LogDirError, match=KEY) as caught:
+    with pytest.raises(LogDirError) as caught:
         DirectorySink(tmp_path).write(PAYMENTS, 42, some_entries())
+    assert str(caught.value).startswith(f"{tmp_path / 'payments-0'}: cannot be written")
     assert caught.value.hint
