@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from scheduler.clock import instant
 from scheduler.records import plain, record
 from scheduler.rendering import Answer, Column, Row, human_count
+from scheduler.setting_layers import node_named
 from scheduler.setting_values import shown, shown_as
 from tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
 from tiering.controller.metadata.image import METADATA_VERSIONS, ResourceType
@@ -204,14 +205,8 @@ def _broker_ids(image: MetadataImage) -> list[int | None]:
 
 
 def _of_broker(static: Mapping[str, str], broker_id: int | None) -> Mapping[str, str]:
-    owner = _owner(static)
+    owner = node_named(static)
     return static if broker_id is None or owner in (None, str(broker_id)) else {}
-
-
-def _owner(static: Mapping[str, str]) -> str | None:
-    """Return whose ``server.properties`` they are; None where they do not tell, as with an id that is generated."""
-    told = static.get("node.id", static.get("broker.id", "")).strip()
-    return None if told in ("", "-1") else told
 
 
 def _effective_row(broker_id: int | None, effective: Effective) -> Row:
@@ -241,7 +236,7 @@ def _history(image: MetadataImage, static: Mapping[str, str]) -> list[Row]:
 
 def _about_settings(image: MetadataImage, static: Mapping[str, str]) -> Iterator[str]:
     yield ""
-    owner, known = _owner(static), _broker_ids(image)
+    owner, known = node_named(static), _broker_ids(image)
     if owner is not None and known != [None] and owner not in map(str, known):
         yield f"The server.properties are of node {owner}, which is no broker here: they count for none."
     for change in _history(image, static):

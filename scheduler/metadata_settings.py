@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scheduler.cluster_metadata import is_there
-from scheduler.setting_layers import KAFKA_PROPERTIES, Given, Layer
+from scheduler.setting_layers import KAFKA_PROPERTIES, Given, Layer, node_named, static_properties
 from storage.errors import ResnapError, UsageError, in_file
 from storage.log.log_dir import META_PROPERTIES
 from storage.log.properties import read_meta_properties
@@ -82,6 +82,18 @@ def contradiction(given: Given, said: FromMetadata) -> str | None:
     if there is None or str(there.value) == str(given.value):
         return None
     return f"{EXPIRATION} is {given.value} ({given.origin}), but the brokers go by {there.value} ({there.origin})"
+
+
+def of_another_node(properties: Path, places: Iterable[str | Path]) -> str | None:
+    """Return what to say where the ``server.properties`` are of another node than a log dir at ``places``.
+
+    A broker does not start with such a file. Its settings are taken all the same, since brokers mostly have the same.
+    """
+    named = node_named(static_properties(properties))
+    there = sorted({str(meta.node_id) for meta in _metas(places) if meta.node_id is not None})
+    if named is None or not there or there == [named]:
+        return None
+    return f"{properties} is of node {named}, the log dirs are of {', '.join(there)}: what it sets may not hold there"
 
 
 def _check_cluster(directory: Path, metas: Iterable[MetaProperties]) -> None:

@@ -133,6 +133,12 @@ def static_properties(path: Path) -> dict[str, str]:
         raise ConfigurationError(f"server properties {error}", hint="give the broker's own file") from error
 
 
+def node_named(static: Mapping[str, str]) -> str | None:
+    """Return whose ``server.properties`` they are; None where they do not tell, as with an id that is generated."""
+    told = static.get("node.id", static.get("broker.id", "")).strip()
+    return None if told in ("", "-1") else told
+
+
 def value_in(layers: Iterable[Layer], name: str) -> object:
     """Return the raw value of the setting ``name`` in the first layer that gives it, or None."""
     return next((layer[name].value for layer in layers if name in layer), None)

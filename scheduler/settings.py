@@ -26,6 +26,7 @@ from scheduler.metadata_settings import (
     FromMetadata,
     contradiction,
     metadata_layer,
+    of_another_node,
 )
 from scheduler.rendering import Form
 from scheduler.s3_values import customer_key, storage_class
@@ -377,8 +378,9 @@ def load_settings(
     properties = _path(layers, "server_properties")
     static = Layer() if properties is None else server_properties_layer(properties)
     said = NOTHING if places is None else _from_metadata(layers, static, places)
+    stranger = None if properties is None else of_another_node(properties, places or ())
     layers += [said.layer, static]
-    return Settings.from_layers(tuple(layers), unknown, said.warnings)
+    return Settings.from_layers(tuple(layers), unknown, (*said.warnings, *filter(None, [stranger])))
 
 
 def display_name(name: str) -> str:

@@ -111,6 +111,20 @@ def test_a_flag_wins_and_what_the_brokers_go_by_is_said(tmp_path: Path) -> None:
     assert loaded([place], producer_id_expiration_ms=1000).metadata_warnings == ()
 
 
+@pytest.mark.parametrize("properties", ["node.id=9\n", "broker.id=9\n"])
+def test_server_properties_of_another_node_are_warned_of(properties: str, tmp_path: Path) -> None:
+    place = log_dir(tmp_path, registered(1, 21))
+    settings = loaded([place], f"{properties}producer.id.expiration.ms=1000\n")
+    assert settings.expiration_ms == 1000
+    assert any("is of node 9, the log dirs are of 1:" in warning for warning in settings.metadata_warnings)
+
+
+@pytest.mark.parametrize("properties", ["node.id=1\n", "broker.id=-1\n", ""])
+def test_server_properties_of_this_node_or_of_none_are_not(properties: str, tmp_path: Path) -> None:
+    place = log_dir(tmp_path, registered(1, 21))
+    assert loaded([place], f"{properties}producer.id.expiration.ms=1000\n").metadata_warnings == ()
+
+
 def test_of_brokers_that_differ_the_longest_is_taken_and_that_is_said(tmp_path: Path) -> None:
     records = (of_broker(1, "1000"), of_broker(2, "9000"))
     places = [log_dir(tmp_path, *records, broker_id=1), log_dir(tmp_path, *records, broker_id=2)]
