@@ -9,10 +9,11 @@ Source: ``MetadataBatchLoader``, ``MetadataDelta`` and what it hands records to.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from storage.errors import MetadataVersionError
+from storage.errors import FileGoneError, MetadataVersionError
 from tiering.controller.metadata import fold_cluster, fold_producer_ids, fold_settings, fold_topics
 from tiering.controller.metadata.batches import MetadataBatch, TornTail
 from tiering.controller.metadata.control_messages import SnapshotHeaderRecord
@@ -58,6 +59,8 @@ HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
 }
 
 
+LOOKS: Final = 5
+"""A quorum deletes what a checkpoint stands for once in minutes; who finds a file gone so often has another trouble."""
 SETTINGS_TYPES: Final = frozenset({
     BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord, FeatureLevelRecord, ConfigRecord,
     RegisterBrokerRecord, UnregisterBrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord,
@@ -83,7 +86,7 @@ def load_image(directory: Path) -> MetadataImage:
         LogDirError: a file cannot be read.
 
     """
-    return fold_files(list_metadata_log(directory))
+    return _fold_directory(directory)
 
 
 def load_settings_image(directory: Path) -> MetadataImage:
@@ -91,17 +94,30 @@ def load_settings_image(directory: Path) -> MetadataImage:
 
     In a large cluster nearly all records are about partitions: left unread, a fifth of the time remains.
     """
-    return fold_files(list_metadata_log(directory).from_newest_checkpoint(), only=SETTINGS_TYPES)
+    return _fold_directory(directory, only=SETTINGS_TYPES, only_now=True)
 
 
 def load_topics_image(directory: Path) -> MetadataImage:
     """Return an image of topics, without their partitions, and settings, as they are now; raises as ``load_image``."""
-    return fold_files(list_metadata_log(directory).from_newest_checkpoint(), only=TOPIC_TYPES)
+    return _fold_directory(directory, only=TOPIC_TYPES, only_now=True)
 
 
 def load_current_image(directory: Path) -> MetadataImage:
     """Return an image without its history, as things are now; raises as ``load_image`` does."""
-    return fold_files(list_metadata_log(directory).from_newest_checkpoint())
+    return _fold_directory(directory, only_now=True)
+
+
+def _fold_directory(directory: Path, *, only: Collection[type] | None = None, only_now: bool = False) -> MetadataImage:
+    """Return the image of what lies in ``directory``, looking again where its quorum has deleted a file meanwhile."""
+    for _ in range(LOOKS - 1):
+        with suppress(FileGoneError):
+            return _look(directory, only=only, only_now=only_now)
+    return _look(directory, only=only, only_now=only_now)
+
+
+def _look(directory: Path, *, only: Collection[type] | None, only_now: bool) -> MetadataImage:
+    files = list_metadata_log(directory)
+    return fold_files(files.from_newest_checkpoint() if only_now else files, only=only)
 
 
 def fold_files(files: MetadataLogFiles, *, only: Collection[type] | None = None) -> MetadataImage:
