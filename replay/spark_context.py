@@ -74,7 +74,6 @@ def spark_context(
         is_ours = settings.is_local and not settings.conf
         archive = find_archive(java, SPARK_HOME / "jars", environment, scratch=scratch) if is_ours else None
         properties = spark_properties(settings, scratch, archive.options if archive else ())
-        running.callback(_restore_interrupt, signal.getsignal(signal.SIGINT))
         running.enter_context(without_tracebacks_of_py4j())
         with failure_told(java, output), _in_environment(spark_variables(settings, environment, java)):
             conf = SparkConf().setAll(list(properties.items()))
@@ -83,7 +82,8 @@ def spark_context(
                 running.callback(_end_jvm, gateway)
             if launched is not None:
                 launched(gateway.proc)
-            context = SparkContext(conf=conf, gateway=gateway)
+            with _interrupt_kept():
+                context = SparkContext(conf=conf, gateway=gateway)
             running.callback(_end_context, context, SparkFiles.getRootDirectory())
             # The JVM that dies hangs up on it in the middle of a connection; the error itself says enough.
             context._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
@@ -233,7 +233,12 @@ def _end_jvm(gateway: ClientServer) -> None:
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
-def _restore_interrupt(handler: Callable[[int, FrameType | None], object] | int | None) -> None:
-    """Put back the handler of SIGINT that pyspark has replaced, which it does in the main thread only."""
-    if handler is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)
+@contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """Put back the handler of SIGINT that pyspark replaces, in the main thread only: its own asks a JVM first."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)

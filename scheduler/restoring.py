@@ -71,7 +71,8 @@ class Restoring:
 
         """
         if not order.log_dir.is_dir():
-            raise UsageError(f"{order.log_dir} is no directory", hint="give an entry of log.dirs, or a new directory")
+            raise UsageError(f"{order.log_dir} is no directory",
+                             hint="give an entry of log.dirs, or make one for this: mkdir DIR")  # fmt: skip
         sight = look(order.scope, self.sources)
         if any(not sighted.log_dir.is_shipped for sighted in sight.partitions):
             hint = "give what `resnap tier --to` was given; the copy of a log dir comes back by what copied it"

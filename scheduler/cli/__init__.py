@@ -6,7 +6,6 @@ or pyarrow, nor pydantic or numpy, before a command that needs them runs.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typer.main import get_command
 
 from scheduler.cli import controller, demo, garbage, install, look, producer, quota, restore, retain, survey, work
 from scheduler.cli.failures import INTERRUPTED, OK, USAGE, Failures
+from scheduler.cli.interrupts import heed_interrupts
 
 FAMILIES = (
     survey.app,
@@ -46,7 +46,7 @@ for family in FAMILIES:
 
 def main() -> NoReturn:
     """Run the command line of this process; being told to end is the same as being interrupted."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    heed_interrupts()
     _open_closed_streams()
     code = run(sys.argv[1:])
     _drop_what_finds_no_room()

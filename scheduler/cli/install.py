@@ -1,5 +1,6 @@
 """The command that puts snapshots back beside the segments of a stopped broker, and takes that back: install."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,25 +132,38 @@ def _answer(run: Invocation, report: "InstallReport") -> None:
                 Column(key="why", title="WHY", show=_why),
             ),
             tail=lambda: install_tail(report),
-            closing=lambda: _closing(install_tail(report), report.manifest, dry_run=dry_run),
+            closing=lambda: _closing(report, dry_run=dry_run),
         )
     )
 
 
-def _closing(total: Row, manifest: Path | None, *, dry_run: bool) -> list[str]:
-    number = {key: int(str(value)) for key, value in total.items()}
+def _closing(report: "InstallReport", *, dry_run: bool) -> list[str]:
+    from scheduler.install_rows import install_tail  # noqa: PLC0415
+
+    number = {key: int(str(value)) for key, value in install_tail(report).items()}
     counts = f"{human_count(number['installed'])} snapshots installed, {human_count(number['replaced'])} replaced"
     aside = f", {human_count(number['setAside'])} at the log end set aside" if number["setAside"] else ""
     rest = f"; {human_count(number['alreadyThere'])} were there already."
     if dry_run:
         return [f"would be: {counts}{aside}{rest} Nothing was written."]
-    if manifest is None:
-        return [f"Nothing to install: {human_count(number['alreadyThere'])} snapshots are there already."]
+    if report.manifest is None:
+        what = "Nothing was installed" if number["refused"] else "Nothing to install"
+        return [f"{what}: {human_count(number['alreadyThere'])} snapshots are there already."]
     return [
         f"{counts}{aside}{rest}",
-        f"To take it back, before a broker starts: `resnap install --undo {manifest}`",
-        "Next: start the broker; it tiers the segments by itself.",
+        f"To take it back, before a broker starts: `resnap install --undo {shlex.quote(str(report.manifest))}`",
+        _what_next(report),
     ]
+
+
+def _what_next(report: "InstallReport") -> str:
+    """Return what to do before the broker starts: once it has, its other log dirs are closed to us."""
+    if report.error is not None:
+        return "Next: run the same command again, before the broker starts."
+    if report.absent:
+        where = f"{human_count(len(report.absent))} staged partitions are not here"
+        return f"Next: install into the broker's other log dirs, if any are left ({where}); then start it."
+    return "Next: start the broker; it tiers the segments by itself."
 
 
 def _why(value: object) -> str:

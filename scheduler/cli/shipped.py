@@ -26,8 +26,10 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
     failures: list[Exception] = []
     faults: list[Exception] = []
     stops: dict[str, str] = {}
+    is_through = False
 
     def rows() -> Iterator[Row]:
+        nonlocal is_through
         for shipment in shipments:
             waiting.pop(shipment.topic_partition)
             failures.extend(shipment.failures)
@@ -38,6 +40,7 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
         halted = any(not isinstance(failure, LockedError) for failure in failures)
         for order in [] if halted else list(waiting.values()):
             yield from row(order.sighted.topic_partition, _nothing_left(order), order.candidates)
+        is_through = not failures
 
     def row(topic_partition: "TopicPartition", told: Row, judged: "Candidates | Eligibility") -> Iterator[Row]:
         totals["refused"] += len(judged.refusals)
@@ -60,7 +63,7 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
             ],
             tail=lambda: totals,
             closing=lambda: [
-                *_tier_sum(totals),
+                *_tier_sum(totals, is_through=is_through),
                 *_settled_sum(orders),
                 *(f"{reason}: {hint}." for reason, hint in stops.items()),
             ],
@@ -124,8 +127,9 @@ def _settled_sum(orders: "list[TierOrder]") -> Iterator[str]:
         )
 
 
-def _tier_sum(totals: dict[str, int]) -> list[str]:
+def _tier_sum(totals: dict[str, int], *, is_through: bool) -> list[str]:
     if not totals["shipped"]:
-        return [f"Nothing to ship: {human_count(totals['already'])} segments are there already."]
+        what = "Nothing to ship" if is_through else "Nothing was shipped"
+        return [f"{what}: {human_count(totals['already'])} segments are there already."]
     shipped = f"{human_count(totals['shipped'])} segments shipped ({human_bytes(totals['bytes'])}), each verified"
     return [f"{shipped}, {human_count(totals['already'])} were there already."]

@@ -165,6 +165,22 @@ def test_one_partitions_directory_will_do_and_topics_can_be_chosen(
     assert [(row["partition"], row["installed"]) for row in ran.document["partitions"]] == [(0, 0), (1, 4)]
 
 
+def test_the_broker_is_to_start_only_when_all_of_its_log_dirs_are_done(
+    command: Resnap, broker_log: Path, staged: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in broker_log.iterdir():
+        if path.is_file():
+            shutil.copy2(path, other)
+    (broker_log / "payments-1").rename(other / "payments-1")
+    for log_dir in (broker_log, other):
+        ran = command("install", staged, log_dir, "--topic", "payments")
+        assert ran.code == 0
+        assert "other log dirs, if any are left (1 staged partitions are not here); then start it" in ran.out
+    assert "Next: start the broker" in command("install", staged, broker_log, "--topic", "dash*").out
+
+
 def test_what_is_staged_in_a_store_is_installed_from_there(
     command: Resnap, broker_log: Path, staged: Path, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ import pytest
 from storage.remote.local import is_temporary
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import check_content, check_store, eligible, entries, files_of, manifests
+from tests.stores.fault_proxy import Fault, ResetError, proxying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Bucket, Resnap
+    from tests.stores.fault_proxy import Call, Reply
 
 ROLL = ("--as-of", "roll", "--engine", "local")
 TIMES = (ROLL, ("--as-of", "now", "--engine", "local"), ("--producer-id-expiration-ms", "1000", "--engine", "local"))
@@ -167,6 +170,34 @@ def test_shipping_that_is_interrupted_ends_with_130_and_leaves_nothing_half_made
     assert tree(broker_log) == before
     assert command(*arguments).code == 0
     assert check_store(files_of(store), strict=False) == must
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("told", [(signal.SIGINT, signal.SIGTERM), (signal.SIGTERM,)])
+def test_a_store_that_does_not_answer_delays_no_end(
+    resnap: Resnap, broker_log: Path, bucket: Bucket, told: tuple[signal.Signals, ...]
+) -> None:
+    """A second signal ends the run at once, and the first one after a time, though threads wait for the store."""
+    over = threading.Event()
+
+    def silent(_call: Call, _server: Callable[[Call], Reply]) -> Reply:
+        over.wait()
+        raise ResetError
+
+    arguments = ("tier", broker_log, "--to", bucket.url, *ROLL, "--parallel", "2", *bucket.flags)
+    with proxying(bucket.flags[1]) as proxy:
+        proxy.set(
+            Fault(name="silence", harm=silent), lambda call: call.method == "PUT" and ".log" in call.path, times=99
+        )
+        with started(resnap, *arguments, "--s3-endpoint-url", proxy.url, **bucket.variables) as process:
+            wait_for(process, lambda: proxy.struck, 1)
+            for one in told:
+                process.send_signal(one)
+            _, err = process.communicate(timeout=PATIENCE_S)
+        over.set()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "interrupted, without an orderly end"
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])

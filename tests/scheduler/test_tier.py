@@ -166,6 +166,14 @@ def test_a_dry_run_writes_nothing_and_ends_in_totals(command: Resnap, broker_log
     assert tree(tmp_path) == before
 
 
+def test_a_store_that_fails_is_not_said_to_have_all(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    (tmp_path / ".resnap").touch()
+    ran = command("tier", broker_log, "--to", tmp_path.as_uri(), *ROLL)
+    assert ran.code == 12
+    assert "Nothing was shipped: 0 segments are there already." in ran.out.splitlines()
+    assert "Nothing to ship" not in ran.out
+
+
 def test_a_store_inside_the_log_dir_is_refused(command: Resnap, broker_log: Path) -> None:
     before = tree(broker_log)
     for flags in ((), ("--dry-run",)):
