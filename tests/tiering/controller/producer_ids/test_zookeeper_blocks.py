@@ -86,6 +86,7 @@ def test_the_bytes_are_those_of_kafka() -> None:
         b'{"version":1,"broker":0,"block_start":"0","block_end":"9223372036854775808"}',
         b'{"version":1,"broker":0,"block_start":"0","block_end":"4294967296"}',
         b'{"version":1,"broker":0,"block_start":"-5","block_end":"9"}',
+        b'{"version":1,"broker":0,"block_start":"1000","block_end":"5"}', pytest.param(b"[" * 100_000, id="deep"),
     ],
 )  # fmt: skip
 def test_what_kafka_would_not_have_written_is_told(data: bytes) -> None:
