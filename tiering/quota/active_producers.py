@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from tiering.quota.bloom_store import UNSEEN, BloomStore
-from tiering.quota.exact_store import ExactStore
 from tiering.quota.layers import Layers, Sizing
 from tiering.quota.profiles import life_cycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tiering.quota.layers import Store
     from tiering.quota.profiles import LifeCycle
     from tiering.quota.sensors import Sensors
 
@@ -43,8 +43,9 @@ class Remembering:
     """Of all layers of a principal together."""
     seed: int = 0
     """Of the hash, 32 bits; one of its own for each process keeps clients from looking for ids that collide."""
-    store: Literal["bloom", "exact"] = "bloom"
-    """Exact sets make no errors and cost some fifty times as much: for few ids, and to compare with."""
+    store: Callable[[int], Store] = BloomStore
+    """Makes what a principal's layers are kept in, of the seed. ``ExactStore`` makes no errors and costs some fifty
+    times as much: for few ids, and to compare with."""
 
     def sizing(self, items: int) -> Sizing:
         """Return what layers are made for that shall hold so many ids in a span."""
@@ -107,7 +108,7 @@ class ActiveProducers:
             if principal not in self._entries:
                 remembering = self.remembering
                 sizing = remembering.sizing(items()) if items else remembering.sizing(Sizing().items)
-                store = BloomStore(remembering.seed) if remembering.store == "bloom" else ExactStore()
+                store = remembering.store(remembering.seed)
                 self._entries[principal] = Entry(Layers(remembering.cycle, sizing, store))
             return self._entries[principal]
 

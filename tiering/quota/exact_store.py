@@ -21,7 +21,7 @@ BYTES_PER_ID: Final = 82
 class ExactStore:
     """What ``BloomStore`` is, without false positives; shapes are taken and left unused."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:  # noqa: ARG002 - of filters
         self._layers: list[set[int]] = []
 
     def __len__(self) -> int:

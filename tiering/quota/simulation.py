@@ -1,8 +1,8 @@
 """What a quota would have done to a principal: its uses of producer ids, replayed in log time through the real manager.
 
-Beside the filters an exact memory lives through the same decisions, and tells what filters cannot: how many new ids
-passed for free. A client that is refused shows again with its next batch, which counts as its retry; what it would
-really have done is not in a log. Principals do not touch each other, so each is replayed by itself.
+Beside the filters are exact sets with the same layers, which tell what filters cannot: how many new ids passed for
+free. A client that is refused shows again with its next batch, which counts as its retry; what it would really have
+done is not in a log. Principals do not touch each other, so each is replayed by itself.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from tiering.quota.bloom_store import UNSEEN
 from tiering.quota.client_quotas import UserRates
 from tiering.quota.exact_store import ExactStore
-from tiering.quota.layers import Layers, Sizing
 from tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
+from tiering.quota.watched_store import WatchedStore
 
 if TYPE_CHECKING:
     from tiering.quota.active_producers import Remembering
     from tiering.quota.producer_activity import Uses
     from tiering.quota.token_bucket import QuotaConfig
 
-POINTS: Final = 400
-"""Of a curve."""
+POINTS: Final = 200
+"""Of a curve, by time, and as many by uses: a burst between two points in time is seen, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +89,9 @@ class _Simulation:
         self._rate = rate
         self._now_ms = 0
         self._rules = rules
-        self._manager: ProducerIdQuotaManager | None = None
-        self._exact = Layers(rules.remembering.cycle, Sizing(), ExactStore())
+        self._store = WatchedStore(rules.remembering.store(rules.remembering.seed))
         self._waiting: set[int] = set()
         """New ids that were refused, and not admitted since."""
-        self._active: dict[int, int] = {}
-        """When each id was used last."""
         self._owed_until_ms = 0
         self._outcome = Outcome(principal=principal, rate=rate, least_tokens=rules.config.burst(rate))
 
@@ -104,52 +100,44 @@ class _Simulation:
         if not times:
             return self._outcome
         self._now_ms = times[0]
-        self._manager = ProducerIdQuotaManager(
+        manager = ProducerIdQuotaManager(
             lambda: self._now_ms,
             UserRates({self._principal: self._rate}),
             config=self._rules.config,
-            remembering=self._rules.remembering,
+            remembering=replace(self._rules.remembering, store=lambda _: self._store),
             permissive=self._rules.permissive,
         )
-        step = max(1, (times[-1] - times[0]) // POINTS)
-        next_point = times[0]
-        for now_ms, producer_id in zip(times, ids, strict=True):
+        step_ms, step = max(1, (times[-1] - times[0]) // POINTS), -(-len(times) // POINTS)
+        next_point_ms = times[0]
+        for number, (now_ms, producer_id) in enumerate(zip(times, ids, strict=True)):
             self._now_ms = now_ms
-            self._use(self._manager, producer_id)
-            if now_ms >= next_point:
-                self._look(self._manager)
-                next_point = now_ms + step
-        self._look(self._manager)
+            self._use(manager, producer_id)
+            if now_ms >= next_point_ms or number % step == 0:
+                self._look(manager)
+                next_point_ms = now_ms + step_ms
+        self._look(manager)
         return self._outcome
 
     def _use(self, manager: ProducerIdQuotaManager, producer_id: int) -> None:
-        outcome, now_ms = self._outcome, self._now_ms
-        layer = self._exact.find(producer_id, now_ms)
+        outcome, mistaken = self._outcome, self._store.mistaken
         answer = manager.admit(self._principal, producer_id)
+        is_free = self._store.mistaken > mistaken
         outcome.uses += 1
         outcome.charged += answer.charged
-        if layer == UNSEEN:
-            outcome.free += answer is SEEN
-            if producer_id not in self._waiting:
-                outcome.new_ids += 1
-                outcome.arrivals_ms.append(now_ms)
+        outcome.free += is_free
+        if (is_free or answer is not SEEN) and producer_id not in self._waiting:
+            outcome.new_ids += 1
+            outcome.arrivals_ms.append(self._now_ms)
         if answer.admitted:
-            self._remember(producer_id, layer)
+            self._waiting.discard(producer_id)
         else:
             self._waiting.add(producer_id)
             outcome.refused_uses += 1
             outcome.refused_ids.add(producer_id)
         if answer.violation is not None:
             self._throttled(answer.throttle_time_ms)
-
-    def _remember(self, producer_id: int, layer: int) -> None:
-        """Do exactly what the filters' layers do with an id that was admitted."""
-        if layer == UNSEEN:
-            self._exact.add(producer_id, self._now_ms)
-        else:
-            self._exact.refresh(producer_id, layer, self._now_ms)
-        self._waiting.discard(producer_id)
-        self._active[producer_id] = self._now_ms
+        if is_free or answer.charged:
+            self._measure(manager)
 
     def _throttled(self, throttle_ms: int) -> None:
         outcome, now_ms = self._outcome, self._now_ms
@@ -161,23 +149,26 @@ class _Simulation:
         if outcome.first_throttled_ms is None:
             outcome.first_throttled_ms = now_ms
 
-    def _look(self, manager: ProducerIdQuotaManager) -> None:
-        """Take a point of the curves; what is counted here has these moments alone."""
-        outcome, now_ms = self._outcome, self._now_ms
-        since_ms = now_ms - self._rules.remembering.cycle.lifetime_ms
-        self._active = {one: at_ms for one, at_ms in self._active.items() if at_ms > since_ms}
-        population = manager.active.population(self._principal)
-        entry = manager.active.entries().get(self._principal)
-        sensors = entry.sensors if entry is not None else None
-        tokens = self._rules.config.burst(self._rate) if sensors is None else sensors.bucket.tokens(self._rate, now_ms)
-        outcome.peak_active = max(outcome.peak_active, len(self._active))
-        outcome.peak_bytes = max(outcome.peak_bytes, population.size_bytes)
+    def _measure(self, manager: ProducerIdQuotaManager) -> float:
+        """Take the extremes, which only new ids can move, and return the tokens."""
+        outcome = self._outcome
+        sensors = manager.active.entries()[self._principal].sensors
+        tokens = outcome.least_tokens if sensors is None else sensors.bucket.tokens(self._rate, self._now_ms)
         outcome.least_tokens = min(outcome.least_tokens, tokens)
+        outcome.peak_active = max(outcome.peak_active, self._store.remembered)
+        outcome.peak_bytes = max(outcome.peak_bytes, self._store.size_bytes)
+        return tokens
+
+    def _look(self, manager: ProducerIdQuotaManager) -> None:
+        """Take a point of the curves."""
+        tokens = self._measure(manager)
+        sensors = manager.active.entries()[self._principal].sensors
         throttled = 0 if sensors is None else sensors.charges.throttled
-        outcome.curve.append(Moment(at_ms=now_ms, active=len(self._active), tokens=tokens, throttled=throttled))
+        moment = Moment(at_ms=self._now_ms, active=self._store.remembered, tokens=tokens, throttled=throttled)
+        self._outcome.curve.append(moment)
 
 
 def without_limit(principal: str, uses: Uses, rules: Rules) -> Outcome:
     """Replay the uses of one principal as if it had no limit, and without filters, to learn when new ids came."""
-    unlimited = replace(rules, remembering=replace(rules.remembering, store="exact"), permissive=True)
+    unlimited = replace(rules, remembering=replace(rules.remembering, store=ExactStore), permissive=True)
     return simulate(principal, uses, float(1 << 53), unlimited)

@@ -17,6 +17,7 @@ from tests.tiering.quota.logs import a_topic
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, scattered, steady
 from tiering.quota.active_producers import Remembering
 from tiering.quota.advice import LEAST_RATE, advised_rate, least_rate
+from tiering.quota.exact_store import ExactStore
 from tiering.quota.principals import UNMAPPED, PrincipalMap, read_principal_map
 from tiering.quota.producer_activity import THIN_MS, SegmentToRead, Uses, in_time, read_uses, thinned
 from tiering.quota.profiles import NAMES, life_cycle
@@ -70,8 +71,28 @@ def test_the_exact_companion_counts_what_filters_let_through(profile: str) -> No
     outcome = simulate(ALICE, log, 1e6, Rules(config=QuotaConfig(), remembering=poor))
     assert outcome.charged + outcome.free == outcome.new_ids == 8_000
     assert 0 < outcome.free <= 0.3 * 1.2 * 8_000
-    exact = Rules(config=QuotaConfig(), remembering=Remembering(cycle=life_cycle(profile), store="exact"))
+    exact = Rules(config=QuotaConfig(), remembering=Remembering(cycle=life_cycle(profile), store=ExactStore))
     assert simulate(ALICE, log, 1e6, exact).free == 0
+
+
+@pytest.mark.parametrize("rate", [50.0, 2_000.0])
+@pytest.mark.parametrize("profile", NAMES)
+def test_whatever_was_charged_or_passed_for_free_was_new(profile: str, rate: float) -> None:
+    random = np.random.default_rng(5)
+    at_ms, ids = random.integers(0, 6 * HOUR_MS, 24_000), random.integers(0, 2_500, 24_000)
+    remembering = Remembering(cycle=life_cycle(profile), false_positive_rate=0.001)
+    rules = Rules(config=QuotaConfig(), remembering=remembering, permissive=True)
+    outcome = simulate(ALICE, uses(*zip(at_ms.tolist(), ids.tolist(), strict=True)), rate, rules)
+    assert outcome.charged + outcome.free == outcome.new_ids
+    assert outcome.free <= 0.001 * 1.2 * 24_000
+
+
+def test_peaks_and_the_fewest_tokens_are_those_of_a_short_burst_in_a_long_log() -> None:
+    burst = [(15 * 24 * HOUR_MS + 1_000 * number, 100 + number) for number in range(300)]
+    outcome = simulate(ALICE, uses((0, 1), *burst, (30 * 24 * HOUR_MS, 2)), 50.0, RULES)
+    assert outcome.peak_active == outcome.charged + outcome.free - 2
+    assert outcome.least_tokens == pytest.approx(550 - 300 + 299 / 72, abs=3)
+    assert max(moment.active for moment in outcome.curve) > 290
 
 
 def test_curves_are_in_time_and_have_few_points() -> None:
@@ -93,7 +114,7 @@ def test_the_least_rate_leaves_a_principal_alone_and_a_little_less_does_not(
     gaps: list[int], config: QuotaConfig
 ) -> None:
     log = uses(*((at_ms, number) for number, at_ms in enumerate(sorted(gaps))))
-    rules = Rules(config=config, remembering=Remembering(store="exact"))
+    rules = Rules(config=config, remembering=Remembering(store=ExactStore))
     arrivals = without_limit(ALICE, log, rules).arrivals_ms
     rate = least_rate(arrivals, config)
     assert not simulate(ALICE, log, rate * (1 + 1e-6), rules).is_throttled
