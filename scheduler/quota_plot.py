@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 6
 FORMATS: Final = (".png", ".svg")
+FURTHEST_MS: Final = int(datetime(9500, 1, 1, tzinfo=UTC).timestamp() * 1000)
+"""The axis has a margin, and ends with the year 9999."""
 _PANELS: Final = (("active", "active ids"), ("tokens", "tokens"), ("throttled", "throttled batches"))
 
 
@@ -22,12 +25,14 @@ def check_plot(path: Path) -> None:
     """Check, before anything is read, that a picture can be made.
 
     Raises:
-        UsageError: the name ends in nothing that can be drawn.
+        UsageError: the name ends in nothing that can be drawn, or nothing can be written there.
         ConfigurationError: what draws is not installed.
 
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}: expected a name that ends in {' or '.join(FORMATS)}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"--plot {path}: no file can be written there", hint="give --plot another place")
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -37,6 +42,8 @@ def check_plot(path: Path) -> None:
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> None:
     """Draw the most throttled principals, and then those with the most new ids, into ``path``.
+
+    Times beyond the year 9499, which only a client can have made up, are left out.
 
     Raises:
         LogDirError: it cannot be written.
@@ -51,10 +58,10 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
     axes = figure.subplots(len(_PANELS), sharex=True)
     for axis, (field, title) in zip(axes, _PANELS, strict=True):
         for outcome in chosen:
-            times = [datetime.fromtimestamp(moment.at_ms / 1000, UTC) for moment in outcome.curve]
-            # A dollar sign would begin a formula.
-            label = outcome.principal.replace("$", r"\$")
-            axis.plot(times, [getattr(moment, field) for moment in outcome.curve], label=label, drawstyle="steps-post")
+            curve = [moment for moment in outcome.curve if moment.at_ms < FURTHEST_MS]
+            times = [datetime.fromtimestamp(moment.at_ms / 1000, UTC) for moment in curve]
+            values = [getattr(moment, field) for moment in curve]
+            axis.plot(times, values, label=_label(outcome.principal), drawstyle="steps-post")
         axis.set_ylabel(title)
         axis.grid(visible=True, alpha=0.3)
     axes[1].axhline(0, color="black", linewidth=0.8)
@@ -66,3 +73,9 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
         figure.savefig(path, dpi=110, metadata={"Date": None} if is_svg else None)
     except OSError as error:
         raise LogDirError(f"{path}: cannot be written: {error.strerror}", hint="give --plot another place") from error
+
+
+def _label(principal: str) -> str:
+    """Return a label for a legend, where a dollar sign begins a formula, and a low line at the start hides it."""
+    text = principal.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from replay.header_scan import SegmentRange
+from scheduler.quotas import user_name
 from scheduler.sources import look
 from tiering.quota.advice import advised_rate, least_rate
 from tiering.quota.producer_activity import SegmentToRead, Uses, in_time, joined, read_uses
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from tiering.quota.client_quotas import UserRates
     from tiering.quota.principals import PrincipalMap
     from tiering.quota.simulation import Outcome, Rules
-
-PREFIX: Final = "User:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +82,9 @@ def gather(scope: Scope, engine: Engine, principals: PrincipalMap) -> LogUses:
     )
 
 
-def user_name(principal: str) -> str:
-    """Return the name by which quotas know a principal: ``User:alice`` is the user ``alice``."""
-    return principal.removeprefix(PREFIX)
+def without_rate(uses: LogUses, rates: UserRates) -> list[str]:
+    """Return the principals that no rate is for."""
+    return [principal for principal in uses.by_principal if rates.of(user_name(principal)) is None]
 
 
 def simulated(uses: LogUses, rates: UserRates, rules: Rules) -> Iterator[Outcome]:

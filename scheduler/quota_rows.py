@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from scheduler.clock import instant
@@ -67,7 +68,8 @@ def quota_rows(entity: Entity, values: Mapping[str, float], origin: str) -> Iter
             "entity": dict(entity),
             "entityText": shown_entity(entity),
             "key": key,
-            "value": value,
+            # A cluster may hold what JSON cannot.
+            "value": value if math.isfinite(value) else str(value),
             "origin": origin,
         }
 

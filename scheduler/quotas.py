@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from storage.errors import UsageError
 from tiering.quota.client_quotas import (
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
     from tiering.quota.client_quotas import Entity
     from tiering.quota.quota_file import QuotaFile
+
+
+PREFIX: Final = "User:"
+
+
+def user_name(principal: str) -> str:
+    """Return the name by which quotas know a principal: ``User:alice`` is the user ``alice``."""
+    return principal.removeprefix(PREFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,21 @@ def named(name: str | None, *, default: bool) -> Named | None:
     if name == "":
         raise UsageError("--user without a name", hint="the default user is --user-default")
     return Named(name=name) if name is not None or default else None
+
+
+def without_prefix(whom: Named) -> Named:
+    """Return ``whom``, whose quota is to be set.
+
+    Raises:
+        UsageError: it is a principal's name. Kafka would set that quota, too, and never apply it: users have no prefix.
+
+    """
+    if whom.name is not None and whom.name.startswith(PREFIX):
+        raise UsageError(
+            f"--user {whom.name} is a principal",
+            hint=f"its quota's name is {user_name(whom.name)!r}: leave {PREFIX} out",
+        )
+    return whom
 
 
 def set_rate(file: QuotaFile, whom: Named, rate: float) -> bool:
@@ -106,6 +129,18 @@ def described(found: list[Origin], whom: Named | None) -> Iterator[tuple[Entity,
     for origin in found:
         for entity, values in origin.quotas.described(parts):
             yield entity, values, origin.text
+
+
+def consequence(found: list[Origin], whom: Named | None) -> str:
+    """Return what it means that nothing is set for ``whom``, None for anybody."""
+    default = rates_of(found, lambda _: None).default
+    if whom is None:
+        return "No quota is set: nobody is limited."
+    if whom.name is None:
+        return "The default user has no quota: who has none of their own is not limited."
+    if default is None:
+        return f"User {whom.name!r} has no quota, nor has the default user: no limit."
+    return f"User {whom.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:g}."
 
 
 def rates_of(found: list[Origin], complain: Callable[[str], None]) -> UserRates:

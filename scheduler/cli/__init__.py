@@ -14,7 +14,20 @@ from typing import Annotated, NoReturn
 import typer
 from typer.main import get_command
 
-from scheduler.cli import controller, demo, garbage, install, look, producer, quota, restore, retain, survey, work
+from scheduler.cli import (
+    controller,
+    demo,
+    garbage,
+    install,
+    look,
+    producer,
+    quota,
+    quota_trial,
+    restore,
+    retain,
+    survey,
+    work,
+)
 from scheduler.cli.failures import INTERRUPTED, OK, USAGE, Failures
 from scheduler.cli.interrupts import heed_interrupts
 
@@ -40,6 +53,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+quota.quota_app.add_typer(quota_trial.app)
 for family in FAMILIES:
     app.add_typer(family)
 

@@ -67,17 +67,29 @@ def test_without_any_quota_nobody_is_limited(command: Resnap, state: tuple[str, 
     assert command("quota", "describe", *JSON).document == {"quotas": []}
 
 
+def test_who_has_no_quota_is_told_what_counts_instead(command: Resnap, state: tuple[str, ...]) -> None:
+    command("quota", "set", 5, "--user", "alice", *state)
+    assert "'bob' has no quota, nor has the default user" in command("quota", "describe", "--user", "bob", *state).out
+    assert "The default user has no quota" in command("quota", "describe", "--user-default", *state).out
+    command("quota", "set", 7, "--user-default", *state)
+    assert "the default user's counts, producer_ids_rate=7" in command("quota", "describe", "--user", "bob", *state).out
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("set", "0", "--user", "a"), "greater than 0"),
         (("set", "nan", "--user", "a"), "greater than 0"),
+        (("set", "inf", "--user", "a"), "too large"),
+        (("set", "5", "--user", "User:a"), "is a principal"),
+        (("set", "5", "--user", "b\udcff"), "not UTF-8"),
         (("set", "5"), "whose quota"),
         (("set", "5", "--user", "a", "--user-default"), "name two"),
         (("delete", "--user", ""), "without a name"),
         (("simulate", "{data}", "--rate", "0"), "greater than 0"),
         (("simulate", "{data}"), "no rate to try out"),
         (("simulate", "{data}", "--rate", "5", "--plot", "x.gif"), "ends in .png or .svg"),
+        (("simulate", "{data}", "--rate", "5", "--plot", "nowhere/x.png"), "no file can be written"),
         (("simulate", "{data}", "--rate", "5", "--principal-map", "nowhere.csv"), "--principal-map"),
     ],
 )
@@ -148,6 +160,8 @@ def test_a_map_tells_whose_ids_are_whose_and_set_rates_count(
     ran = command("quota", "simulate", flooded, "--principal-map", mapped, *LOCAL, *JSON, *state)
     found = principals(ran.document)
     assert set(found) == {"User:rogue"}
+    assert ran.document["summary"]["withoutRate"] == 2
+    assert "2 of 3, 'User:calm' the first" in ran.err
     assert (found["User:rogue"]["rate"], found["User:rogue"]["newIds"]) == (10.0, 1_800)
     table = command("quota", "simulate", flooded, "--principal-map", mapped, "--rate", 10, *LOCAL)
     assert "1 of 3 principals would have been throttled" in table.out
@@ -221,3 +235,12 @@ def test_spark_reads_what_this_process_reads(command: Resnap, fixture_set: Calla
     ]
     assert found[0] == found[1]
     assert found[0]["summary"]["batches"] > 100
+
+
+def test_a_time_that_a_client_made_up_does_not_keep_a_picture_from_being_drawn(command: Resnap, tmp_path: Path) -> None:
+    a_topic(tmp_path / "data", "far", [(START_MS, 1), (1 << 62, 2)])
+    mapped, plot = tmp_path / "map.csv", tmp_path / "x.svg"
+    mapped.write_text("producerId,topic,principal\n,,_$far\n", encoding="utf-8-sig")
+    options = ("--rate", 5, "--principal-map", mapped, "--plot", plot)
+    ran = command("quota", "simulate", tmp_path / "data", *options, *LOCAL)
+    assert (ran.code, plot.read_bytes()[:5]) == (0, b"<?xml"), ran.err

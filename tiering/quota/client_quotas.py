@@ -96,13 +96,15 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
         QuotaRequestError: it is empty, of an unknown type, has a type twice or an empty name, or joins ip with others.
 
     """
-    found = sorted(parts)
+    found = sorted(parts, key=lambda part: part[0])
     types = [kind for kind, _ in found]
     if not found:
         raise QuotaRequestError("an entity without any type", hint=f"give one of {', '.join(ENTITY_TYPES)}")
     for kind, name in found:
         if kind not in ENTITY_TYPES:
             raise QuotaRequestError(f"unknown entity type {kind!r}", hint=f"known are {', '.join(ENTITY_TYPES)}")
+        if name is not None and not name.isascii() and name.encode(errors="replace").decode() != name:
+            raise QuotaRequestError(f"{name!r} is no name of a {kind}: it is not UTF-8", hint="Kafka's names are UTF-8")
         if name == "":
             raise QuotaRequestError(f"an empty name of a {kind}", hint="the default has no name at all")
     if len(set(types)) < len(types):
@@ -116,7 +118,9 @@ def check_value(entity: Entity, key: str, value: float | None) -> None:
     """Check a key and its value for an entity.
 
     Raises:
-        QuotaRequestError: the entity does not take the key, or the key not the value.
+        QuotaRequestError: the entity does not take the key, or the key not the value. Of keys that take fractions Kafka
+            bounds none; here the largest long, which is its bound where there is no quota, bounds all: what is more
+            overflows in the arithmetic, and JSON has no infinity.
 
     """
     whole = _whole_only(entity, key)
@@ -126,8 +130,8 @@ def check_value(entity: Entity, key: str, value: float | None) -> None:
         raise QuotaRequestError(f"{key}={value}: it must be greater than 0", hint="to lift a quota, delete it")
     if whole and abs(value - round(value)) > _FRACTION:
         raise QuotaRequestError(f"{key}={value}: it must be a whole number")
-    if whole and value > _MOST.get(key, _MOST_OF_A_LONG):
-        raise QuotaRequestError(f"{key}={value}: it is too large")
+    if value > _MOST.get(key, _MOST_OF_A_LONG):
+        raise QuotaRequestError(f"{key}={value}: it is too large", hint="to lift a quota, delete it")
 
 
 def _whole_only(entity: Entity, key: str) -> bool:
@@ -206,7 +210,8 @@ class ClientQuotas:
         """Return ``producer_ids_rate`` of users; what cannot be one is left out, and ``complain`` hears of it.
 
         A broker, too, warns of what it does not understand in its metadata, and goes on. A rate of zero, which no
-        controller writes, is taken at its word: a bucket without burst, one id, and then none.
+        controller writes, is taken at its word: a bucket without burst, one id, and then none. One beyond the largest
+        long counts as that, which limits nobody either.
         """
         rates: dict[str | None, float] = {}
         for entity, values in self.entities.items():
@@ -218,7 +223,7 @@ class ClientQuotas:
             elif math.isnan(rate) or rate < 0:
                 complain(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: {rate} is no rate")
             else:
-                rates[entity[0][1]] = rate
+                rates[entity[0][1]] = min(rate, float(_MOST_OF_A_LONG))
         return UserRates({name: rate for name, rate in rates.items() if name is not None}, rates.get(None))
 
 

@@ -65,10 +65,14 @@ def read_principal_map(lines: Iterable[str], name: str) -> PrincipalMap:
         UsageError: a line is not as it should be.
 
     """
-    rows = [row for row in csv.reader(lines) if row]
-    if not rows or [cell.strip() for cell in rows[0]] != HEAD:
+    reader = csv.reader(lines)
+    try:
+        rows = [(row, f"{name}, line {reader.line_num}") for row in reader if row]
+    except csv.Error as error:
+        raise UsageError(f"{name}, line {reader.line_num}: {error}", hint=_HINT) from error
+    if not rows or [cell.strip() for cell in rows[0][0]] != HEAD:
         raise UsageError(f"{name}: the first line must be {','.join(HEAD)}", hint=_HINT)
-    return PrincipalMap(tuple(_rule(row, f"{name}, line {number}") for number, row in enumerate(rows[1:], 2)))
+    return PrincipalMap(tuple(_rule(row, where) for row, where in rows[1:]))
 
 
 def _rule(row: list[str], where: str) -> Rule:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage.disk import Disk, make_directories, writable, write_file
 from storage.errors import ConfigurationError
-from tiering.quota.client_quotas import ClientQuotas, QuotaRequestError, check_value, entity_of
+from tiering.quota.client_quotas import ClientQuotas, QuotaRequestError, check_value, entity_of, shown_entity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -94,10 +94,25 @@ def decoded(data: bytes) -> ClientQuotas:
     document = json.loads(data)
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']!r}, known is {VERSION}")
-    entities = {}
+    entities: dict[Entity, dict[str, float]] = {}
     for one in document["quotas"]:
-        entity = entity_of(one["entity"].items())
-        entities[entity] = {str(key): float(value) for key, value in one["values"].items()}
+        entity = _entity(one["entity"])
+        if entity in entities:
+            raise ValueError(f"{shown_entity(entity)} stands there twice")
+        entities[entity] = {key: _number(key, value) for key, value in one["values"].items()}
         for key, value in entities[entity].items():
             check_value(entity, key, value)
     return ClientQuotas(entities)
+
+
+def _entity(parts: dict[str, object]) -> Entity:
+    names = {kind: name for kind, name in parts.items() if name is None or isinstance(name, str)}
+    if len(names) < len(parts):
+        raise ValueError(f"{json.dumps(parts)} is no entity: names are strings, or null for the default")
+    return entity_of(names.items())
+
+
+def _number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{key} is {json.dumps(value)}, expected a number")
+    return float(value)

@@ -8,7 +8,9 @@ import numpy as np
 from hypothesis import settings
 
 from tiering.quota.active_producers import Remembering
+from tiering.quota.bloom_store import BloomStore
 from tiering.quota.client_quotas import UserRates
+from tiering.quota.exact_store import ExactStore
 from tiering.quota.profiles import LifeCycle, life_cycle
 from tiering.quota.quota_manager import ProducerIdQuotaManager
 
@@ -35,7 +37,7 @@ class Watch:
 def manager(rate: float | None = 50.0, watch: Watch | None = None, **choices: Any) -> ProducerIdQuotaManager:
     """Make a quota that gives everybody ``rate`` an hour; ``exact`` and ``cycle`` choose how ids are remembered."""
     cycle: LifeCycle = choices.pop("cycle", life_cycle())
-    store = "exact" if choices.pop("exact", False) else "bloom"
+    store = ExactStore if choices.pop("exact", False) else BloomStore
     remembering = choices.pop("remembering", Remembering(cycle=cycle, store=store))
     rates = choices.pop("rates", UserRates(default=rate))
     return ProducerIdQuotaManager(watch or Watch(), rates, remembering=remembering, **choices)

@@ -78,6 +78,22 @@ def test_s28_a_rate_must_be_greater_than_zero(value: float) -> None:
     assert refused.value.code == "INVALID_REQUEST"
 
 
+@pytest.mark.parametrize("value", [math.inf, 1e19, 1e308])
+def test_s28_a_rate_beyond_the_largest_long_is_refused_and_counts_as_that_where_a_cluster_has_it(value: float) -> None:
+    with pytest.raises(QuotaRequestError, match="too large"):
+        ClientQuotas().altered({user("a"): [QuotaChange(RATE, value)]})
+    rate = quotas(("a", value)).rates().users["a"]
+    assert math.isfinite(QuotaConfig().burst(rate))
+
+
+@pytest.mark.parametrize("parts", [[(USER, "b\udcff")], [(USER, None), (USER, "a")]])
+def test_s28_a_name_that_is_not_utf_8_or_a_default_beside_a_name_is_refused(
+    parts: list[tuple[str, str | None]],
+) -> None:
+    with pytest.raises(QuotaRequestError):
+        entity_of(parts)
+
+
 def test_s28_half_an_id_an_hour_is_a_rate() -> None:
     assert ClientQuotas().altered({user("u"): [QuotaChange(RATE, 0.5)]}) == [QuotaRecord(user("u"), RATE, 0.5)]
 

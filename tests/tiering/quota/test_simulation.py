@@ -214,6 +214,8 @@ def test_principals_of_odd_characters_may_be_quoted() -> None:
         ([MAP[0], "x,t,User:a"], "'x' is no producer id"),
         ([MAP[0], "9-3,t,User:a"], "'9-3' is empty"),
         ([MAP[0], "-3,t,User:a"], "no producer id"),
+        ([MAP[0], "", "x,t,User:a"], "line 3: 'x' is no"),
+        ([MAP[0], f"1,{'t' * 200_000},User:a"], "line 2: field larger"),
     ],
 )
 def test_a_map_that_is_none_is_refused_by_line(lines: list[str], says: str) -> None:
