@@ -37,6 +37,8 @@ class LogUses:
     segments: int
     batches: int
     """Of producers."""
+    undated: int = 0
+    """Batches that no time is known of, and that are left out."""
     errors: tuple[ResnapError, ...] = ()
 
 
@@ -78,6 +80,7 @@ def gather(scope: Scope, engine: Engine, principals: PrincipalMap) -> LogUses:
         by_principal={principal: in_time(joined(uses)) for principal, uses in sorted(parts.items())},
         segments=len(segments),
         batches=sum(one.batches for one in found),
+        undated=sum(one.undated for one in found),
         errors=(*(problem.error for problem in sight.problems), *(one.error for one in found if one.error)),
     )
 

@@ -213,6 +213,8 @@ def _story(uses: "LogUses", outcomes: "list[Outcome]") -> Iterator[str]:
 
 
 def _report(run: Invocation, uses: "LogUses") -> None:
+    if uses.undated:
+        run.warn(f"batches without a timestamp, and without one before them, are left out: {human_count(uses.undated)}")
     run.partly_done = bool(uses.batches)
     for error in uses.errors:
         run.error(error)

@@ -244,3 +244,9 @@ def test_a_time_that_a_client_made_up_does_not_keep_a_picture_from_being_drawn(c
     options = ("--rate", 5, "--principal-map", mapped, "--plot", plot)
     ran = command("quota", "simulate", tmp_path / "data", *options, *LOCAL)
     assert (ran.code, plot.read_bytes()[:5]) == (0, b"<?xml"), ran.err
+
+
+def test_batches_that_no_time_is_known_of_are_told(command: Resnap, tmp_path: Path) -> None:
+    a_topic(tmp_path / "data", "plain", [(-1, 1), (-1, 2)])
+    ran = command("quota", "advise", tmp_path / "data", *LOCAL)
+    assert (ran.code, "without one before them, are left out: 2" in ran.err) == (0, True)

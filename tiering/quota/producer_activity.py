@@ -3,7 +3,7 @@
 A row is a use: a time and an id. What comes again within ``THIN_MS`` from the same id in the same segment is left out,
 since it could change nothing but the moment of a refresh by as much. Markers and batches without a producer never reach
 a quota, and are left out, too. Times are those of the batches (``maxTimestamp``), which clients may have set; one that
-is missing is that of the batch before.
+is missing is that of the batch before in the segment; without any before it, the batch is counted and left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from replay.header_scan import ScanFacts, SegmentRange, read_headers
 from storage.errors import FormatError, LogDirError, ResnapError, StoreError
-from storage.log.record_batch import CONTROL
+from storage.log.record_batch import CONTROL, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,6 +43,8 @@ class SegmentUses:
     uses: Uses
     batches: int = 0
     """Of producers, those left out included."""
+    undated: int = 0
+    """Of these, how many came before any that has a time."""
     error: ResnapError | None = None
     """What ended the reading before the segment's end."""
 
@@ -60,24 +62,29 @@ NO_USES: Final = Uses(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 def read_uses(segment: SegmentToRead, sources: Sources) -> SegmentUses:
     """Read the headers of a segment; damage and unreadable files are part of the answer, not an exception."""
-    facts, parts, batches = ScanFacts(), list[Uses](), 0
+    facts, parts, batches, undated, last_ms = ScanFacts(), list[Uses](), 0, 0, NO_TIMESTAMP
     error: ResnapError | None = None
     try:
         with sources.open(segment.range.locator) as reader:
             for headers, _ in read_headers(reader, segment.range, facts):
                 data = headers[(headers["producer_id"] >= 0) & ((headers["attributes"] & CONTROL) == 0)]
                 batches += len(data)
-                parts.append(thinned(_uses(data)))
+                uses = _uses(data, last_ms)
+                undated += len(data) - len(uses.at_ms)
+                last_ms = int(uses.at_ms[-1]) if len(uses.at_ms) else last_ms
+                parts.append(thinned(uses))
     except (FormatError, LogDirError, StoreError) as caught:
         error = caught
-    return SegmentUses(topic=segment.topic, uses=thinned(joined(parts)), batches=batches, error=error)
+    uses = thinned(joined(parts))
+    return SegmentUses(topic=segment.topic, uses=uses, batches=batches, undated=undated, error=error)
 
 
-def _uses(headers: npt.NDArray[np.void]) -> Uses:
-    at_ms = headers["max_timestamp"].astype(np.int64)
-    last = np.maximum.accumulate(np.where(at_ms >= 0, np.arange(len(at_ms)), -1))
-    known = last >= 0
-    return Uses(at_ms[last[known]], headers["producer_id"].astype(np.int64)[known])
+def _uses(headers: npt.NDArray[np.void], before_ms: int) -> Uses:
+    """Return the uses of batches that follow one at ``before_ms``, where that is known."""
+    at_ms = np.append(np.int64(before_ms), headers["max_timestamp"].astype(np.int64))
+    last = np.maximum.accumulate(np.where(at_ms >= 0, np.arange(len(at_ms)), 0))[1:]
+    known = at_ms[last] >= 0
+    return Uses(at_ms[last][known], headers["producer_id"].astype(np.int64)[known])
 
 
 def joined(parts: Iterable[Uses]) -> Uses:

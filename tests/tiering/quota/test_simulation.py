@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.header_scan import SegmentRange
+from replay.header_scan import BLOCK_BYTES, SegmentRange
 from storage.errors import UsageError
 from storage.source import PLAIN
 from tests.builders import a_batch, a_marker
@@ -171,6 +171,16 @@ def test_s41_markers_and_batches_without_a_producer_are_no_uses(tmp_path: Path) 
     found = read_uses(segment(log), PLAIN)
     assert (found.uses.producer_id.tolist(), found.uses.at_ms.tolist()) == ([7, 9], [START_MS, START_MS])
     assert (found.batches, found.error) == (2, None)
+
+
+def test_a_time_that_is_missing_is_that_of_the_batch_before_wherever_reads_end(tmp_path: Path) -> None:
+    count = 20_000
+    plain = a_batch(offset=0, producer_id=7, timestamps=-1)
+    assert count * len(plain) > BLOCK_BYTES, "the segment must take more than one read"
+    times = [(-1, 5), (-1, 6), (START_MS, 8), *((-1, 7) for _ in range(count)), (-1, 9)]
+    path = a_topic(tmp_path, "t", times) / f"{0:020}.log"
+    found = read_uses(segment(path), PLAIN)
+    assert (sorted(found.uses.producer_id.tolist()), found.undated) == ([7, 8, 9], 2)
 
 
 def test_damage_is_told_and_what_came_before_it_is_kept(tmp_path: Path) -> None:
