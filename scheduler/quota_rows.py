@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scheduler.clock import instant
 from scheduler.rendering import Column, human_bytes, human_duration, plain_text
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tiering.quota.simulation import Outcome
 
 
+_EXACT: Final = 2.0**53
+
+
 def _duration(value: object) -> str:
     return human_duration(value / 1000) if isinstance(value, int) and value else ""
 
@@ -27,8 +30,10 @@ def _size(value: object) -> str:
 
 
 def number(value: object) -> str:
-    """Return a rate or a number of tokens as people read it."""
-    return f"{value:.6g}" if isinstance(value, float) else plain_text(value)
+    """Return a rate or a number of tokens as people read it; whole ones to the last digit, since they were set so."""
+    if not isinstance(value, float):
+        return plain_text(value)
+    return f"{value:.0f}" if value.is_integer() and value < _EXACT else f"{value:.6g}"
 
 
 QUOTA_COLUMNS = (

@@ -140,7 +140,7 @@ def consequence(found: list[Origin], whom: Named | None) -> str:
         return "The default user has no quota: who has none of their own is not limited."
     if default is None:
         return f"User {whom.name!r} has no quota, nor has the default user: no limit."
-    return f"User {whom.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:g}."
+    return f"User {whom.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:.15g}."
 
 
 def rates_of(found: list[Origin], complain: Callable[[str], None]) -> UserRates:

@@ -118,7 +118,7 @@ def advise_quota(
 ) -> None:
     """Find the rate that would have left the quietest 99 % of principals alone, and what it would have stopped."""
     from scheduler.quota_replay import advised
-    from scheduler.quota_rows import ADVICE_COLUMNS, advice_row
+    from scheduler.quota_rows import ADVICE_COLUMNS, advice_row, number
     from tiering.quota.simulation import simulate
 
     rules = _rules(profile, samples, window_seconds, unit, 0.01, permissive=False)
@@ -130,7 +130,7 @@ def advise_quota(
     ]
     alone = sum(bool(row["untouched"]) for row in rows)
     closing = (
-        f"Rate {rate:g} (per {unit}) leaves {alone} of {len(rows)} principals alone."
+        f"Rate {number(rate)} (per {unit}) leaves {alone} of {len(rows)} principals alone."
         if rate is not None
         else "No producer id in it: nothing to advise."
     )

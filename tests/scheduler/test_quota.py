@@ -68,10 +68,11 @@ def test_without_any_quota_nobody_is_limited(command: Resnap, state: tuple[str, 
 
 
 def test_who_has_no_quota_is_told_what_counts_instead(command: Resnap, state: tuple[str, ...]) -> None:
-    command("quota", "set", 5, "--user", "alice", *state)
+    command("quota", "set", 1_234_567, "--user", "alice", *state)
     assert "'bob' has no quota, nor has the default user" in command("quota", "describe", "--user", "bob", *state).out
     assert "The default user has no quota" in command("quota", "describe", "--user-default", *state).out
     command("quota", "set", 7, "--user-default", *state)
+    assert re.search(r"producer_ids_rate +1234567 ", command("quota", "describe", *state).out)
     assert "the default user's counts, producer_ids_rate=7" in command("quota", "describe", "--user", "bob", *state).out
 
 
