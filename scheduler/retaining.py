@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from storage.errors import UsageError, VerificationError
+from scheduler.tier_run import this_run
+from storage.errors import LockedError, StoreError, UsageError, VerificationError
+from storage.remote.layouts.flat import lease_place
+from tiering.lease import leased
 from tiering.retention import delete_beyond, retention_of
 from tiering.verification import StoreReader, list_shipped
 
@@ -14,10 +17,11 @@ if TYPE_CHECKING:
 
     from scheduler.progress import Progress
     from scheduler.sources import Scope
+    from storage.errors import ResnapError
     from storage.remote.layouts.flat import FlatKey
     from storage.remote.manifest import Manifest
     from storage.remote.object_store import ObjectStore
-    from tiering.retention import Limits, PartitionRetention
+    from tiering.retention import Limits, PartitionRetention, ShippedManifest
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,8 +32,8 @@ class Retaining:
     scope: Scope
     """Of which the topics count."""
     now_ms: int
-    problems: list[VerificationError] = field(default_factory=list)
-    """Manifests that cannot be read: nothing of their partitions is deleted."""
+    problems: list[ResnapError] = field(default_factory=list)
+    """Manifests that cannot be read, of whose partitions nothing is deleted; and what kept others from it."""
 
     def look(self, limits: Limits) -> list[PartitionRetention]:
         """Return what is beyond ``limits``, by partition; nothing is changed.
@@ -58,16 +62,31 @@ class Retaining:
         return retention_of(sound, limits, self.now_ms)
 
     def delete(self, found: list[PartitionRetention], progress: Progress) -> Iterator[PartitionRetention]:
-        """Delete what is beyond retention, and yield each partition when that is done.
+        """Delete what is beyond retention, each partition under its lease, and yield what has gone of it, and stays.
 
-        Raises:
-            StoreError: the store failed; what was deleted before stays so.
-
+        A partition at which another run is at work stays as it is, and so do all from where the store fails on: an
+        uploader that finds no manifest writes the very objects that are being deleted. Both are among ``problems``.
         """
         progress.expect(sum(len(one.beyond) for one in found), sum(one.size_bytes for one in found))
+        has_failed = False
         for one in found:
-            delete_beyond(self.store, one, lambda gone: progress.advance(1, gone.log_bytes))
-            yield one
+            gone: list[ShippedManifest] = []
+            if one.beyond and not has_failed:
+                try:
+                    self._delete(one, gone, progress)
+                except (LockedError, StoreError) as error:
+                    self.problems.append(error)
+                    has_failed = isinstance(error, StoreError)
+            yield replace(one, beyond=tuple(gone), kept=one.kept + len(one.beyond) - len(gone))
+
+    def _delete(self, one: PartitionRetention, gone: list[ShippedManifest], progress: Progress) -> None:
+        def done(deleted: ShippedManifest) -> None:
+            gone.append(deleted)
+            progress.advance(1, deleted.log_bytes)
+
+        place = lease_place(one.cluster_id, one.topic_partition)
+        with leased(self.store, place, who=f"{this_run()} (retain)", now_ms=self.now_ms) as lease:
+            delete_beyond(self.store, one, done, lease.hold)
 
     def _wants(self, key: FlatKey) -> bool:
         return "=" in key.topic or self.scope.wants(key.topic)

@@ -141,14 +141,23 @@ def _beyond_size(ordered: Sequence[ShippedManifest], log_bytes: int | None) -> i
     return count
 
 
-def delete_beyond(store: ObjectStore, retention: PartitionRetention, done: Callable[[ShippedManifest], None]) -> None:
+def delete_beyond(
+    store: ObjectStore,
+    retention: PartitionRetention,
+    done: Callable[[ShippedManifest], None],
+    hold_lease: Callable[[], None] = lambda: None,
+) -> None:
     """Delete what is beyond retention, segment by segment; ``done`` is told of each that is gone.
 
+    ``hold_lease`` is called before each, and raises if another run is at work on the partition.
+
     Raises:
+        LockedError: another run is.
         StoreError: the store failed; segments before that are gone, and no manifest names what is not there.
 
     """
     for one in retention.beyond:
+        hold_lease()
         store.delete(one.key)
         stem = one.key.removesuffix(MANIFEST_EXTENSION)
         for entry in one.manifest.objects:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import boto3
 import botocore.exceptions
@@ -136,6 +137,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _make_client(settings: S3Settings) -> S3Client:
+    _refuse_credentials(settings.endpoint_url)
     try:
         session = boto3.session.Session(**settings.session_options())
         config = Config(max_pool_connections=_CONNECTIONS, **settings.config_options())
@@ -143,10 +145,18 @@ def _make_client(settings: S3Settings) -> S3Client:
     except (botocore.exceptions.BotoCoreError, ValueError) as error:
         hint = "check the S3 settings, the AWS_* variables and the shared AWS configuration files"
         raise ConfigurationError(f"s3: {error}", hint=hint) from error
+    _refuse_credentials(client.meta.endpoint_url)
     added = settings.request_parameters()
     if added:
         client.meta.events.register("provide-client-params.s3", _adder(added))  # type: ignore[arg-type]
     return client
+
+
+def _refuse_credentials(endpoint_url: str | None) -> None:
+    """Refuse an endpoint with a user or password in it: nobody sends them, and every message would show them."""
+    if endpoint_url is not None and "@" in urlsplit(endpoint_url).netloc:
+        hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and leave them out of the endpoint"
+        raise ConfigurationError("s3: an endpoint URL with credentials in it: expected none", hint=hint)
 
 
 def _adder(added: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:

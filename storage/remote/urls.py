@@ -34,6 +34,10 @@ def open_store(url: str, s3: S3Settings | None = None) -> ObjectStore:
 
     """
     scheme, separator, rest = url.partition("://")
+    if "@" in rest and not {"@", ":"}.isdisjoint(rest.partition("/")[0]):
+        # Not repeated: what is printed here is kept in logs.
+        hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        raise UsageError("a store URL with credentials in it: expected none", hint=hint)
     opener = _OPENERS.get(scheme.lower()) if separator else None
     if opener is None:
         raise UsageError(f"store URL {url!r}: unknown form", hint=FORMS)

@@ -12,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.cli import run
+from storage.errors import StoreAccessError
+from storage.log.names import TopicPartition
+from storage.remote.layouts.flat import lease_place
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import read_manifest
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import check_store, files_of
 from tests.storage.remote.manifests import a_manifest
+from tiering.lease import leased
 from tiering.retention import Limits, delete_beyond, retention_of
 
 if TYPE_CHECKING:
@@ -76,6 +80,39 @@ def test_all_that_is_older_goes_and_a_partition_may_end_empty(command: Resnap, s
     ran = command("retain", store.as_uri(), "--retention", "1ms", "--delete", *JSON)
     assert ran.code == 0
     assert files_of(store) == {}
+
+
+def test_a_partition_at_which_another_run_is_at_work_is_left_as_it_is(command: Resnap, store: Path) -> None:
+    place = lease_place(store.glob("*/payments").__next__().parent.name, TopicPartition("payments", 0))
+    zero, one = (len(oldest_first(store, partition)) for partition in (0, 1))
+    with leased(LocalObjectStore(store), place, who="a tiering run", now_ms=0) as lease:
+        lease.hold()
+        ran = command("retain", store.as_uri(), "--retention-bytes", "20KiB", "--delete", *JSON)
+    assert ran.code == 3
+    assert "another run is at work there: a tiering run" in ran.err
+    assert len(oldest_first(store, 0)) == zero
+    assert 0 < len(oldest_first(store, 1)) < one
+    assert ran.document["summary"]["kept"] == zero + len(oldest_first(store, 1))
+
+
+def test_where_the_store_fails_what_has_gone_is_told_all_the_same(
+    command: Resnap, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = str(oldest_first(store, 0)[1].relative_to(store))
+    deletes = LocalObjectStore.delete
+
+    def failing(self: LocalObjectStore, key: str) -> None:
+        if key == second:
+            raise StoreAccessError(f"{key}: permission denied", key=key)
+        deletes(self, key)
+
+    monkeypatch.setattr(LocalObjectStore, "delete", failing)
+    before = len(list(store.glob("*/payments/*/*/*.manifest")))
+    ran = command("retain", store.as_uri(), "--retention-bytes", "20KiB", "--delete", *JSON)
+    assert ran.code == 3
+    assert [row["deleted"] for row in ran.document["partitions"]] == [1, 0]
+    assert ran.document["summary"]["kept"] == before - 1 == len(list(store.glob("*/payments/*/*/*.manifest")))
+    assert "permission denied" in ran.err
 
 
 def test_a_partition_with_a_manifest_that_cannot_be_read_is_left_alone(command: Resnap, store: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.errors import UsageError
+from storage.errors import ConfigurationError, UsageError
 from storage.remote.local import LocalObjectStore
 from storage.remote.memory import MemoryObjectStore
 from storage.remote.s3 import S3ObjectStore
@@ -54,6 +54,25 @@ def test_what_is_no_store_url_is_refused_with_advice(url: str) -> None:
         open_store(url)
     assert raised.value.hint
     assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://user:hidden@bucket/x", "s3://user:hid/hidden@bucket", "https://user:hidden@host/bucket"]
+)
+def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError, match="credentials") as raised:
+        open_store(url)
+    assert "hidden" not in f"{raised.value} {raised.value.hint}"
+
+
+def test_credentials_in_an_endpoint_are_refused_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "http://user:hidden@127.0.0.1:1"
+    with pytest.raises(ConfigurationError, match="credentials") as raised:
+        open_store("s3://bucket/x", S3Settings(endpoint_url=url, region="us-east-1"))
+    assert "hidden" not in f"{raised.value} {raised.value.hint}"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+    with pytest.raises(ConfigurationError, match="credentials"):
+        open_store("s3://bucket/x", S3Settings(region="us-east-1"))
 
 
 def test_a_path_is_no_store_url() -> None:
