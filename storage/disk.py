@@ -26,6 +26,7 @@ TEMPORARY: Final = ".tmp"
 READ_BYTES: Final = 1 << 20
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _DENIED: Final = {errno.EACCES, errno.EPERM}
+_IN_THE_WAY: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +262,8 @@ def _remedy(error: OSError) -> str:
         return "run as root, or as the user that the broker runs as"
     if error.errno == errno.EROFS:
         return "mount the file system for writing"
+    if error.errno in _IN_THE_WAY:
+        return "give a place where no file stands in the way of a directory"
     return "look into the kernel's log for this disk"
 
 

@@ -43,6 +43,8 @@ class Garbage:
     objects: tuple[ObjectInfo, ...]
     """In order of key."""
     unfinished: tuple[Unfinished, ...]
+    listed: int
+    """Objects in all, named and strange ones included."""
     younger: int
     """Objects and uploads that nobody names and that are not old enough."""
     unreadable: tuple[FormatError, ...]
@@ -86,6 +88,7 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int) -> Garbage:
     return Garbage(
         objects=old,
         unfinished=stale,
+        listed=len(listed),
         younger=len(unnamed) - len(old) + len(begun) - len(stale),
         unreadable=tuple(one.error for one in read if one.error is not None),
     )

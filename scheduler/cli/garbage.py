@@ -45,6 +45,8 @@ def gc(
     if delete and not no_other_writers:
         _check_alone(store, age_ms)
     garbage = find_garbage(store, older_than_ms=age_ms)
+    if not garbage.listed:
+        run.warn(f"{url} holds no object at all; `resnap tier --to` may have been given another URL")
     for error in garbage.unreadable:
         run.error(error)
         run.partly_done = True

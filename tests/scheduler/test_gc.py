@@ -69,3 +69,10 @@ def test_a_manifest_that_cannot_be_read_is_an_error(command: Resnap, store: Path
     assert ran.code == 3
     assert path.name in ran.err
     assert {key: body for key, body in files_of(store).items() if key in before} == before
+
+
+def test_a_place_that_holds_nothing_is_not_taken_for_a_clean_store(command: Resnap, store: Path) -> None:
+    ran = command("gc", store.as_uri() + "-mistyped")
+    assert ran.code == 0
+    assert "holds no object at all" in ran.err
+    assert "holds no object" not in command("gc", store.as_uri()).err

@@ -105,6 +105,15 @@ def test_a_step_that_fails_leaves_the_old_file_or_the_new_one_and_says_what_to_d
     assert names(tmp_path) == ["file"]
 
 
+def test_a_file_in_the_way_of_a_directory_is_not_laid_to_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(LogDirError) as caught:
+            make_directories(Disk(), path)
+        assert caught.value.hint is not None
+        assert "no file stands in the way" in caught.value.hint
+
+
 def test_an_error_of_the_source_passes_through_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileGoneError):
         write_file(Disk(), tmp_path / "file", read_chunks(tmp_path / "nothing"))
