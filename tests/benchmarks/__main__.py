@@ -12,7 +12,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from tests.benchmarks import against_dump_log, against_kafka, all_boundaries, floor, quota, sanity, scaling, window
+from tests.benchmarks import (
+    against_dump_log,
+    against_kafka,
+    all_boundaries,
+    floor,
+    quota,
+    sanity,
+    scaling,
+    upload,
+    window,
+)
 from tests.benchmarks.broker import find_kafkas
 from tests.benchmarks.datasets import LogStore
 from tests.benchmarks.machine import machine_facts
@@ -26,7 +36,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS = {
     module.NAME: module
-    for module in (against_kafka, against_dump_log, all_boundaries, scaling, window, floor, sanity, quota)
+    for module in (against_kafka, against_dump_log, all_boundaries, scaling, window, floor, sanity, quota, upload)
 }
 
 
