@@ -27,9 +27,12 @@ def heed_interrupts() -> None:
     """Make the two signals mean the same in this process; SIGINT stays ignored where the caller had it so."""
     waiting = threading.Timer(GRACE_S, _end_as_it_stands)
     waiting.daemon = True
+    told: list[int] = []
 
-    def interrupted(_number: int, _frame: FrameType | None) -> None:
-        if waiting.ident is not None:
+    def interrupted(number: int, _frame: FrameType | None) -> None:
+        # The second may come in the middle of what the first has begun here: so it is noted before anything else.
+        told.append(number)
+        if len(told) > 1:
             _end_as_it_stands()
         waiting.start()
         raise KeyboardInterrupt
