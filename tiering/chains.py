@@ -7,15 +7,16 @@ other boundaries by another replica. Otherwise two histories claim the same offs
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.log.names import TopicPartition
-from storage.remote.lineage import is_one_lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from storage.log.checkpoints import LeaderEpoch
     from storage.remote.manifest import Manifest
 
 
@@ -107,5 +108,14 @@ def _overlaps(ordered: Sequence[Manifest]) -> Iterator[Overlap]:
     for one in ordered[1:]:
         if one.base_offset < farthest.next_base_offset:
             start, end = one.base_offset, min(one.next_base_offset, farthest.next_base_offset)
-            yield Overlap(start, end, is_one_lineage(farthest, one))
+            agree = _epochs_in(farthest, start, end) == _epochs_in(one, start, end)
+            yield Overlap(start, end, agree)
         farthest = max(farthest, one, key=lambda segment: segment.next_base_offset)
+
+
+def _epochs_in(manifest: Manifest, start: int, end: int) -> list[LeaderEpoch]:
+    """Return the leader epochs of the offsets [``start``, ``end``), the first one as if it began there."""
+    epochs = manifest.leader_epochs
+    first = max(bisect_right(epochs, start, key=lambda entry: entry.start_offset) - 1, 0)
+    inside = [entry for entry in epochs[first:] if entry.start_offset < end]
+    return [entry._replace(start_offset=max(entry.start_offset, start)) for entry in inside]

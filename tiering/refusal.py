@@ -30,7 +30,7 @@ class Reason(StrEnum):
     LEADER_EPOCHS_UNKNOWN = "leader-epochs-unknown"
     INDEX_UNUSABLE = "index-unusable"
     LINEAGE_CONFLICT = "lineage-conflict"
-    """The store holds another history of its offsets, or the same one in pieces that no boundary has in common."""
+    """The store holds a segment of another replica that overlaps it."""
     SEGMENT_CHANGED = "segment-changed"
     """It is not what it was when the log dir was listed."""
     MISSING_SNAPSHOT = "missing-snapshot"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from storage.log.names import TopicPartition
 from storage.remote.layouts.flat import MANIFEST_EXTENSION
-from storage.remote.lineage import chain_of
 from storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class PartitionRetention:
     cluster_id: str | None
     topic_partition: TopicPartition
     beyond: tuple[ShippedManifest, ...]
-    """In the order in which they go: from the oldest on, what lies beside the chain first."""
+    """From the oldest on."""
     kept: int
     """Segments that stay."""
 
@@ -92,36 +91,15 @@ def retention_of(manifests: Mapping[str, Manifest], limits: Limits, now_ms: int)
 
 
 def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) -> PartitionRetention:
-    """Judge the chain that readers take; what lies beside it goes with what it follows on.
-
-    It goes first: so whatever ends the run, all that is left can be reached from the first segment on.
-    """
     ordered = sorted(shipped, key=lambda one: (one.manifest.base_offset, one.manifest.next_base_offset, one.key))
-    links = {id(one) for one in chain_of(one.manifest for one in ordered)}
-    chain = [one for one in ordered if id(one.manifest) in links]
-    gone = chain[: max(_beyond_age(chain, limits.age_ms, now_ms), _beyond_size(chain, limits.log_bytes))]
-    kept = {id(one.manifest) for one in chain[len(gone) :]}
-    strays = _unreached(ordered, kept, links) if gone else []
+    gone = max(_beyond_age(ordered, limits.age_ms, now_ms), _beyond_size(ordered, limits.log_bytes))
     first = ordered[0].manifest
     return PartitionRetention(
         cluster_id=first.cluster_id,
         topic_partition=TopicPartition(first.topic, first.partition),
-        beyond=(*strays, *gone),
-        kept=len(ordered) - len(gone) - len(strays),
+        beyond=tuple(ordered[:gone]),
+        kept=len(ordered) - gone,
     )
-
-
-def _unreached(ordered: Iterable[ShippedManifest], kept: set[int], links: set[int]) -> list[ShippedManifest]:
-    """Return what is not of the chain, and does not begin where anything that is kept begins or ends."""
-    bounds: set[int] = set()
-    unreached = []
-    for one in ordered:
-        base, end = one.manifest.base_offset, one.manifest.next_base_offset
-        if id(one.manifest) in kept or (id(one.manifest) not in links and base in bounds):
-            bounds |= {base, end}
-        elif id(one.manifest) not in links:
-            unreached.append(one)
-    return unreached
 
 
 def _beyond_age(ordered: Sequence[ShippedManifest], age_ms: int | None, now_ms: int) -> int:

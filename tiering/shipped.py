@@ -1,7 +1,7 @@
 """What a store holds already: a segment that has a manifest is done, whatever T is now.
 
-A segment that is shipped under another range comes from another replica, whose boundaries are others; what is to become
-of those that overlap is judged by ``remainder``.
+A segment that is shipped under another range, by another replica with other boundaries, is neither done nor to be
+shipped beside it: two segments with the same offsets would leave it to the reader which of them is the log.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, key_part, m
 from storage.remote.manifest import ObjectKind, read_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from storage.log.partition_dir import PartitionDir, Segment
     from storage.remote.manifest import Manifest
     from storage.remote.object_store import ObjectStore
 
@@ -66,7 +63,7 @@ class ShippedTopic:
     def find(
         self, partition: int, base_offset: int, next_base_offset: int, *, topic_id: str | None = None
     ) -> ShippedSegment | None:
-        """Return what is shipped of just [``base_offset``, ``next_base_offset``).
+        """Return what is shipped of [``base_offset``, ``next_base_offset``), the same range or one that overlaps it.
 
         Each object of it must be there with its length. What was shipped of a topic whose id was not known then counts;
         that of another id is of another topic, which had the same name before it was deleted. Without ``topic_id`` all
@@ -78,57 +75,29 @@ class ShippedTopic:
             StoreError: the store failed.
 
         """
+        overlapping: ShippedSegment | None = None
         problem: FormatError | VerificationError | None = None
-        for _, key in self._based_in(partition, base_offset, base_offset + 1, topic_id):
+        for key in self._near(partition, base_offset, next_base_offset, topic_id):
             try:
                 found, _ = self._manifest(key)
-                if found.next_base_offset == next_base_offset:
+                if (found.base_offset, found.next_base_offset) == (base_offset, next_base_offset):
                     self._check(key)
                     return found
             except (FormatError, VerificationError) as error:
                 problem = problem or error
+                continue
+            if found.next_base_offset > base_offset:
+                overlapping = overlapping or found
         if problem is not None:
             raise problem
-        return None
+        return overlapping
 
-    def beside(self, partition: PartitionDir, segment: Segment, below: Sequence[Manifest] | None) -> list[Manifest]:
-        """Return what is shipped and shares offsets with the closed ``segment`` or adjoins it, of other ranges.
-
-        ``below`` is this answer for the segment before, if it is known: what reaches from below is among that.
-
-        Raises:
-            FormatError, StoreError: as ``find`` does.
-
-        """
-        number, base, topic_id = partition.topic_partition.partition, segment.base_offset, partition.topic_id
-        end = base if segment.next_base_offset is None else segment.next_base_offset
-        found = [self._manifest(key)[1] for _, key in self._based_in(number, base, end + 1, topic_id)]
-        if below is not None:
-            reaching = [one for one in below if one.base_offset < base <= one.next_base_offset]
-        else:
-            reaching = self._reaching(number, base, topic_id)
-        return [*reaching, *found]
-
-    def goes_on(self, partition: PartitionDir, offset: int) -> bool:
-        """Whether a segment that begins at ``offset`` or above is shipped."""
-        found = self._of(partition.topic_partition.partition, partition.topic_id)
-        return bool(found) and found[-1][0] >= offset
-
-    def _reaching(self, partition: int, offset: int, topic_id: str | None) -> list[Manifest]:
-        """Return those that begin below ``offset`` and reach it, down to the first that does not."""
-        reaching: list[Manifest] = []
-        for _, key in reversed(self._based_in(partition, 0, offset, topic_id)):
-            one = self._manifest(key)[1]
-            if one.next_base_offset >= offset:
-                reaching.append(one)
-            if one.next_base_offset == offset or (reaching and one.next_base_offset < offset):
-                break
-        return reaching
-
-    def _based_in(self, partition: int, start: int, end: int, topic_id: str | None) -> list[tuple[int, str]]:
+    def _near(self, partition: int, base_offset: int, next_base_offset: int, topic_id: str | None) -> list[str]:
+        """Return the manifests that begin in the range, and those of the nearest base below it."""
         found = self._of(partition, topic_id)
-        first, last = (bisect_left(found, offset, key=itemgetter(0)) for offset in (start, end))
-        return found[first:last]
+        first, end = (bisect_left(found, offset, key=itemgetter(0)) for offset in (base_offset, next_base_offset))
+        below = bisect_left(found, found[first - 1][0], key=itemgetter(0)) if first else 0
+        return [key for _, key in (*found[first:end], *found[below:first])]
 
     def _of(self, partition: int, topic_id: str | None) -> list[tuple[int, str]]:
         if (partition, topic_id) not in self._by_id:

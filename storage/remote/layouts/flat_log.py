@@ -7,15 +7,15 @@ high watermark. The files of a segment share the front of their keys, as those o
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import FormatError, ResnapError, UsageError, VerificationError, in_file
 from storage.log.names import TopicPartition
 from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from storage.log.survey import LogDir, PartitionProblem
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
-from storage.remote.lineage import chain_of, is_one_lineage
 from storage.remote.manifest import Manifest, ObjectKind, read_manifest
 from storage.remote.store_path import StorePath
 from storage.source import each
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from storage.remote.layouts.flat import FlatKey
     from storage.remote.object_store import ObjectInfo, ObjectStore
-
-_HINT: Final = "see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again"
 
 
 class _Read(NamedTuple):
@@ -145,11 +143,10 @@ def _partition(
 
 
 def _chain(topic_partition: TopicPartition, manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Return the segments that are to be read, in offset order: all offsets, each of them once.
+    """Return the segments in offset order; of two with the same offsets, which are both true, the one made last.
 
     Raises:
-        VerificationError: they are of several topics or two histories, or leave a gap, or overlap so that none of them
-            begins where another ends.
+        VerificationError: they are of several topics, overlap, or leave a gap.
 
     """
     ids = {manifest.topic_id for manifest in manifests} - {None}
@@ -158,31 +155,19 @@ def _chain(topic_partition: TopicPartition, manifests: Sequence[Manifest]) -> li
             f"{topic_partition}: segments of several topics of this name: {', '.join(sorted(map(str, ids)))}",
             hint="give the URL of one: <URL>/<cluster id>/<topic>/<topic id>/<partition>",
         )
-    ordered = sorted(manifests, key=attrgetter("base_offset", "next_base_offset"))
-    _check_lineage(topic_partition, ordered)
-    chain = chain_of(ordered)
-    reached = ordered[0].base_offset
-    for one in chain:
-        if one.base_offset != reached:
-            break
-        reached = one.next_base_offset
-    if reached < max(one.next_base_offset for one in ordered):
-        overlap = any(one.base_offset < reached < one.next_base_offset for one in ordered)
-        what = "overlap, and none of them begins" if overlap else "leave a gap"
-        raise VerificationError(f"{topic_partition}: the segments {what} at offset {reached}", hint=_HINT)
-    return chain
-
-
-def _check_lineage(topic_partition: TopicPartition, ordered: Sequence[Manifest]) -> None:
-    farthest = ordered[0]
-    for one in ordered[1:]:
-        if not is_one_lineage(farthest, one):
+    newest = {
+        (one.base_offset, one.next_base_offset): one for one in sorted(manifests, key=attrgetter("created_at_ms"))
+    }
+    chain = [newest[offsets] for offsets in sorted(newest)]
+    for below, above in pairwise(chain):
+        if below.next_base_offset != above.base_offset:
+            what = "overlap" if above.base_offset < below.next_base_offset else "leave a gap"
             raise VerificationError(
-                f"{topic_partition}: the segments [{farthest.base_offset}, {farthest.next_base_offset}) and"
-                f" [{one.base_offset}, {one.next_base_offset}) overlap under different leader epochs",
-                hint=_HINT,
+                f"{topic_partition}: the segments [{below.base_offset}, {below.next_base_offset}) and"
+                f" [{above.base_offset}, {above.next_base_offset}) {what}",
+                hint="see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again",
             )
-        farthest = max(farthest, one, key=attrgetter("next_base_offset"))
+    return chain
 
 
 def _segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> Segment:
