@@ -1,6 +1,16 @@
 """Which engine replays: Spark, or this process alone. Both give the same results for the same plans.
 
 Spark is imported only here and only when it is used, so that commands that replay nothing answer at once.
+
+A process that runs again and again keeps one engine, and with it one JVM, for all of its runs::
+
+    with engine_of(settings) as engine:
+        while ...:
+            service_of(settings, clock, engine=engine).regenerate(...)
+            engine.close()  # only to give the memory back until the next run, which starts another JVM
+
+A JVM that died between two runs is replaced by the next one, unnoticed; one that dies in the middle of a run fails it,
+and is replaced by the next.
 """
 
 from __future__ import annotations
@@ -33,6 +43,8 @@ _R = TypeVar("_R")
 @dataclass(slots=True, kw_only=True, eq=False)
 class Engine:
     """How to replay; ``with`` it, or ``close`` it, since Spark once started stays for the next replay.
+
+    Threads may share it: their replays go one after the other.
 
     Attributes:
         ahead: whether Spark may be started as soon as it is known that a replay will come.

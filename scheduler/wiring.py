@@ -37,26 +37,43 @@ if TYPE_CHECKING:
     from tiering.controller.audit import Audit
 
 
-def service_of(settings: Settings, clock: Clock, rules: ReplayRules | None = None, *, ahead: bool = False) -> Service:
-    """Return the service, whose engine whoever asked for it must close.
+def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
+    """Return the engine that the settings ask for, which whoever asked for it must close.
+
+    It outlives services: a process that runs again and again makes one, and gives it to the service of each run (see
+    ``Engine``). ``ahead`` is whether a replay follows as soon as there is a plan, so that Spark may start before.
+    """
+    return Engine(
+        kind=settings.engine,
+        spark=settings.spark(),
+        environment=process_environment(),
+        s3=settings.s3(),
+        reading=reading_of(settings),
+        ahead=ahead,
+    )
+
+
+def service_of(
+    settings: Settings,
+    clock: Clock,
+    rules: ReplayRules | None = None,
+    *,
+    ahead: bool = False,
+    engine: Engine | None = None,
+) -> Service:
+    """Return the service of one run: T is fixed here. Its engine whoever asked for it must close.
 
     Args:
         settings: what an operator set.
         clock: what time it is.
         rules: those of a saved plan, where there is one.
         ahead: whether a replay follows as soon as there is a plan, so that Spark may start before.
+        engine: one of ``engine_of`` that stays for further runs; without it the service has its own.
 
     """
     return Service(
         rules=rules or rules_of(settings, clock),
-        engine=Engine(
-            kind=settings.engine,
-            spark=settings.spark(),
-            environment=process_environment(),
-            s3=settings.s3(),
-            reading=reading_of(settings),
-            ahead=ahead,
-        ),
+        engine=engine or engine_of(settings, ahead=ahead),
         clock=clock,
         version=resnap_version(),
         uploading=Uploading(

@@ -1,0 +1,65 @@
+"""One engine for many runs, in a process of its own: pyspark knows one JVM per process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.replay.test_spark_session import bare_environment, run
+
+SCRIPT = """
+import json, os, signal
+from pathlib import Path
+from scheduler.clock import FixedClock
+from scheduler.progress import SilentProgress
+from scheduler.settings import Settings
+from scheduler.sources import Scope
+from scheduler.wiring import engine_of, service_of
+from tests.builders import a_partition
+from tests.replay.test_spark_job import NOW_MS, transactions
+
+directory = a_partition(Path.cwd() / "log", [transactions(hour, pids=range(1, 9)) for hour in range(0, 60, 12)])
+settings = Settings(spark_master="local[1]")
+
+def jvms():
+    threads = (task.read_text().split() for task in Path("/proc/self/task").glob("*/children"))
+    found = {pid for pids in threads for pid in pids}
+    return [int(pid) for pid in found if Path(f"/proc/{pid}/exe").resolve().name == "java"]
+
+def one_run(engine, name):
+    service = service_of(settings, FixedClock(NOW_MS), engine=engine)
+    planned, sight = service.plan(Scope(sources=(str(directory),)), boundaries="all", into=None)
+    into = Path.cwd() / name
+    done = list(service.regenerate(planned, service.sink_url(str(into), sight), SilentProgress()))
+    return {path.name: path.read_bytes().hex() for path in sorted(into.glob("*/*.snapshot"))}
+
+told = {"jvms": [], "snapshots": []}
+with engine_of(settings) as engine:
+    for name in ("first", "second"):
+        told["snapshots"].append(one_run(engine, name))
+        told["jvms"] += jvms()
+    for pid in jvms():
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    told["snapshots"].append(one_run(engine, "third"))
+    told["jvms"] += jvms()
+told["left"] = jvms()
+told["local"] = one_run(engine_of(Settings(engine="local")), "local")
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.spark
+def test_runs_share_one_jvm_and_the_next_one_replaces_it_when_it_has_died(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    place = tmp_path_factory.mktemp("e")
+    done = run(SCRIPT, place, bare_environment(place))
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    first, second, third = told["jvms"]
+    assert first == second != third
+    assert told["left"] == []
+    assert told["local"]
+    assert told["snapshots"] == [told["local"]] * 3
