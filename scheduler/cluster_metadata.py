@@ -1,18 +1,18 @@
-"""What the metadata log beside a log dir, if there is one, tells of topics: asked only when it matters.
+"""What the metadata log beside a log dir, if there is one, tells: asked only when it matters, and read once for a run.
 
-One that cannot be used says nothing here: whoever learned the settings from it has warned, or refused.
+Of topics, one that cannot be used says nothing here: whoever learned the settings from it has warned, or refused.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import ResnapError
+from storage.errors import ResnapError, UsageError
 from storage.remote.urls import is_store_url
-from tiering.controller.metadata.folding import load_current_image, load_topics_image
+from tiering.controller.metadata.folding import load_current_image, load_settings_image
 from tiering.controller.metadata.image import ResourceType
 from tiering.controller.metadata.log_files import METADATA_PARTITION
 
@@ -24,11 +24,20 @@ if TYPE_CHECKING:
 CLEANUP_POLICY: Final = "cleanup.policy"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClusterMetadata:
     """A metadata log, unread as yet."""
 
     directory: Path | None
+    _ahead: MetadataImage | None = field(default=None, repr=False, compare=False)
+    """What was read for the settings of a run, for its first look at topics; later ones want to know how it is then."""
+
+    def read_settings(self) -> MetadataImage:
+        """Return the settings of brokers and topics as they are now; raises as ``load_settings_image`` does."""
+        if self.directory is None:
+            raise UsageError("there is no metadata log to read")
+        self._ahead = load_settings_image(self.directory)
+        return self._ahead
 
     def image(self) -> MetadataImage | None:
         """Return how things are now; None where nothing tells."""
@@ -36,7 +45,7 @@ class ClusterMetadata:
 
     def cleanup_policies(self) -> dict[str, str]:
         """Return the cleanup policy of the topics that have one of their own."""
-        image = self._load(load_topics_image)
+        image, self._ahead = self._ahead or self._load(load_settings_image), None
         topics = {} if image is None else image.configs
         return {
             resource.name: values[CLEANUP_POLICY]

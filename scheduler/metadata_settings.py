@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scheduler.cluster_metadata import is_there
+from scheduler.cluster_metadata import ClusterMetadata, is_there
 from scheduler.setting_layers import KAFKA_PROPERTIES, Given, Layer, node_named, static_properties
 from storage.errors import ResnapError, UsageError, in_file
 from storage.log.log_dir import META_PROPERTIES
@@ -27,7 +27,6 @@ from tiering.controller.expiration import (
     expiration_of,
     has_own_setting,
 )
-from tiering.controller.metadata.folding import load_settings_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,6 +42,7 @@ class FromMetadata(NamedTuple):
 
     layer: Layer
     warnings: tuple[str, ...]
+    metadata: ClusterMetadata | None = None
 
 
 NOTHING: Final = FromMetadata({}, ())
@@ -64,7 +64,8 @@ def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer,
     metas = _metas(places)
     try:
         _check_cluster(directory, metas)
-        image = load_settings_image(directory)
+        metadata = ClusterMetadata(directory)
+        image = metadata.read_settings()
     except ResnapError as error:
         if must:
             raise
@@ -73,7 +74,8 @@ def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer,
     broker_ids = dict.fromkeys(meta.node_id for meta in metas) or {None: None}
     found = [expiration_of(image, broker_id, said) for broker_id in broker_ids]
     longest = max(found, key=lambda one: one.expiration.value_ms)
-    return FromMetadata(_layer(longest, directory), (*_disagreements(found), *_releases(image), *_complaints(longest)))
+    warnings = (*_disagreements(found), *_releases(image), *_complaints(longest))
+    return FromMetadata(_layer(longest, directory), warnings, metadata)
 
 
 def contradiction(given: Given, said: FromMetadata) -> str | None:

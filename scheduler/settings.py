@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, InstanceOf, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -18,7 +18,7 @@ from replay.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from replay.spark_settings import SparkSettings
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from scheduler.clock import milliseconds
-from scheduler.cluster_metadata import find_metadata_log
+from scheduler.cluster_metadata import ClusterMetadata, find_metadata_log
 from scheduler.io_priority import IoPriority
 from scheduler.metadata_settings import (
     NOTHING,
@@ -200,6 +200,8 @@ class Settings(BaseSettings):
     """``RESNAP_*`` variables that set nothing."""
     metadata_warnings: tuple[str, ...] = Field(default=(), exclude=True)
     """What a metadata log and other places do not agree on."""
+    metadata: InstanceOf[ClusterMetadata] | None = Field(default=None, exclude=True)
+    """The metadata log that the settings were read from, if there was one."""
 
     @classmethod
     def settings_customise_sources(
@@ -217,7 +219,11 @@ class Settings(BaseSettings):
 
     @classmethod
     def from_layers(
-        cls, layers: tuple[Layer, ...], unknown_variables: tuple[str, ...], metadata_warnings: tuple[str, ...] = ()
+        cls,
+        layers: tuple[Layer, ...],
+        unknown_variables: tuple[str, ...],
+        metadata_warnings: tuple[str, ...] = (),
+        metadata: ClusterMetadata | None = None,
     ) -> Self:
         """Return the settings that ``layers`` make, the first of which wins.
 
@@ -232,6 +238,7 @@ class Settings(BaseSettings):
             "origins": origins,
             "unknown_variables": unknown_variables,
             "metadata_warnings": metadata_warnings,
+            "metadata": metadata,
         }
         try:
             return cls(**values)
@@ -380,7 +387,8 @@ def load_settings(
     said = NOTHING if places is None else _from_metadata(layers, static, places)
     stranger = None if properties is None else of_another_node(properties, places or ())
     layers += [said.layer, static]
-    return Settings.from_layers(tuple(layers), unknown, (*said.warnings, *filter(None, [stranger])))
+    warnings = (*said.warnings, *filter(None, [stranger]))
+    return Settings.from_layers(tuple(layers), unknown, warnings, said.metadata)
 
 
 def display_name(name: str) -> str:
@@ -404,7 +412,7 @@ def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) ->
     said = metadata_layer(found, there, static, must=named is not None)
     given = next((layer[SETTING] for layer in layers if SETTING in layer), None)
     contradicted = None if given is None else contradiction(given, said)
-    return said if contradicted is None else FromMetadata(said.layer, (*said.warnings, contradicted))
+    return said if contradicted is None else said._replace(warnings=(*said.warnings, contradicted))
 
 
 def _path(layers: list[Layer], name: str) -> Path | None:

@@ -37,10 +37,18 @@ class Scope:
     """Of the one partition in scope, instead of what the checkpoint says."""
     metadata_log: Path | None = None
     """Of the cluster; where it is not named, it is looked for in the sources."""
+    read_ahead: ClusterMetadata | None = None
+    """The metadata log that the settings of the run were read from."""
 
     def wants(self, topic: str) -> bool:
         """Whether ``topic`` is to be looked at."""
         return not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)
+
+    def metadata(self, source: str) -> ClusterMetadata:
+        """Return the metadata log that tells of ``source``."""
+        directory = self.metadata_log or find_metadata_log([source])
+        read = self.read_ahead
+        return read if read is not None and read.directory == directory else ClusterMetadata(directory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +102,7 @@ def look(
     problems: list[PartitionProblem] = []
     for source in scope.sources:
         listed = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))
-        metadata = ClusterMetadata(scope.metadata_log or find_metadata_log([source]))
+        metadata = scope.metadata(source)
         log_dir = with_topic_ids(listed, metadata.image)
         inventory = take_inventory(log_dir, cleanup_policies=metadata.cleanup_policies(), sources=sources, known=known)
         problems += inventory.problems

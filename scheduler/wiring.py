@@ -221,4 +221,5 @@ def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
         topics=settings.topics,
         high_watermark=settings.high_watermark,
         metadata_log=settings.metadata_log,
+        read_ahead=settings.metadata,
     )

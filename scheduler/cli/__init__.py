@@ -28,7 +28,7 @@ from scheduler.cli import (
     survey,
     work,
 )
-from scheduler.cli.failures import INTERRUPTED, OK, USAGE, Failures
+from scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, USAGE, Failures
 from scheduler.cli.interrupts import heed_interrupts
 
 FAMILIES = (
@@ -94,6 +94,8 @@ def run(arguments: Sequence[str]) -> int:
         return failures.exit_code()
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except SystemExit:  # the parser's own way to tell that the reader of --help has gone
+        code = OUTPUT_CLOSED
     except Exception as error:  # noqa: BLE001 - the last place where an error can become a message
         _settle(failures, arguments)
         failures.report(error)

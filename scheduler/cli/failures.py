@@ -20,6 +20,8 @@ USAGE: Final = 2
 PARTIAL: Final = 3
 MISSING_FOUND: Final = 4
 INTERRUPTED: Final = 130
+OUTPUT_CLOSED: Final = 141
+"""As a shell tells of a program that SIGPIPE has ended: whoever read the answer wanted no more of it."""
 
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
 JSON_FORMS: Final = ("json", "ndjson")

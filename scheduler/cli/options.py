@@ -18,7 +18,7 @@ from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, TypeA
 
 import typer
 
-from scheduler.cli.failures import FAILED, INTERRUPTED, JSON_FORMS, OK, Failures
+from scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CLOSED, Failures
 from scheduler.cli.invocation import Invocation
 from scheduler.rendering import Output, OutputClosedError
 from storage.errors import UsageError
@@ -302,6 +302,6 @@ def _quiet_ends() -> Iterator[None]:
     except OutputClosedError:
         # What is still buffered has nowhere to go; without this Python would complain when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(OUTPUT_CLOSED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

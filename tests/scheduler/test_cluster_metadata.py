@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scheduler.cluster_metadata import ClusterMetadata
+from scheduler.settings import load_settings
 from scheduler.sources import Scope, look
+from scheduler.wiring import scope_of
+from storage.log.names import TopicPartition
 from tiering.controller.metadata.records import ConfigRecord
 from tiering.controller.metadata.writer import open_metadata_log
 from tiering.inventory import Compaction, CompactionOrigin
@@ -75,3 +78,14 @@ def test_a_scan_says_that_a_compacted_topic_is_one(command: Resnap, data: Path) 
     set_policy(data, "payments", "compact")
     ran = command("scan", data, "--topic", "payments", "--output", "json")
     assert [one["compaction"] for one in json.loads(ran.out)["partitions"]] == ["compacted"] * 2
+
+
+def test_what_was_read_for_the_settings_is_not_read_again_for_the_first_look_at_topics(data: Path) -> None:
+    set_policy(data, "payments", "compact")
+    settings = load_settings({}, environment={}, directory=data, places=[str(data)])
+    for path in (data / "__cluster_metadata-0").iterdir():
+        path.unlink()
+    scope = scope_of(settings, [str(data)])
+    origins = [look(scope).find(TopicPartition("payments", 0)).inventory.compaction_origin for _ in range(2)]
+    assert origins[0] is CompactionOrigin.TOPIC_CONFIGURATION
+    assert origins[1] is not CompactionOrigin.TOPIC_CONFIGURATION

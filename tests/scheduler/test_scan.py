@@ -230,7 +230,19 @@ def test_a_reader_that_has_seen_enough_is_no_error(resnap: Resnap, tmp_path: Pat
     )
     assert json.loads(ran.stdout)["topic"] == "orders"
     assert ran.stderr == ""
-    assert ran.returncode == 1
+    assert ran.returncode == 141
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["version"]])
+def test_a_reader_that_has_gone_before_is_no_error(arguments: list[str], resnap: Resnap) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "scheduler", *arguments]
+    with os.fdopen(writer) as gone:
+        ran = subprocess.run(
+            command, env=resnap.environment(), stdout=gone, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    assert (ran.stderr, ran.returncode) == (b"", 141)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])

@@ -64,15 +64,9 @@ LOOKS: Final = 5
 SETTINGS_TYPES: Final = frozenset({
     BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord, FeatureLevelRecord, ConfigRecord,
     RegisterBrokerRecord, UnregisterBrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord,
-    UnfenceBrokerRecord,
+    UnfenceBrokerRecord, TopicRecord, RemoveTopicRecord,
 })  # fmt: skip
-"""What tells the settings of brokers, and of what release they are."""
-
-TOPIC_TYPES: Final = frozenset({
-    BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord, FeatureLevelRecord, ConfigRecord, TopicRecord,
-    RemoveTopicRecord,
-})  # fmt: skip
-"""What tells the settings of topics."""
+"""What tells the settings of brokers and topics, and of what release brokers are; a topic's go with it."""
 
 
 def load_image(directory: Path) -> MetadataImage:
@@ -90,16 +84,13 @@ def load_image(directory: Path) -> MetadataImage:
 
 
 def load_settings_image(directory: Path) -> MetadataImage:
-    """Return an image of brokers, settings and features alone, as they are now; raises as ``load_image`` does.
+    """Return an image of brokers, settings, features and topics without partitions, as they are now.
+
+    Raises as ``load_image`` does.
 
     In a large cluster nearly all records are about partitions: left unread, a fifth of the time remains.
     """
     return _fold_directory(directory, only=SETTINGS_TYPES, only_now=True)
-
-
-def load_topics_image(directory: Path) -> MetadataImage:
-    """Return an image of topics, without their partitions, and settings, as they are now; raises as ``load_image``."""
-    return _fold_directory(directory, only=TOPIC_TYPES, only_now=True)
 
 
 def load_current_image(directory: Path) -> MetadataImage:
