@@ -21,6 +21,7 @@ from storage.log.record_batch import read_header
 from storage.remote.layouts.flat import parse_key
 from storage.remote.manifest import read_manifest, write_manifest
 from tests.storage.remote.manifests import a_manifest
+from tests.tiering.remote_log.telling import copied
 from tiering.controller.metadata.codec import decode_record, encode_record
 from tiering.controller.metadata.records import TopicRecord
 from tiering.fingerprint import Fingerprint, SegmentPrint, StagedPrint, read_fingerprint, write_fingerprint
@@ -28,6 +29,8 @@ from tiering.memory import Memory
 from tiering.memory_file import VERSION as MEMORY_VERSION
 from tiering.memory_file import decoded, encoded
 from tiering.planning import SavedPlan, read_saved_plan, write_saved_plan
+from tiering.remote_log.codec import decode_record as decode_remote_log_record
+from tiering.remote_log.codec import encode_record as encode_remote_log_record
 from tiering.undo_manifest import Change, ShutdownMark, UndoManifest
 from tiering.undo_manifest import read_manifest as read_undo_manifest
 from tiering.undo_manifest import write_manifest as write_undo_manifest
@@ -69,6 +72,7 @@ PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "control-record": _control,
     "legacy-message": read_legacy_message,
     "metadata-record": decode_record,
+    "remote-log-record": decode_remote_log_record,
     "manifest": read_manifest,
     "fingerprint": read_fingerprint,
     "undo-manifest": read_undo_manifest,
@@ -96,6 +100,7 @@ _EXAMPLES: Final = {
 _DIGEST: Final = FileDigest(size_bytes=10, sha256="ab" * 32)
 _EXAMPLE_BYTES: Final = {
     "metadata-record": [encode_record(TopicRecord(name="payments", topic_id="z5W3VT5QSCibauYNT3y0NQ"))],
+    "remote-log-record": [encode_remote_log_record(record) for record in copied("a", 0, 9, {0: 0, 3: 5})],
     "fingerprint": [
         write_fingerprint(
             Fingerprint(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from storage.log.log_dir import load_log_dir
+from storage.messages.schema import message_json
 from tests.kafka.brokers import Broker
 from tests.scheduler.installed import copied
 from tests.tiering.controller.metadata.metadata_dump import DumpedRecord, dumped_records
@@ -47,7 +48,6 @@ from tiering.controller.metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from tiering.controller.metadata.schema import message_json
 from tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
 
 if TYPE_CHECKING:

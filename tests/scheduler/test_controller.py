@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from storage.messages.wire import ZERO_UUID
 from tests.tiering.controller.metadata.metadata_dump import dumped_records
 from tiering.controller.metadata.records import ConfigRecord, FeatureLevelRecord, RegisterBrokerRecord
-from tiering.controller.metadata.wire import ZERO_UUID
 from tiering.controller.metadata.writer import open_metadata_log
 
 if TYPE_CHECKING:

@@ -6,21 +6,17 @@ Source: ``AbstractApiMessageSerde`` and ``MetadataRecordSerde``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, overload
 
-from storage.log.varint import write_unsigned_varint
+from storage.messages.frame import Frame, read_frame, write_frame
+from storage.messages.schema import read_message, write_message
+from storage.messages.wire import Cursor
 from tiering.controller.metadata.records import TYPES_BY_KEY, TYPES_BY_MESSAGE, MetadataRecord, UnknownRecord
-from tiering.controller.metadata.schema import read_message, write_message
-from tiering.controller.metadata.wire import Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from storage.crc32c import Buffer
-
-FRAME_VERSION: Final = 1
-"""0 was the preview of KRaft in 2.8, from which nobody can upgrade."""
-MAX_INT16: Final = 0x7FFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +44,7 @@ def decode_record(value: Buffer, *, at: int = 0, only: Collection[type] | None =
 
     """
     cursor = Cursor(value, at=at)
-    frame = cursor.unsigned()
-    if frame != FRAME_VERSION:
-        raise Cursor(value, at=at).wrong("metadata record frame version", FRAME_VERSION, frame)
-    api_key, version = _int16(cursor, "metadata record type"), _int16(cursor, "metadata record version")
+    api_key, version = read_frame(cursor, "metadata record")
     known = TYPES_BY_KEY.get(api_key)
     if only is not None and known is not None and known.message not in only:
         return None
@@ -75,12 +68,4 @@ def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
     chosen = known.newest_version if version is None else version
     if not 0 <= chosen <= known.newest_version:
         raise ValueError(f"{known.name} has versions 0 to {known.newest_version}, not {chosen}")
-    frame = map(write_unsigned_varint, (FRAME_VERSION, known.api_key, chosen))
-    return b"".join(frame) + write_message(record, chosen)
-
-
-def _int16(cursor: Cursor, what: str) -> int:
-    value = cursor.unsigned()
-    if value > MAX_INT16:
-        raise cursor.wrong(what, f"at most {MAX_INT16}", value)
-    return value
+    return write_frame(Frame(known.api_key, chosen)) + write_message(record, chosen)

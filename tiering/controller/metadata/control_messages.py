@@ -18,9 +18,9 @@ from storage.log.control_record import (
     SNAPSHOT_FOOTER,
     SNAPSHOT_HEADER,
 )
+from storage.messages.schema import Int16, Int32, Int64, Since, String, UInt16, Uuid, read_message
+from storage.messages.wire import ZERO_UUID, Cursor
 from tiering.controller.metadata.records import UnknownRecord
-from tiering.controller.metadata.schema import Int16, Int32, Int64, Since, String, UInt16, Uuid, read_message
-from tiering.controller.metadata.wire import ZERO_UUID, Cursor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

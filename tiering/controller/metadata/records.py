@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
-from tiering.controller.metadata.schema import (
+from storage.messages.schema import (
     Bool,
     Bytes,
     Float64,

@@ -30,6 +30,7 @@ from storage.log.record_batch import (
     RecordBatchHeader,
     seal,
 )
+from storage.messages.schema import write_message
 from tiering.controller.metadata.batches import TornTail
 from tiering.controller.metadata.codec import encode_record
 from tiering.controller.metadata.control_messages import (
@@ -40,7 +41,6 @@ from tiering.controller.metadata.control_messages import (
     Voter,
 )
 from tiering.controller.metadata.log_files import MetadataLogFiles, list_metadata_log, read_metadata_log
-from tiering.controller.metadata.schema import write_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

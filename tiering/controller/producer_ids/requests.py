@@ -14,8 +14,8 @@ from typing import Final
 from storage.errors import FormatError
 from storage.kafka_errors import KafkaError
 from storage.log.varint import write_unsigned_varint
-from tiering.controller.metadata.schema import Int16, Int32, Int64, read_message, write_message
-from tiering.controller.metadata.wire import Cursor
+from storage.messages.schema import Int16, Int32, Int64, read_message, write_message
+from storage.messages.wire import Cursor
 
 ALLOCATE_PRODUCER_IDS: Final = 67
 INIT_PRODUCER_ID: Final = 22

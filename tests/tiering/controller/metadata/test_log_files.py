@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 from storage.errors import FormatError, MetadataLogError, UsageError
+from storage.messages.schema import message_json
 from tests.tiering.controller.metadata.metadata_dump import (
     DumpedBatch,
     DumpedRecord,
@@ -27,7 +28,6 @@ from tiering.controller.metadata.records import (
     NoOpRecord,
     PartitionChangeRecord,
 )
-from tiering.controller.metadata.schema import message_json
 from tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
 
 if TYPE_CHECKING:

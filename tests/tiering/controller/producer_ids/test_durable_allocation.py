@@ -13,6 +13,7 @@ import pytest
 
 from storage.errors import DataError, LogDirError, LogDirInUseError
 from storage.kafka_errors import KafkaError, RefusedError
+from storage.messages.wire import ZERO_UUID
 from tests.tiering.controller.producer_ids.lives import EPOCH, NOW, START, give_away_for_ever, open_in_vain
 from tiering.controller.metadata.records import (
     AbortTransactionRecord,
@@ -22,7 +23,6 @@ from tiering.controller.metadata.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
-from tiering.controller.metadata.wire import ZERO_UUID
 from tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
 from tiering.controller.producer_ids.answering import answer_allocate
 from tiering.controller.producer_ids.broker_ids import BrokerProducerIds

@@ -21,7 +21,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from storage.log.varint import write_unsigned_varint
-from tiering.controller.metadata.wire import Array, Cursor, Identifier, Nullable, Number, Octets, Text, Wire
+from storage.messages.wire import Array, Cursor, Identifier, Nullable, Number, Octets, Text, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

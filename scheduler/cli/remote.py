@@ -1,0 +1,46 @@
+# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
+"""Commands about tiered storage as brokers see it, by their metadata topic."""
+
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.failures import OK
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import STORE, TOPIC, with_settings
+
+app = typer.Typer()
+remote_app = typer.Typer(help="What brokers believe of remote storage.")
+app.add_typer(remote_app, name="remote")
+
+
+@remote_app.command("status")
+@with_settings(TOPIC, STORE)
+def show_status(
+    run: Invocation,
+    log_dirs: Annotated[
+        list[str] | None, typer.Argument(metavar="[LOG_DIR]...", help="Of one broker; log.dirs unless given.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="Where brokers tier to, to be compared with.")
+    ] = None,
+) -> int:
+    """Show what brokers believe lies in remote storage: segments by state, orphans, gaps; against disk and store."""
+    from scheduler.remote_status import look, status_answer
+    from scheduler.wiring import scope_of
+    from storage.errors import VerificationError
+    from storage.remote.store_log_dir import open_source
+    from storage.remote.urls import open_store
+    from storage.source import Sources
+    from tiering.remote_log.standing import HARMFUL
+
+    scope = scope_of(run.settings, log_dirs)
+    opened = [open_source(place, Sources(s3=run.settings.s3())) for place in scope.sources]
+    status = look(opened, scope, None if store is None else open_store(store, run.settings.s3()))
+    run.answer(status_answer(status, whole=run.output.form != "table"))
+    for problem in (problem for one in opened for problem in one.problems):
+        run.error(problem.error)
+    harmful = [one for one in status.standing.findings if one.kind in HARMFUL]
+    for one in harmful:
+        run.error(VerificationError(f"{one.place}: {one.kind.value}: {one.detail}"))
+    return VerificationError.exit_code if harmful else OK

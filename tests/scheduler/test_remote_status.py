@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.tiering.remote_log.telling import PARTITION, copied, started, write_metadata_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+JSON = ("--output", "json")
+
+
+@pytest.fixture
+def tiered(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    return shutil.copytree(fixture_set("kafka-3.9.1-tiered").root, tmp_path / "tiered")
+
+
+def kinds(document: dict[str, object]) -> dict[str, int]:
+    summary: dict[str, list[dict[str, object]]] = document["summary"]  # type: ignore[assignment]
+    return {str(one["kind"]): int(str(one["count"])) for one in summary["findings"]}
+
+
+def test_what_a_broker_tiered_is_all_there_and_nothing_is_amiss(command: Resnap, tiered: Path) -> None:
+    ran = command("remote", "status", tiered / "data", "--store", (tiered / "remote").as_uri(), *JSON)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.document["summary"]["metadataPartitions"] == [0, 1, 2]
+    assert kinds(ran.document) == {}
+    spans = [(row["partition"], row["startOffset"], row["endOffset"]) for row in ran.document["partitions"]]
+    assert spans == [(0, 0, 515), (1, 0, 534)]
+    states = {segment["state"] for row in ran.document["partitions"] for segment in row["segments"]}
+    assert states == {"COPY_SEGMENT_FINISHED"}
+
+
+def test_objects_that_are_gone_and_objects_that_nobody_knows_are_told_apart(command: Resnap, tiered: Path) -> None:
+    folder = next((tiered / "remote" / "kafka-tiered-storage").glob("payments-0-*"))
+    logs = sorted(folder.glob("*.log"))
+    for extension in ("log", "snapshot"):
+        shutil.copy(logs[0].with_suffix(f".{extension}"), folder / f"{7:020d}-AAAAAAAAQACAAAAAAAAAAQ.{extension}")
+    logs[1].unlink()
+    ran = command("remote", "status", tiered / "data", "--store", (tiered / "remote").as_uri(), *JSON)
+    assert ran.code == 13
+    assert kinds(ran.document) == {"missing-objects": 1, "unreferenced-objects": 1}
+    assert "payments-0: missing-objects" in ran.error["message"]
+
+
+def test_orphans_cost_room_and_do_no_harm(command: Resnap, tmp_path: Path) -> None:
+    write_metadata_partition(tmp_path / "data", [started("x", 0, 9), started("y", 0, 9), *copied("a", 0, 9)])
+    ran = command("remote", "status", tmp_path / "data")
+    assert ran.code == 0
+    assert "payments-0  [0, 10)         1  100 B        2         0  -" in ran.out
+    assert "orphans: payments-0: 2 (200 B): copying began and was never finished" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([*copied("a", 0, 9), *copied("b", 15, 29)], "gap"),
+        ([*copied("a", 0, 9), b"\1\0\0"], "poison"),
+    ],
+)
+def test_what_loses_records_or_stops_tiering_is_an_error(
+    command: Resnap, tmp_path: Path, values: list[object], kind: str
+) -> None:
+    write_metadata_partition(tmp_path / "data", values)  # type: ignore[arg-type]
+    ran = command("remote", "status", tmp_path / "data", *JSON)
+    assert (ran.code, kinds(ran.document)) == (13, {kind: 1})
+
+
+def test_a_log_that_begins_above_what_is_remote_has_a_hole(command: Resnap, tiered: Path) -> None:
+    for path in (tiered / "data").glob("__remote_log_metadata-*"):
+        shutil.rmtree(path)
+    partition_id = (tiered / "data" / "payments-0" / "partition.metadata").read_text().split()[-1]
+    assert partition_id == PARTITION.id
+    for path in (tiered / "data" / "payments-0").glob("*"):
+        if path.stem.isdigit() and int(path.stem) < 386:
+            path.unlink()
+    write_metadata_partition(tiered / "data", copied("a", 0, 129))
+    ran = command("remote", "status", tiered / "data", *JSON)
+    assert (ran.code, kinds(ran.document)) == (13, {"hole": 1})
+    assert "remote segments end at 130, and the log on this disk begins at 386" in ran.error["message"]
+
+
+def test_a_log_dir_without_the_metadata_topic_is_a_usage_error(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    ran = command("remote", "status", fixture_set("kafka-3.9.1-kraft").data)
+    assert ran.code == 2
+    assert "no partition of __remote_log_metadata lies in" in ran.err

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.errors import FormatError, UsageError
+from storage.log.log_dir import load_log_dir
+from tests.tiering.remote_log.telling import PARTITION, copied, write_metadata_partition
+from tiering.remote_log.beliefs import fold_events
+from tiering.remote_log.metadata_log import Event, metadata_partitions, read_events
+from tiering.remote_log.partitioner import metadata_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+
+
+def all_events(log_dir: Path) -> list[Event]:
+    return [event for one in metadata_partitions([load_log_dir(log_dir)]).values() for event in read_events(one)]
+
+
+def test_what_a_broker_wrote_is_a_chain_of_segments_in_the_partition_where_it_belongs(
+    fixture_set: Callable[[str], FixtureSet],
+) -> None:
+    tiered = fixture_set("kafka-3.9.1-tiered")
+    found = fold_events(all_events(tiered.data))
+    assert found.poison == ()
+    spans = {str(one.partition.topic_partition): (one.start_offset, one.end_offset) for one in found.partitions}
+    assert spans == {"payments-0": (0, 515), "payments-1": (0, 534)}
+    for one in found.partitions:
+        assert metadata_partition(one.partition, 3) == one.metadata_partition
+        assert (one.gaps, one.overlaps, one.orphans, one.dropped) == ((), (), (), 0)
+        folder = f"{one.partition.topic_partition}-{one.partition.id}"
+        logs = {path.stem for path in (tiered.root / "remote" / "kafka-tiered-storage" / folder).glob("*.log")}
+        assert {f"{segment.start_offset:020d}-{segment.id}" for segment in one.readable} == logs
+
+
+def test_a_record_that_is_none_is_an_event_of_its_own_and_hides_no_other(tmp_path: Path) -> None:
+    write_metadata_partition(tmp_path, [*copied("a", 0, 9), b"\1\3\0junk", *copied("b", 10, 19)], number=4)
+    found = fold_events(all_events(tmp_path))
+    assert [(one.metadata_partition, one.offset) for one in found.poison] == [(4, 2)]
+    assert [one.end_offset for one in found.partitions] == [20]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 70])
+def test_a_batch_that_is_being_written_is_not_there_yet(tmp_path: Path, cut: int) -> None:
+    log = write_metadata_partition(tmp_path, copied("a", 0, 9))
+    log.write_bytes(log.read_bytes()[:-cut])
+    assert [event.offset for event in all_events(tmp_path)] == [0]
+
+
+def test_a_changed_byte_is_damage(tmp_path: Path) -> None:
+    log = write_metadata_partition(tmp_path, copied("a", 0, 9))
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(FormatError, match=r"00000000000000000000\.log: record batch checksum"):
+        all_events(tmp_path)
+
+
+def test_the_same_partition_from_two_log_dirs_is_refused(tmp_path: Path) -> None:
+    for name in "ab":
+        write_metadata_partition(tmp_path / name, copied("a", 0, 9))
+    with pytest.raises(UsageError, match="__remote_log_metadata-0 lies in"):
+        metadata_partitions([load_log_dir(tmp_path / "a"), load_log_dir(tmp_path / "b")])
+
+
+def test_records_of_a_partition_name_it(tmp_path: Path) -> None:
+    write_metadata_partition(tmp_path, copied("a", 0, 9))
+    assert [one.partition for one in fold_events(all_events(tmp_path)).partitions] == [PARTITION]

@@ -1,0 +1,1 @@
+"""Tiered storage as brokers see it: the records of ``__remote_log_metadata``, and what they amount to."""

@@ -1,0 +1,269 @@
+"""What brokers believe: the records of ``__remote_log_metadata`` folded, segment by segment and epoch by epoch.
+
+A segment can be read where, in one of its leader epochs, it is the one that its start offset leads to. One that was
+finished later and reaches at least as far takes the place of those that begin at or after its start; a later one in
+the middle takes the place of the one with its very start. What has lost its place is still there, and paid for.
+
+A broker copies the segments of a partition one after the other, so one whose copying began, was never finished, and
+was followed by another, is an orphan: nobody will finish it, and nobody looks for its objects.
+
+Source: ``RemoteLogMetadataCache``, ``RemoteLogLeaderEpochState``, ``RemotePartitionMetadataStore``.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import FormatError
+from tiering.chains import Gap
+from tiering.remote_log.records import (
+    PartitionDeleteState,
+    RemoteLogSegmentMetadataRecord,
+    RemoteLogSegmentMetadataUpdateRecord,
+    SegmentLeaderEpoch,
+    SegmentState,
+    TopicIdPartition,
+    partition_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tiering.remote_log.metadata_log import Event
+
+_STARTED, _FINISHED, _DELETING, _DELETED = SegmentState
+_NEXT: Final = {
+    _STARTED: {_STARTED, _FINISHED, _DELETING},
+    _FINISHED: {_FINISHED, _DELETING},
+    _DELETING: {_DELETING, _DELETED},
+}
+"""What may follow; anything else is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSegment:
+    """A segment that brokers know of, as it is now."""
+
+    id: str
+    start_offset: int
+    end_offset: int
+    """Inclusive."""
+    state: SegmentState
+    size_bytes: int
+    broker_id: int
+    """Of the broker that told of it last."""
+    leader_epochs: tuple[SegmentLeaderEpoch, ...]
+    max_timestamp_ms: int
+    event_timestamp_ms: int
+    """When it was told of last."""
+    told_at: int
+    """Offset of its first record in the metadata partition."""
+
+    def parts(self) -> Iterator[tuple[int, int, int]]:
+        """Yield each leader epoch with its first and last offset in the segment."""
+        ends = [later.offset - 1 for _, later in pairwise(self.leader_epochs)] + [self.end_offset]
+        for epoch, end in zip(self.leader_epochs, ends, strict=True):
+            yield epoch.leader_epoch, epoch.offset, end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionBeliefs:
+    """What is believed of one partition."""
+
+    partition: TopicIdPartition
+    metadata_partition: int
+    segments: tuple[RemoteSegment, ...]
+    """All that are not deleted, in order of offset, then of telling."""
+    readable_ids: frozenset[str]
+    dropped: int
+    """Records that brokers pass over: of segments that were never told of, or out of order."""
+    delete_state: PartitionDeleteState | None
+    """Of the partition as a whole."""
+
+    @property
+    def readable(self) -> tuple[RemoteSegment, ...]:
+        """The segments that a fetch can lead to."""
+        return tuple(one for one in self.segments if one.id in self.readable_ids)
+
+    @property
+    def replaced(self) -> tuple[RemoteSegment, ...]:
+        """Segments that are finished, and that no fetch leads to."""
+        return tuple(one for one in self.segments if one.state is _FINISHED and one.id not in self.readable_ids)
+
+    @property
+    def orphans(self) -> tuple[RemoteSegment, ...]:
+        """Segments whose copying began, and was never finished though others followed."""
+        last = max((one.told_at for one in self.segments), default=0)
+        return tuple(one for one in self.segments if one.state is _STARTED and one.told_at < last)
+
+    @property
+    def copying(self) -> RemoteSegment | None:
+        """The segment that was told of last, where it is not finished: it may be on its way."""
+        last = max(self.segments, key=attrgetter("told_at"), default=None)
+        return last if last is not None and last.state is _STARTED else None
+
+    @property
+    def end_offset(self) -> int | None:
+        """The offset after the last one that can be read; None where none can."""
+        return max((one.end_offset + 1 for one in self.readable), default=None)
+
+    @property
+    def start_offset(self) -> int | None:
+        """The first offset that can be read; None where none can."""
+        return min((one.start_offset for one in self.readable), default=None)
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Offsets that nothing readable has, though there is something on either side."""
+        return tuple(gap for gap, _ in self._seams() if gap is not None and gap.start < gap.end)
+
+    @property
+    def overlaps(self) -> tuple[Gap, ...]:
+        """Offsets that two readable segments have."""
+        return tuple(shared for _, shared in self._seams() if shared is not None and shared.start < shared.end)
+
+    def _seams(self) -> Iterator[tuple[Gap | None, Gap | None]]:
+        reached: int | None = None
+        for one in self.readable:
+            if reached is not None:
+                yield Gap(reached, one.start_offset), Gap(one.start_offset, min(reached, one.end_offset + 1))
+            reached = max(reached or 0, one.end_offset + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poison:
+    """A record that ends the reading of a metadata partition, in every broker that follows it."""
+
+    metadata_partition: int
+    offset: int
+    error: FormatError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beliefs:
+    """What the metadata topic amounts to, as far as it was read."""
+
+    partitions: tuple[PartitionBeliefs, ...]
+    """By topic, number and topic id."""
+    poison: tuple[Poison, ...]
+
+
+def fold_events(events: Iterable[Event]) -> Beliefs:
+    """Return what ``events``, in the order of each metadata partition, amount to."""
+    folds: dict[TopicIdPartition, _PartitionFold] = {}
+    poison: list[Poison] = []
+    for number, offset, told in events:
+        if isinstance(told, FormatError):
+            poison.append(Poison(metadata_partition=number, offset=offset, error=told))
+            continue
+        partition = partition_of(told)
+        fold = folds.setdefault(partition, _PartitionFold(partition, number))
+        match told:
+            case RemoteLogSegmentMetadataRecord():
+                fold.begin(told, offset)
+            case RemoteLogSegmentMetadataUpdateRecord():
+                fold.update(told)
+            case _:
+                fold.delete(PartitionDeleteState(told.remote_partition_delete_state))
+    found = (fold.result() for fold in folds.values())
+    return Beliefs(
+        partitions=tuple(sorted(found, key=lambda one: (one.partition.topic_partition, one.partition.id))),
+        poison=tuple(poison),
+    )
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """Where the offsets of one leader epoch lead to."""
+
+    ids: dict[int, str] = field(default_factory=dict)
+    """By start offset."""
+    starts: list[int] = field(default_factory=list)
+    """Ascending."""
+    highest: int = -1
+
+    def finish(self, start: int, end: int, segment_id: str) -> None:
+        while self.starts and self.starts[-1] >= start and self.highest <= end:
+            del self.ids[self.starts.pop()]
+        if start not in self.ids:
+            insort(self.starts, start)
+        self.ids[start] = segment_id
+        self.highest = max(self.highest, end)
+
+    def forget(self, start: int, segment_id: str) -> None:
+        if self.ids.get(start) == segment_id:
+            del self.ids[start]
+            self.starts.remove(start)
+
+
+class _PartitionFold:
+    """The beliefs about one partition, while they grow."""
+
+    def __init__(self, partition: TopicIdPartition, metadata_partition: int) -> None:
+        self._partition, self._metadata_partition = partition, metadata_partition
+        self._segments: dict[str, RemoteSegment] = {}
+        self._epochs: dict[int, _Epoch] = {}
+        self._dropped = 0
+        self._delete_state: PartitionDeleteState | None = None
+
+    def begin(self, record: RemoteLogSegmentMetadataRecord, told_at: int) -> None:
+        """Note that a segment's copying began."""
+        segment_id = record.remote_log_segment_id.id
+        known = self._segments.get(segment_id)
+        if known is not None and known.state is not _STARTED:
+            self._dropped += 1
+            return
+        self._segments[segment_id] = RemoteSegment(
+            id=segment_id,
+            start_offset=record.start_offset,
+            end_offset=record.end_offset,
+            state=_STARTED,
+            size_bytes=record.segment_size_in_bytes,
+            broker_id=record.broker_id,
+            leader_epochs=record.segment_leader_epochs,
+            max_timestamp_ms=record.max_timestamp_ms,
+            event_timestamp_ms=record.event_timestamp_ms,
+            told_at=told_at,
+        )
+
+    def update(self, record: RemoteLogSegmentMetadataUpdateRecord) -> None:
+        """Note how far a segment has come since."""
+        segment_id, state = record.remote_log_segment_id.id, SegmentState(record.remote_log_segment_state)
+        known = self._segments.get(segment_id)
+        if known is None or state not in _NEXT[known.state]:
+            self._dropped += 1
+            return
+        if state is _DELETED:
+            del self._segments[segment_id]
+            return
+        for epoch, start, end in known.parts():
+            found = self._epochs.setdefault(epoch, _Epoch())
+            if state is _FINISHED:
+                found.finish(start, end, segment_id)
+            else:
+                found.forget(start, segment_id)
+        self._segments[segment_id] = replace(
+            known, state=state, broker_id=record.broker_id, event_timestamp_ms=record.event_timestamp_ms
+        )
+
+    def delete(self, state: PartitionDeleteState) -> None:
+        """Note how far the deletion of the whole has come."""
+        self._delete_state = state
+        if state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
+            self._segments.clear()
+            self._epochs.clear()
+
+    def result(self) -> PartitionBeliefs:
+        """Return what has come of it."""
+        return PartitionBeliefs(
+            partition=self._partition,
+            metadata_partition=self._metadata_partition,
+            segments=tuple(sorted(self._segments.values(), key=attrgetter("start_offset", "told_at"))),
+            readable_ids=frozenset(one for epoch in self._epochs.values() for one in epoch.ids.values()),
+            dropped=self._dropped,
+            delete_state=self._delete_state,
+        )

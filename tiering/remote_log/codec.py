@@ -1,0 +1,103 @@
+"""One record of ``__remote_log_metadata`` as the value of a log record, read as strictly as brokers should have it.
+
+A broker's reader of the topic ends for good at the first value that it cannot take, in every broker that follows the
+partition, and ends again after each restart. So what such a reader dies of is damage here, and can be neither read nor
+written: no value at all, bytes that do not decode, a type that is not for the topic, a first record in another state
+than the first, unknown states, a segment without leader epochs, or one that ends before it starts.
+
+Source: ``RemoteLogMetadataSerde``, ``ConsumerTask``, ``RemoteLogSegmentMetadata``.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from storage.messages.frame import Frame, read_frame, write_frame
+from storage.messages.schema import read_message, write_message
+from storage.messages.wire import ZERO_UUID, Cursor
+from tiering.remote_log.records import (
+    TYPES,
+    PartitionDeleteState,
+    RemoteLogRecord,
+    RemoteLogSegmentMetadataRecord,
+    RemotePartitionDeleteMetadataRecord,
+    SegmentState,
+    partition_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage.crc32c import Buffer
+    from storage.errors import FormatError
+
+_WHAT: Final = "remote log metadata record"
+_VERSION: Final = 0
+"""Of all types, so far."""
+_API_KEYS: Final = {message: key for key, message in TYPES.items()}
+
+
+def decode_record(value: Buffer | None, *, at: int = 0) -> RemoteLogRecord:
+    """Return the record in ``value``; ``at`` is the file position of the value.
+
+    Raises:
+        FormatError: a broker would not survive it.
+
+    """
+    cursor = Cursor(b"" if value is None else value, at=at)
+    if value is None:
+        raise cursor.wrong(_WHAT, "a value", "none")
+    frame = read_frame(cursor, _WHAT)
+    known = TYPES.get(frame.api_key)
+    if known is None or frame.version != _VERSION:
+        raise cursor.wrong(_WHAT, "type 0, 1 or 2, of version 0", f"type {frame.api_key}, version {frame.version}")
+    record = read_message(known, cursor, _VERSION)
+    if cursor.remaining:
+        raise cursor.wrong(f"end of a {_WHAT}", "no more bytes", cursor.remaining)
+    for problem in _problems(cursor, record):
+        raise problem
+    return record
+
+
+def encode_record(record: RemoteLogRecord) -> bytes:
+    """Return the value of the log record that holds ``record``.
+
+    Raises:
+        ValueError: a field cannot hold its value.
+        FormatError: a broker would not survive it.
+
+    """
+    value = write_frame(Frame(_API_KEYS[type(record)], _VERSION)) + write_message(record, _VERSION)
+    decode_record(value)
+    return value
+
+
+def _problems(cursor: Cursor, record: RemoteLogRecord) -> Iterator[FormatError]:
+    """Yield what decodes, and what a broker cannot take nevertheless."""
+    partition = partition_of(record)
+    if partition.id == ZERO_UUID or partition.partition < 0 or not partition.name:
+        yield cursor.wrong("partition", "a topic with an id, and a number", partition)
+    if isinstance(record, RemotePartitionDeleteMetadataRecord):
+        if record.remote_partition_delete_state not in set(PartitionDeleteState):
+            yield cursor.wrong("deletion state", "0 to 2", record.remote_partition_delete_state)
+        return
+    state = record.remote_log_segment_state
+    if state not in set(SegmentState):
+        yield cursor.wrong("segment state", "0 to 3", state)
+    if isinstance(record, RemoteLogSegmentMetadataRecord):
+        yield from _problems_of_first(cursor, record)
+    elif state == SegmentState.COPY_SEGMENT_STARTED:
+        yield cursor.wrong("state of an update", "1 to 3", state)
+
+
+def _problems_of_first(cursor: Cursor, record: RemoteLogSegmentMetadataRecord) -> Iterator[FormatError]:
+    if record.remote_log_segment_state != SegmentState.COPY_SEGMENT_STARTED:
+        yield cursor.wrong(
+            "state of a first record", SegmentState.COPY_SEGMENT_STARTED, record.remote_log_segment_state
+        )
+    if not 0 <= record.start_offset <= record.end_offset:
+        yield cursor.wrong("offsets", "0 <= start <= end", f"{record.start_offset} and {record.end_offset}")
+    epochs = record.segment_leader_epochs
+    if not epochs or any(a.leader_epoch >= b.leader_epoch for a, b in pairwise(epochs)):
+        yield cursor.wrong("leader epochs", "at least one, ascending", [one.leader_epoch for one in epochs])

@@ -1,0 +1,102 @@
+"""The records of ``__remote_log_metadata`` in a log dir, partition by partition, each where it stands.
+
+What a broker could not read becomes an event like the others, so that one bad record does not hide the rest. The last
+batch of an active segment may be on its way still: a broker may be writing it.
+
+Source: ``ConsumerTask``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from storage.disk import legible
+from storage.errors import FormatError, UsageError, in_file
+from storage.log.record import read_records
+from storage.log.record_batch import HEADER, LOG_OVERHEAD, check_crc, read_header
+from tiering.remote_log.codec import decode_record
+from tiering.remote_log.records import METADATA_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from storage.log.partition_dir import PartitionDir, Segment
+    from storage.log.survey import LogDir
+    from tiering.remote_log.records import RemoteLogRecord
+
+
+class Event(NamedTuple):
+    """One record where it stands."""
+
+    metadata_partition: int
+    offset: int
+    told: RemoteLogRecord | FormatError
+    """The record, or why a broker's reader ends here."""
+
+
+def metadata_partitions(log_dirs: Iterable[LogDir]) -> dict[int, PartitionDir]:
+    """Return the partitions of the metadata topic that lie in ``log_dirs``, by number.
+
+    Raises:
+        UsageError: one of them lies in two.
+
+    """
+    found: dict[int, PartitionDir] = {}
+    for log_dir in log_dirs:
+        for partition in log_dir.partitions:
+            number = partition.topic_partition.partition
+            if partition.topic_partition.topic != METADATA_TOPIC:
+                continue
+            if number in found:
+                raise UsageError(
+                    f"{METADATA_TOPIC}-{number} lies in {found[number].path} and in {partition.path}",
+                    hint="give the log dirs of one broker",
+                )
+            found[number] = partition
+    return dict(sorted(found.items()))
+
+
+def read_events(partition: PartitionDir) -> Iterator[Event]:
+    """Yield what one partition of the metadata topic tells, in order.
+
+    Raises:
+        FormatError: a batch is damaged, or compressed, which brokers never do here.
+        LogDirError: a file cannot be read.
+
+    """
+    for segment in partition.segments:
+        path = Path(segment.path)
+        with legible(path), path.open("rb") as file, in_file(path):
+            for position, batch in _batches(file, segment):
+                yield from _events(partition.topic_partition.partition, batch, position)
+
+
+def _batches(file: BinaryIO, segment: Segment) -> Iterator[tuple[int, bytes]]:
+    """Yield whole batches with their positions, up to the end of the file, or to what is not whole at the log's end."""
+    position = 0
+    while start := file.read(HEADER.size):
+        length = int.from_bytes(start[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)
+        batch = start + file.read(max(LOG_OVERHEAD + length - len(start), 0))
+        is_whole = len(batch) >= HEADER.size and len(batch) == LOG_OVERHEAD + length
+        if not is_whole and segment.is_active:
+            return
+        if not is_whole:
+            raise FormatError("record batch", position=position, expected="all of its bytes", found=len(batch))
+        yield position, batch
+        position += len(batch)
+
+
+def _events(number: int, batch: bytes, position: int) -> Iterator[Event]:
+    header = read_header(batch, at=position)
+    check_crc(batch, at=position)
+    if header.is_control:
+        return
+    for record in read_records(batch, header, what="remote log metadata record", at=position):
+        offset = header.base_offset + record.offset_delta
+        told: RemoteLogRecord | FormatError
+        try:
+            told = decode_record(record.value, at=position + record.value_position)
+        except FormatError as error:
+            told = error
+        yield Event(number, offset, told)
