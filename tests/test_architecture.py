@@ -40,6 +40,7 @@ DOORS: Final = {
     "matplotlib": "scheduler/quota_plot.py",
     "mmh3": "tiering/quota/bloom_store.py",
     "pydantic_settings": "scheduler/settings.py",
+    "sqlite3": "scheduler/runs/*.py",
     "typer": "scheduler/cli/*.py",
 }
 """The only modules that may import a library, as a glob."""

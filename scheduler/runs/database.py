@@ -1,0 +1,155 @@
+"""The service's one file: SQLite with a write-ahead log, migrated when it is opened.
+
+One connection writes, under a lock, in transactions that are whole or not there; each thread that reads has a
+connection of its own, which sees the last commit and never waits for a writer. A commit is synced before it returns, so
+that what was answered to somebody is there after ``kill -9`` and after a loss of power.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from scheduler.runs.schema import MIGRATIONS
+from storage.errors import DataError, LogDirError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+BUSY_TIMEOUT_S: Final = 10.0
+"""How long a command beside the service (``resnap token``) waits for the other's commit."""
+DATABASE_FILE: Final = "service.db"
+_SQLITE_DAMAGE: Final = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
+
+
+class StateError(LogDirError):
+    """The service's file cannot be read or written: no room, no permission, or not ours."""
+
+
+class Database:
+    """Connections to one file; ``close`` it at the end.
+
+    Raises:
+        DataError: it is no such file, is damaged, or was left by a newer version.
+        StateError: it cannot be opened or written.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._guard = threading.RLock()
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_guard = threading.Lock()
+        self._is_closed = False
+        with _told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # What is in it tells who did what: nobody else need read it.
+            path.touch(mode=0o600)
+            self._writer = self._connect()
+            self._writer.execute("PRAGMA journal_mode = WAL")
+            self._writer.execute("PRAGMA synchronous = FULL")
+            self._migrate()
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection that writes, within a transaction: all of it is kept, or nothing if an error passes.
+
+        Raises:
+            StateError: there is no room, or the file cannot be written; nothing was changed.
+
+        """
+        with self._guard, _told(self.path):
+            if self._writer.in_transaction:  # a caller's caller has begun: its commit is ours
+                yield self._writer
+                return
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """Give this thread's connection for reading; what it sees within one statement is one commit."""
+        connection = getattr(self._local, "connection", None)
+        with _told(self.path):
+            if connection is None:
+                connection = self._connect()
+                connection.execute("PRAGMA query_only = ON")
+                self._local.connection = connection
+                with self._readers_guard:
+                    self._readers.append(connection)
+            yield connection
+
+    def close(self) -> None:
+        """Close every connection; the file is then one, without a write-ahead log beside it."""
+        with self._guard, self._readers_guard:
+            if not self._is_closed:
+                self._is_closed = True
+                for connection in (*self._readers, self._writer):
+                    connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    def _migrate(self) -> None:
+        """Bring the file to this version's schema, step by step, each whole or not at all."""
+        while True:
+            with self.write() as connection:
+                version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+                if version > len(MIGRATIONS):
+                    raise DataError(
+                        f"{self.path} was left by a newer Resnap: its version is {version}, known is {len(MIGRATIONS)}",
+                        hint="run the newer version again, or give the service another --state-dir",
+                    )
+                if version == len(MIGRATIONS):
+                    return
+                for statement in _statements(MIGRATIONS[version]):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def inserted(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> None:
+    """Insert a row into ``table``, a name of ours, with ``values`` by column."""
+    columns, marks = ", ".join(values), ", ".join("?" * len(values))
+    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Yield the statements of a script; ``executescript`` would commit what it is to be part of."""
+    found = ""
+    for line in script.splitlines(keepends=True):
+        found += line
+        if sqlite3.complete_statement(found):
+            yield found
+            found = ""
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Say what an error of SQLite, or of the disk, means here."""
+    try:
+        yield
+    except sqlite3.IntegrityError:
+        raise  # of a row, not of the file: for who inserted it
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "").split("_IOERR")[0] in _SQLITE_DAMAGE:
+            raise DataError(
+                f"{path} is no file of the service, or is damaged: {error}",
+                hint="move it aside: the service starts with an empty history; what was shipped is not touched",
+            ) from error
+        raise StateError(f"{path}: {error}", hint="check room, permissions, and who else has it open") from error
+    except OSError as error:
+        raise StateError(
+            f"{path}: {(error.strerror or str(error)).lower()}", hint="give --state-dir a place that can be written"
+        ) from error

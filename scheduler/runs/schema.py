@@ -1,0 +1,120 @@
+"""The tables of the service's file. A migration, once released, is never changed: another is added below it.
+
+Times are milliseconds since 1970; what has a form of its own in the API (requests, rows, errors) is kept as JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_FIRST: Final = """
+CREATE TABLE runs (
+    id TEXT PRIMARY KEY,             -- sorts by time of creation
+    kind TEXT NOT NULL,
+    state TEXT NOT NULL,
+    request TEXT NOT NULL,
+    origin TEXT NOT NULL,            -- schedule:<name> or api
+    principal TEXT NOT NULL,
+    retry_of TEXT REFERENCES runs (id) ON DELETE SET NULL,
+    created_ms INTEGER NOT NULL,
+    started_ms INTEGER,
+    finished_ms INTEGER,
+    progress TEXT,
+    totals TEXT,
+    error TEXT
+);
+CREATE INDEX runs_by_state ON runs (state, id);
+CREATE INDEX runs_by_kind ON runs (kind, id);
+CREATE INDEX runs_by_origin ON runs (origin, id);
+
+CREATE TABLE run_partitions (
+    run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    topic TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    row TEXT NOT NULL,
+    PRIMARY KEY (run_id, topic, partition)
+) WITHOUT ROWID;
+
+CREATE TABLE run_events (
+    run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    seq INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    data TEXT NOT NULL,
+    PRIMARY KEY (run_id, seq)
+) WITHOUT ROWID;
+
+CREATE TABLE idempotency_keys (
+    principal TEXT NOT NULL,
+    key TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,       -- SHA-256 of method, path and body
+    run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    created_ms INTEGER NOT NULL,
+    PRIMARY KEY (principal, key)
+) WITHOUT ROWID;
+
+CREATE TABLE plans (
+    id TEXT PRIMARY KEY,
+    request TEXT NOT NULL,
+    plan TEXT NOT NULL,              -- as `resnap plan --save` writes it
+    rows TEXT NOT NULL,
+    totals TEXT NOT NULL,
+    principal TEXT NOT NULL,
+    created_ms INTEGER NOT NULL
+);
+
+CREATE TABLE schedules (
+    name TEXT PRIMARY KEY,
+    paused_ms INTEGER,               -- since when it is paused; null while it is not
+    paused_by TEXT
+);
+
+CREATE TABLE partitions (            -- what the last scan of each source showed
+    source TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    readiness TEXT NOT NULL,
+    reason TEXT,                     -- of the first segment that blocks it
+    missing INTEGER NOT NULL,
+    row TEXT NOT NULL,
+    scanned_ms INTEGER NOT NULL,
+    PRIMARY KEY (source, topic, partition)
+) WITHOUT ROWID;
+CREATE INDEX partitions_by_name ON partitions (topic, partition, source);
+CREATE INDEX partitions_by_readiness ON partitions (readiness, topic, partition, source);
+
+CREATE TABLE sources (
+    source TEXT PRIMARY KEY,
+    scanned_ms INTEGER NOT NULL,     -- of the last scan that succeeded
+    tried_ms INTEGER NOT NULL,
+    error TEXT                       -- of the last scan, if it failed
+);
+
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    role TEXT NOT NULL,
+    digest TEXT NOT NULL UNIQUE,     -- SHA-256 of a secret of 256 random bits
+    created_ms INTEGER NOT NULL,
+    expires_ms INTEGER,
+    revoked_ms INTEGER
+);
+
+CREATE TABLE audit (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_ms INTEGER NOT NULL,
+    principal TEXT NOT NULL,
+    role TEXT NOT NULL,
+    action TEXT NOT NULL,            -- such as POST /v1/replays, or token create
+    resource TEXT NOT NULL,
+    outcome TEXT NOT NULL,           -- an HTTP status, or ok
+    detail TEXT NOT NULL
+);
+CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
+BEGIN SELECT RAISE (ABORT, 'the audit is only appended to'); END;
+CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit
+BEGIN SELECT RAISE (ABORT, 'the audit is only appended to'); END;
+"""
+
+MIGRATIONS: Final = (_FIRST,)

@@ -1,0 +1,121 @@
+"""The service's file: whole transactions, migrations, and plain words for what goes wrong with it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.runs import database
+from scheduler.runs.database import Database, StateError, inserted
+from scheduler.runs.schema import MIGRATIONS
+from storage.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Database]:
+    found = Database(tmp_path / "state" / "service.db")
+    yield found
+    found.close()
+
+
+def schedules(found: Database) -> list[str]:
+    with found.read() as connection:
+        return [row["name"] for row in connection.execute("SELECT name FROM schedules ORDER BY name")]
+
+
+def test_what_was_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    first = Database(tmp_path / "service.db")
+    with first.write() as connection:
+        inserted(connection, "schedules", {"name": "hourly"})
+    first.close()
+    again = Database(tmp_path / "service.db")
+    assert schedules(again) == ["hourly"]
+    again.close()
+
+
+def test_a_transaction_that_fails_leaves_nothing(opened: Database) -> None:
+    with suppress(RuntimeError), opened.write() as connection:
+        inserted(connection, "schedules", {"name": "hourly"})
+        raise RuntimeError
+    assert schedules(opened) == []
+
+
+def test_a_transaction_within_another_is_part_of_it(opened: Database) -> None:
+    with suppress(RuntimeError), opened.write() as outer:
+        inserted(outer, "schedules", {"name": "hourly"})
+        with opened.write() as inner:
+            inserted(inner, "schedules", {"name": "daily"})
+        raise RuntimeError
+    assert schedules(opened) == []
+
+
+def test_readers_see_the_last_commit_while_a_transaction_is_open(opened: Database) -> None:
+    seen: list[list[str]] = []
+    with opened.write() as connection:
+        inserted(connection, "schedules", {"name": "hourly"})
+        reader = threading.Thread(target=lambda: seen.append(schedules(opened)))
+        reader.start()
+        reader.join()
+    assert seen == [[]]
+    assert schedules(opened) == ["hourly"]
+
+
+def test_a_reader_cannot_write(opened: Database) -> None:
+    with pytest.raises(StateError), opened.read() as connection:
+        connection.execute("DELETE FROM schedules")
+
+
+def test_a_migration_that_fails_halfway_leaves_the_version_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Database(tmp_path / "service.db").close()
+    broken = "CREATE TABLE more (id TEXT);\nCREATE TABLE more (id TEXT);\n"
+    monkeypatch.setattr(database, "MIGRATIONS", (*MIGRATIONS, broken))
+    with pytest.raises(StateError):
+        Database(tmp_path / "service.db")
+    monkeypatch.setattr(database, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE more (id TEXT);\n"))
+    Database(tmp_path / "service.db").close()
+    with sqlite3.connect(tmp_path / "service.db") as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
+
+
+def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    Database(tmp_path / "service.db").close()
+    with sqlite3.connect(tmp_path / "service.db") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(DataError, match="newer Resnap") as caught:
+        Database(tmp_path / "service.db")
+    assert "--state-dir" in str(caught.value.hint)
+
+
+def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "service.db").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(DataError, match=r"service\.db is no file of the service"):
+        Database(tmp_path / "service.db")
+
+
+def test_a_place_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(StateError, match="exists"):
+        Database(tmp_path / "state" / "service.db")
+
+
+def test_nobody_else_may_read_it(opened: Database) -> None:
+    assert opened.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_audit_is_only_appended_to(opened: Database) -> None:
+    entry = dict.fromkeys(("principal", "role", "action", "resource", "outcome", "detail"), "x")
+    with opened.write() as connection:
+        inserted(connection, "audit", {"at_ms": 1, **entry})
+    for statement in ("UPDATE audit SET principal = 'y'", "DELETE FROM audit"):
+        with pytest.raises(sqlite3.IntegrityError, match="only appended"), opened.write() as connection:
+            connection.execute(statement)
