@@ -14,6 +14,7 @@ from storage.log.log_dir import load_log_dir
 from storage.log.log_dir_lock import locked
 from storage.log.partition_dir import read_small, readable
 from storage.log.survey import LOG_START_OFFSETS
+from storage.remote.layouts.flat_log import manifest_locator
 from storage.remote.manifest import read_manifest
 from tiering.restorer import Restoration, Restored, Restorer
 from tiering.stopped_broker import refuse_running
@@ -110,11 +111,10 @@ class Restoring:
 
     def _restoration(self, sighted: Sighted) -> Restoration:
         partition = sighted.inventory.partition
-        manifests = tuple(self._manifest(segment.path) for segment in partition.segments)
+        manifests = tuple(self._manifest(manifest_locator(partition, segment)) for segment in partition.segments)
         return Restoration(topic_partition=partition.topic_partition, manifests=manifests)
 
-    def _manifest(self, log: str) -> Manifest:
-        locator = log.removesuffix("log") + "manifest"
+    def _manifest(self, locator: str) -> Manifest:
         with in_file(locator):
             return read_manifest(self.sources.read(locator))
 

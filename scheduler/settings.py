@@ -48,6 +48,7 @@ from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
 from storage.remote.s3_settings import AddressingStyle, ChecksumMode, Encryption, S3Settings
 from storage.remote.urls import is_store_url
 from tiering.delivery import Verification
+from tiering.uploader import Layout
 
 DEFAULT_FILE: Final = "resnap.toml"
 PARALLEL: Final = 4
@@ -143,6 +144,7 @@ class Settings(BaseSettings):
     verify_upload: Verification = Field(
         default="auto", description="How uploads are checked: by what the store was seen to keep, or by reading back."
     )
+    layout: Layout = Field(default="flat", description="Where objects lie: Resnap's own, or where brokers read them.")
     io_priority: IoPriority = Field(
         default="low", description="Of reading segments, as ionice knows it, so that a broker goes first."
     )

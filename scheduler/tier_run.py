@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from storage.remote.object_store import ObjectStore
     from tiering.delivery import Verification
     from tiering.shipped import ShippedTopic
+    from tiering.uploader import Layout
 
 STAGING_PREFIX: Final = ".staging"
 
@@ -49,6 +50,7 @@ class Uploading:
     """Segments of a partition at once."""
     bytes_per_s: int | None = None
     verification: Verification = "auto"
+    layout: Layout = "flat"
 
     def delivery(self, store: ObjectStore) -> Delivery:
         """Return what delivers to ``store`` for one run."""
@@ -93,6 +95,7 @@ class TierRun:
             topic_id=inventory.partition.topic_id,
             compaction_assumption=f"{inventory.compaction}: {inventory.compaction_origin}",
             resnap_version=self.version,
+            layout=self.uploading.layout,
         )
 
     def ship(

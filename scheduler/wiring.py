@@ -77,7 +77,10 @@ def service_of(
         clock=clock,
         version=resnap_version(),
         uploading=Uploading(
-            parallel=settings.parallel, bytes_per_s=settings.bwlimit, verification=settings.verify_upload
+            parallel=settings.parallel,
+            bytes_per_s=settings.bwlimit,
+            verification=settings.verify_upload,
+            layout=settings.layout,
         ),
     )
 

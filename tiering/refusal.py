@@ -33,6 +33,8 @@ class Reason(StrEnum):
     """The store holds a segment of another replica that overlaps it."""
     SEGMENT_CHANGED = "segment-changed"
     """It is not what it was when the log dir was listed."""
+    TOPIC_ID_UNKNOWN = "topic-id-unknown"
+    """The layout has it in its keys."""
     MISSING_SNAPSHOT = "missing-snapshot"
     """Stops a stock broker; never a reason of ours."""
     UNUSABLE_SNAPSHOT = "unusable-snapshot"
@@ -70,6 +72,7 @@ _HINTS: Final = {
         "one replica ships a partition: go on from the log dir that shipped the other segment, or use another prefix"
     ),
     Reason.SEGMENT_CHANGED: "run again: the next run sees the segment as it is then",
+    Reason.TOPIC_ID_UNKNOWN: "give --metadata-log, or a log dir whose partitions have partition.metadata",
     Reason.MISSING_SNAPSHOT: _REBUILD,
     Reason.UNUSABLE_SNAPSHOT: _REBUILD,
 }

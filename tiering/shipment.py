@@ -26,7 +26,7 @@ from tiering.segment_bundle import (
 from tiering.segment_indexes import IndexUnusableError
 from tiering.side_by_side import side_by_side
 from tiering.snapshot_choice import ChosenSnapshot, choose_snapshot
-from tiering.uploader import ShippedMeanwhileError, publish, upload
+from tiering.uploader import ShippedMeanwhileError, TopicIdUnknownError, publish, upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,6 +178,8 @@ def _refusal(segment: Segment, error: FormatError | LogDirError) -> Refusal:
             reason = Reason.LEADER_EPOCHS_UNKNOWN
         case IndexUnusableError():
             reason = Reason.INDEX_UNUSABLE
+        case TopicIdUnknownError():
+            reason = Reason.TOPIC_ID_UNKNOWN
         case _:
             reason = Reason.DAMAGED
     return refuse(segment, reason, str(error), hint=error.hint)

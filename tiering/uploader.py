@@ -8,7 +8,7 @@ segment that has a manifest is done, whatever T is now: listing the topic tells,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from storage.crc32c import crc32c
 from storage.errors import (
@@ -27,6 +27,7 @@ from storage.remote.layouts.flat import (
     segment_id,
     segment_prefix,
 )
+from storage.remote.layouts.local_tiered import object_key as local_tiered_key
 from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
 from tiering.shipped import ShippedSegment, shipped_segment
 
@@ -34,15 +35,19 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from storage.log.names import TopicPartition
-    from storage.remote.manifest import SnapshotOrigin
+    from storage.remote.manifest import ObjectKind, SnapshotOrigin
     from storage.remote.object_store import ObjectStore
     from tiering.delivery import Delivery
     from tiering.segment_bundle import BundlePart, SegmentBundle
 
 
+Layout: TypeAlias = Literal["flat", "local-tiered"]
+"""Where objects lie; manifests, which only Resnap reads, are those of ``flat`` and name them wherever that is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the segments of one partition come from; goes into every manifest."""
+    """Where the segments of one partition come from, which goes into every manifest, and how they are laid out."""
 
     cluster_id: str | None
     broker_id: int | None
@@ -51,6 +56,11 @@ class Provenance:
     topic_id: str | None
     compaction_assumption: str | None
     resnap_version: str
+    layout: Layout = "flat"
+
+
+class TopicIdUnknownError(LogDirError):
+    """The layout has the topic's id in its keys, and nothing tells it."""
 
 
 class ShippedMeanwhileError(StoreError):
@@ -83,6 +93,7 @@ def upload(
         ShippedMeanwhileError: the segment has got a manifest from another run.
         SegmentChangedError: the segment changed meanwhile; what was written is left for a later run.
         VerificationError: an object came back different from what was written.
+        TopicIdUnknownError: the layout needs it.
         StoreError: the store refused or failed.
 
     """
@@ -91,7 +102,7 @@ def upload(
     _check_still_missing(delivery.store, provenance, bundle, manifest_key)
     objects = []
     for part in bundle.parts:
-        key = _key(provenance, bundle, identity, part.kind)
+        key = _object_key(provenance, bundle, identity, part.kind)
         _put(delivery, key, part, bundle)
         objects.append(_named(part, key))
     manifest = _manifest(provenance, bundle, origin, identity, objects, created_at_ms=created_at_ms)
@@ -198,6 +209,15 @@ def _key(provenance: Provenance, bundle: SegmentBundle, identity: UUID, extensio
         segment_id=identity,
         extension=extension,
     )
+
+
+def _object_key(provenance: Provenance, bundle: SegmentBundle, identity: UUID, kind: ObjectKind) -> str:
+    if provenance.layout == "flat":
+        return _key(provenance, bundle, identity, kind)
+    if provenance.topic_id is None:
+        raise TopicIdUnknownError(f"{bundle.segment.path}: nothing tells the id of {provenance.topic_partition.topic}")
+    base_offset = bundle.segment.base_offset
+    return local_tiered_key(provenance.topic_partition, provenance.topic_id, base_offset, identity, kind)
 
 
 def _named(part: BundlePart, key: str) -> ManifestObject:

@@ -179,6 +179,11 @@ UPLOAD: Final[Group] = {
         "--verify-upload",
         help="auto (the default) trusts the store's check where it was seen to refuse; read-back never does.",
     ),
+    "layout": _flag(
+        Literal["flat", "local-tiered"],
+        "--layout",
+        help="flat (the default) is Resnap's own; local-tiered is read by Kafka's LocalTieredStorage.",
+    ),
     "io_priority": _flag(
         Literal["normal", "low", "idle"], "--io-priority", help="Of reading segments; low unless given."
     ),

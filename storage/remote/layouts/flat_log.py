@@ -6,16 +6,21 @@ high watermark. The files of a segment share the front of their keys, as those o
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
-from storage.errors import FormatError, ResnapError, UsageError, VerificationError, in_file
-from storage.log.names import TopicPartition
+from storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
+from storage.log.names import OFFSET_DIGITS, TopicPartition
 from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from storage.log.survey import LogDir, PartitionProblem
+from storage.messages.wire import uuid_bytes
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
+from storage.remote.layouts.local_tiered import EXTENSIONS, ROOT
+from storage.remote.layouts.local_tiered import parse_key as parse_brokers_key
 from storage.remote.manifest import Manifest, ObjectKind, read_manifest
 from storage.remote.store_path import StorePath
 from storage.source import each
@@ -58,12 +63,21 @@ def shipped_log_dir(
     return _log_dir(StorePath(store.url), infos, wanted)
 
 
+def manifest_locator(partition: PartitionDir, segment: Segment) -> str:
+    """Return where the manifest lies that names the log of ``segment``, one of ``partition`` as it was listed here."""
+    key = parse_brokers_key(segment.path)
+    if key is None:
+        return f"{segment.path.removesuffix('log')}{MANIFEST_EXTENSION}"
+    segment_id = UUID(bytes=uuid_bytes(key.segment_id))
+    return f"{partition.path}/{key.base_offset:0{OFFSET_DIGITS}d}-{segment_id}.{MANIFEST_EXTENSION}"
+
+
 def _may_be_wanted(place: FlatKey, topics: Callable[[TopicPartition], bool] | None) -> bool:
     """Whether to read the manifest: a name that stands escaped in the key is known only then."""
     return topics is None or "=" in place.topic or topics(TopicPartition(place.topic, place.partition))
 
 
-def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: FlatKey) -> _Read:
+def _read(store: ObjectStore, infos: dict[str, ObjectInfo], place: FlatKey) -> _Read:
     key = place.key
     try:
         with in_file(f"{store.url}/{key}"):
@@ -74,17 +88,26 @@ def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: FlatKey) -
     return _Read(place, manifest, None)
 
 
-def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], key: str, manifest: Manifest) -> None:
-    """Make sure that what the manifest names is there, under keys of this layout."""
-    stem = key.removesuffix(MANIFEST_EXTENSION)
+def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, manifest: Manifest) -> None:
+    """Make sure that what the manifest names is there, under keys of this layout or of one that brokers read."""
+    flat, brokers = key.removesuffix(MANIFEST_EXTENSION), _key_of(manifest, ObjectKind.LOG).removesuffix("log")
     for entry in manifest.objects:
-        found = infos.get(entry.key)
-        if entry.key != f"{stem}{entry.kind}" or found is None or found.size_bytes != entry.size_bytes:
+        found = infos.get(entry.key) or _elsewhere(store, infos, entry.key)
+        is_of_segment = entry.key in {f"{flat}{entry.kind}", f"{brokers}{EXTENSIONS[entry.kind]}"}
+        if not is_of_segment or found is None or found.size_bytes != entry.size_bytes:
             size = "nothing" if found is None else f"{found.size_bytes} bytes"
             raise VerificationError(
                 f"{store.url}/{key}: names {entry.key} of {entry.size_bytes} bytes, found {size}",
                 hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
             )
+
+
+def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> ObjectInfo | None:
+    """Return what tells of an object that was not listed: those that brokers read do not lie beside the manifest."""
+    if key.startswith(f"{ROOT}/"):
+        with suppress(ObjectNotFoundError):
+            return infos.setdefault(key, store.head(key))
+    return None
 
 
 def _log_dir(

@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from storage.messages.wire import uuid_text
 from storage.remote.manifest import ObjectKind
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from storage.log.names import TopicPartition
 
 ROOT: Final = "kafka-tiered-storage"
 EXTENSIONS: Final = {
@@ -52,6 +58,20 @@ class LocalTieredKey:
         """The key itself."""
         directory = f"{ROOT}/{self.topic}-{self.partition}-{self.topic_id}"
         return f"{directory}/{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{EXTENSIONS[self.kind]}"
+
+
+def object_key(
+    topic_partition: TopicPartition, topic_id: str, base_offset: int, segment_id: UUID, kind: ObjectKind
+) -> str:
+    """Return the key of one object of a segment, relative to ``rsm.config.dir``."""
+    return LocalTieredKey(
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
+        topic_id=topic_id,
+        base_offset=base_offset,
+        segment_id=uuid_text(segment_id.bytes),
+        kind=kind,
+    ).key
 
 
 def parse_key(key: str) -> LocalTieredKey | None:

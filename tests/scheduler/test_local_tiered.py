@@ -1,0 +1,88 @@
+"""What ``tier --layout local-tiered`` writes is what a broker wrote itself, and Resnap still finds its way in it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.scheduler.shipped import entries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Ran, Resnap
+
+JSON = ("--output", "json")
+
+
+@pytest.fixture
+def tiered(fixture_set: Callable[[str], FixtureSet]) -> FixtureSet:
+    return fixture_set("kafka-3.9.1-tiered")
+
+
+@pytest.fixture
+def tier(command: Resnap, tmp_path: Path) -> Callable[[Path], Ran]:
+    store = (tmp_path / "store").as_uri()
+    how = ("--layout", "local-tiered", "--as-of", "roll", "--engine", "local", "--topic", "payments", *JSON)
+    return lambda data: command("tier", data, "--to", store, *how)
+
+
+def objects(root: Path) -> dict[tuple[str, str, str], bytes]:
+    """Return what a folder of ``LocalTieredStorage`` holds, by partition, base offset and extension."""
+    files = (path for path in (root / "kafka-tiered-storage").rglob("*") if path.is_file())
+    return {(path.parent.name, path.name[:20], path.suffix): path.read_bytes() for path in files}
+
+
+def test_the_objects_are_those_that_a_broker_wrote(
+    tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
+) -> None:
+    ran = tier(tiered.data)
+    assert ran.code == 0, ran.err
+    ours, theirs = objects(tmp_path / "store"), objects(tiered.root / "remote")
+    assert ours.keys() == theirs.keys()
+    for place, body in theirs.items():
+        if place[2] == ".snapshot":  # brokers write entries in the order of a hash table
+            assert entries(ours[place]) == entries(body), place
+        else:
+            assert ours[place] == body, place
+
+
+def test_what_was_shipped_is_found_again_verified_and_restored(
+    command: Resnap, tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
+) -> None:
+    assert tier(tiered.data).code == 0
+    again = tier(tiered.data).document
+    assert again["summary"] == {"shipped": 0, "bytes": 0, "already": 8, "refused": 2}
+    store = (tmp_path / "store").as_uri()
+    assert command("verify", "--store", store, "--engine", "local").code == 0
+    assert command("scan", store, *JSON).document["summary"]["boundaries"] == 8
+    (tmp_path / "restored").mkdir()
+    assert command("restore", store, "--into", tmp_path / "restored").code == 0
+    for name in ("payments-0", "payments-1"):
+        for log in (tmp_path / "restored" / name).glob("*.log"):
+            assert log.read_bytes() == (tiered.data / name / log.name).read_bytes()
+
+
+def test_neither_gc_nor_retain_touches_what_brokers_may_believe_in(
+    command: Resnap, tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
+) -> None:
+    assert tier(tiered.data).code == 0
+    store, before = (tmp_path / "store").as_uri(), objects(tmp_path / "store")
+    assert command("retain", store, "--retention-bytes", "1", "--delete").code == 0
+    assert command("gc", store, "--older-than", "0s", "--delete", "--no-other-writers").code == 0
+    assert objects(tmp_path / "store") == before
+
+
+def test_a_topic_whose_id_nothing_tells_is_refused_by_name(
+    tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(tiered.data, data, ignore=shutil.ignore_patterns("__*", "partition.metadata"))
+    ran = tier(data)
+    reasons = {refused["reason"] for row in ran.document["partitions"] for refused in row["refused"]}
+    assert reasons == {"active-segment", "topic-id-unknown"}
+    assert not (tmp_path / "store" / "kafka-tiered-storage").exists()
