@@ -8,9 +8,10 @@ import re
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.benchmarks import (
     against_dump_log,
@@ -44,36 +45,55 @@ def main(arguments: Sequence[str]) -> int:
     """Run what ``arguments`` ask for."""
     asked = _parser().parse_args(arguments)
     names = list(BENCHMARKS) if asked.benchmark == "all" else [asked.benchmark]
-    for name in names if asked.into else ():
-        _put(asked.into, name, None)
+    sections = [section for name in names for section in _sections(name, asked.batch)]
+    for section in sections if asked.into else ():
+        _put(asked.into, section.mark, None)
     with ExitStack() as stack:
         options = _options(asked, stack)
-        for name in names:
-            tell(f"{name}:")
+        for section in sections:
+            tell(f"{section.mark}:")
             facts = machine_facts(options.place, rounds=options.rounds)
-            pieces = [f"`{_command(name, asked)}`: {facts}.\n"]
-            _show(pieces[0], pieces, name, asked.into)
-            for table in BENCHMARKS[name].run(options):
+            pieces = [f"`{_command(section, asked)}`: {facts}.\n"]
+            _show(pieces[0], pieces, section, asked.into)
+            for table in BENCHMARKS[section.name].run(replace(options, batch_bytes=section.batch_bytes)):
                 pieces.append(table.markdown())
-                _show(pieces[-1], pieces, name, asked.into)
+                _show(pieces[-1], pieces, section, asked.into)
     return 0
 
 
-def _command(name: str, asked: argparse.Namespace) -> str:
+class Section(NamedTuple):
+    """What stands between two marks of a text, and is measured by one command."""
+
+    name: str
+    batch_bytes: int | None
+    mark: str
+
+
+def _sections(name: str, batch_bytes: int | None) -> list[Section]:
+    """Return one section for each batch size of a benchmark that takes long for each, else one for all."""
+    apart = getattr(BENCHMARKS[name], "BATCHES_APART", ())
+    if not apart:
+        return [Section(name, batch_bytes, name)]
+    return [Section(name, size, f"{name} {compact(size)}") for size in apart if batch_bytes in (None, size)]
+
+
+def _command(section: Section, asked: argparse.Namespace) -> str:
     """Return the command that measures the same again, without this machine's paths."""
-    words = ["python -m tests.benchmarks", name]
-    words += [f"--{option} {compact(value)}" for option in ("size", "batch") if (value := getattr(asked, option))]
+    words = ["python -m tests.benchmarks", section.name]
+    sizes = {"size": asked.size, "batch": section.batch_bytes}
+    words += [f"--{option} {compact(value)}" for option, value in sizes.items() if value]
+    words += [f"--rounds {asked.rounds}"] if asked.rounds else []
     words += [f"--{option}" for option in ("quick", "no-spark") if getattr(asked, option.replace("-", "_"))]
     return " ".join(words)
 
 
-def _show(piece: str, so_far: Sequence[str], name: str, into: Path | None) -> None:
+def _show(piece: str, so_far: Sequence[str], section: Section, into: Path | None) -> None:
     """Show what has just been made, or put all that there is so far into a file: a run may take an hour."""
     if into is None:
         sys.stdout.write(piece + "\n")
         sys.stdout.flush()
     else:
-        _put(into, name, "\n".join(so_far))
+        _put(into, section.mark, "\n".join(so_far))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -119,14 +139,14 @@ def _options(asked: argparse.Namespace, stack: ExitStack) -> Options:
     )
 
 
-def _put(path: Path, name: str, text: str | None) -> None:
-    """Replace what stands between the marks of a benchmark in the file at ``path``; without a text, only look.
+def _put(path: Path, mark: str, text: str | None) -> None:
+    """Replace what stands between two marks in the file at ``path``; without a text, only look.
 
     Raises:
         SystemExit: the marks are not there.
 
     """
-    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
     before = path.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
     if not pattern.search(before):

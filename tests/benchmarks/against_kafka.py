@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tests.benchmarks.options import Options
 
 NAME = "kafka"
+BATCHES_APART = (200, 16 << 10, 1 << 20)
 SMALLER = 8
 """The small log, from which fixed costs are told, is the large one divided by this."""
 LOCAL, LOCAL_CRC = "Resnap, local", "Resnap, local, with CRC"

@@ -41,7 +41,7 @@ def rows(markdown: str) -> list[list[str]]:
 def test_each_benchmark_runs_alone_and_gives_tables(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([name, *ALONE, "--data", str(tmp_path)]) == 0
+    assert main([name, *ALONE, "--batch", "200", "--data", str(tmp_path)]) == 0
     written = capsys.readouterr().out
     assert f"`python -m tests.benchmarks {name}" in written
     assert f"{len(cores())} cores in use" in written
@@ -68,7 +68,7 @@ def test_spark_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_real_broker_takes_part_and_writes_the_same_snapshots(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["kafka", "--quick", "--no-spark", "--data", str(tmp_path)])
+    main(["kafka", "--quick", "--no-spark", "--batch", "200", "--data", str(tmp_path)])
     written = capsys.readouterr().out
     assert re.search(r"\| Kafka \d\.\d\.\d, recovery, 2 threads \|", written)
     same, count = re.findall(r"(\d+) of (\d+) snapshots that Kafka", written)[0]
