@@ -11,14 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from replay.partial_state import NONE, BoolArray
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from replay.header_scan import Array
+
+MOST_NAMED: Final = 1000
+"""A false-empty snapshot lacks everybody, and a log may have thousands of them: what a driver holds is bounded."""
 
 
 class Verdict(StrEnum):
@@ -33,18 +39,39 @@ class Verdict(StrEnum):
     """An entry contradicts the log."""
 
 
+class Producers(NamedTuple):
+    """How many producers, and the ids of the first ``MOST_NAMED`` of them, ascending."""
+
+    total: int = 0
+    named: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(ids: Sequence[int]) -> Producers:
+        """Return the producers with these ``ids``, in any order."""
+        return Producers(len(ids), tuple(nsmallest(MOST_NAMED, ids)))
+
+    @staticmethod
+    def join(parts: Sequence[Producers]) -> Producers:
+        """Return the producers of all ``parts``, of which no two have the same."""
+        named = nsmallest(MOST_NAMED, (producer_id for part in parts for producer_id in part.named))
+        return Producers(sum(part.total for part in parts), tuple(named))
+
+
+NOBODY: Final = Producers()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Differences between a snapshot and the rebuilt entries, as producer ids, ascending."""
+    """Differences between a snapshot and the rebuilt entries, by producer."""
 
     verdict: Verdict
-    missing: tuple[int, ...] = ()
-    different: tuple[int, ...] = ()
-    swept: tuple[int, ...] = ()
+    missing: Producers = NOBODY
+    different: Producers = NOBODY
+    swept: Producers = NOBODY
     """Absent there because the broker had found them expired; rebuilt all the same, since that is not certain."""
-    coordinator_lost: tuple[int, ...] = ()
+    coordinator_lost: Producers = NOBODY
     """Equal but for a coordinator epoch that the broker had forgotten by expiry."""
-    unrecorded: tuple[int, ...] = ()
+    unrecorded: Producers = NOBODY
     """There without any record left in what was read."""
     sha256: str = ""
     """Of the file that was compared: it may be replaced meanwhile."""
@@ -137,5 +164,5 @@ def _is_idle(entries: Array) -> BoolArray:
     return idle
 
 
-def _ids(entries: Array) -> tuple[int, ...]:
-    return tuple(sorted(entries["producer_id"].tolist()))
+def _ids(entries: Array) -> Producers:
+    return Producers.of(entries["producer_id"].tolist())

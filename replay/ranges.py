@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from replay.comparison import Verdict
+from replay.comparison import Producers, Verdict
 from replay.results import Outcome
 
 if TYPE_CHECKING:
@@ -125,11 +125,11 @@ def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:
     return replace(
         ranges[0],
         verdict=worst,
-        missing=tuple(chain.from_iterable(one.missing for one in ranges)),
-        different=tuple(chain.from_iterable(one.different for one in ranges)),
-        swept=tuple(chain.from_iterable(one.swept for one in ranges)),
-        coordinator_lost=tuple(chain.from_iterable(one.coordinator_lost for one in ranges)),
-        unrecorded=tuple(chain.from_iterable(one.unrecorded for one in ranges)),
+        missing=Producers.join([one.missing for one in ranges]),
+        different=Producers.join([one.different for one in ranges]),
+        swept=Producers.join([one.swept for one in ranges]),
+        coordinator_lost=Producers.join([one.coordinator_lost for one in ranges]),
+        unrecorded=Producers.join([one.unrecorded for one in ranges]),
     )
 
 

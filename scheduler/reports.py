@@ -122,14 +122,15 @@ def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
         "reason": found.reason,
     }
     if comparison is not None:
-        row |= {
-            "verdict": comparison.verdict.value,
-            "missing": list(comparison.missing),
-            "different": list(comparison.different),
-            "sweptByBroker": list(comparison.swept),
-            "coordinatorEpochLost": list(comparison.coordinator_lost),
-            "withoutRecords": list(comparison.unrecorded),
-        }
+        row["verdict"] = comparison.verdict.value
+        for name, producers in (
+            ("missing", comparison.missing),
+            ("different", comparison.different),
+            ("sweptByBroker", comparison.swept),
+            ("coordinatorEpochLost", comparison.coordinator_lost),
+            ("withoutRecords", comparison.unrecorded),
+        ):
+            row |= {name: list(producers.named), f"{name}Count": producers.total}
     return row
 
 

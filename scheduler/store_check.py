@@ -8,8 +8,9 @@ once for each moment T.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from replay.comparison import Producers
 from replay.producer_state import Expiry
 from replay.results import Outcome
 from replay.staging import DISCARD
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from storage.remote.manifest import Manifest, SnapshotOrigin
     from storage.remote.object_store import ObjectStore
     from tiering.verification_journal import VerificationJournal
+
+
+MOST_SHOWN: Final = 5
+"""Of producers, in a message."""
 
 
 class SnapshotCheck(NamedTuple):
@@ -148,19 +153,26 @@ class StoreCheck:
             problem = f"cannot be compared: {topic_partition} is not rebuilt up to {found.boundary.offset}: {why}"
             return SnapshotCheck(key, f"{key}: {problem}")
         left_out = {one.producer_id for one in self.manifests[_manifest_beside(key)].snapshot_origin.left_out}
-        missing = [producer_id for producer_id in found.comparison.missing if producer_id not in left_out]
-        different = found.comparison.different
-        if not missing and not different:
-            return SnapshotCheck(key, None)
+        lacks = found.comparison.missing
+        excused = left_out.intersection(lacks.named)
+        # Whom nobody names, nobody can excuse.
+        missing = Producers(lacks.total - len(excused), tuple(pid for pid in lacks.named if pid not in excused))
         what = "; ".join(
-            f"{word} producers {', '.join(map(str, ids[:5]))}" + (f" and {len(ids) - 5} more" if ids[5:] else "")
-            for word, ids in (("lacks", missing), ("differs in", different))
-            if ids
+            f"{word} {_named(producers)}"
+            for word, producers in (("lacks", missing), ("differs in", found.comparison.different))
+            if producers.total
         )
-        return SnapshotCheck(key, f"{key}: not what a replay of the stored segments gives: {what}")
+        problem = f"{key}: not what a replay of the stored segments gives: {what}"
+        return SnapshotCheck(key, problem if what else None)
 
     def _key(self, locator: str) -> str:
         return locator.removeprefix(f"{self.store.url}/")
+
+
+def _named(producers: Producers) -> str:
+    ids = producers.named[:MOST_SHOWN]
+    more = producers.total - len(ids)
+    return f"producers {', '.join(map(str, ids))}" + (f" and {more} more" if more else "")
 
 
 def _manifest_beside(snapshot_key: str) -> str:

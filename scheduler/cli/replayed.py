@@ -49,8 +49,8 @@ def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool,
     left_out = Column(key="leftOut", title="LEFT OUT", right=True, show=count_of)
     verdicts = [
         Column(key="verdict", title="VERDICT"),
-        Column(key="missing", title="MISSING", right=True, show=count_of),
-        Column(key="different", title="DIFFERENT", right=True, show=count_of),
+        Column(key="missingCount", title="MISSING", right=True, show=if_any),
+        Column(key="differentCount", title="DIFFERENT", right=True, show=if_any),
     ]
     answer = Answer(
         name="boundaries",
@@ -84,6 +84,11 @@ def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool,
 def _is_wrong(found: "BoundaryResult") -> bool:
     comparison = found.comparison
     return comparison is not None and comparison.verdict != "proven"
+
+
+def if_any(count: object) -> str:
+    """Return a count, for a cell of a table; nothing for none."""
+    return str(count) if count else ""
 
 
 def count_of(value: object) -> str:

@@ -28,6 +28,7 @@ from replay.spark_job import _assembled
 from replay.staging import DirectorySink, MemorySink
 from storage.errors import ResnapError
 from tests.builders import a_partition
+from tests.replay.plain_rows import plain_rows
 from tests.replay.replaying import planned
 from tests.replay.simulation import Simulation, moves, write
 from tests.replay.test_spark_job import NOW_MS, files, log_dir, plans_of, told, transactions
@@ -102,6 +103,31 @@ def test_ranges_of_any_history_are_together_what_the_run_is(drawn: Sequence[Move
         assert told([staged(plan, found, ranges=ranges, reading=Reading())]) == told([local])
         assert found.snapshots.keys() == expected.snapshots.keys()
         assert all((found.snapshots[key] == expected.snapshots[key]).all() for key in expected.snapshots)
+
+
+def test_nothing_leaves_a_scanning_task_but_one_row_for_each_split_and_producer(tmp_path: Path) -> None:
+    hours = [[*transactions(hour, pids=range(40)), *transactions(hour + 1, pids=range(9))] for hour in range(0, 8, 2)]
+    directory = a_partition(tmp_path, hours)
+    plan = planned(directory, now_ms=NOW_MS, full=True)
+    rows: list[tuple[int, int]] = []
+    splits: list[int] = []
+    for task in pack([(plan, plan.runs[0])], Reading(), slots=2):
+        for _, block in scan(task, Reading(), 1_000, met=lambda _: None, done=lambda _: None):
+            if block.place.kind == blocks.ROWS:
+                rows += [(block.place.segment_index, pid) for pid in blocks.rows_of(block.body)["producer_id"].tolist()]
+            elif block.place.segment_index == blocks.BELOW_ALL:
+                assert pickle.loads(block.body)[1] == plan.runs[0]  # noqa: S301 - our own
+            else:
+                summary = pickle.loads(block.body)  # noqa: S301 - our own
+                assert not any(len(piece.rows) for piece in summary.pieces)
+                splits.append(block.place.segment_index)
+    read = plan.segments[plan.runs[0].start : plan.runs[0].end]
+    batches = [(row["segment"], row["producerId"]) for row in plain_rows(Path(one.locator) for one in read)]
+    numbers = {segment.base_offset: number for number, segment in enumerate(plan.segments)}
+    expected = {(numbers[base], pid) for base, pid in batches if pid is not None}
+    assert sorted(rows) == sorted(expected)
+    assert len(expected) < len(batches) / 2
+    assert sorted(splits) == sorted({number for number, _ in expected})
 
 
 def test_ranges_divide_the_work(tmp_path: Path) -> None:

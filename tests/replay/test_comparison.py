@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from replay.comparison import Comparison, Verdict, compare
+from replay.comparison import MOST_NAMED, Comparison, Producers, Verdict, compare
 from storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ def judged(
     )
 
 
+def producers(*ids: int) -> Producers:
+    return Producers(len(ids), ids)
+
+
 def array(entries: list[ProducerEntry]) -> Array:
     return np.array([tuple(entry) for entry in entries], dtype=ENTRY_DTYPE)
 
@@ -44,13 +48,13 @@ def test_nothing_proves_an_empty_snapshot() -> None:
 
 
 def test_an_empty_snapshot_is_false_if_a_producer_lives() -> None:
-    assert judged([], [ALIVE]) == Comparison(verdict=Verdict.FALSE_EMPTY, missing=(7,))
+    assert judged([], [ALIVE]) == Comparison(verdict=Verdict.FALSE_EMPTY, missing=producers(7))
     assert judged([], [OPEN]).verdict is Verdict.FALSE_EMPTY
 
 
 def test_a_snapshot_without_some_of_the_living_is_partial() -> None:
     other = ALIVE._replace(producer_id=3)
-    assert judged([ALIVE], [ALIVE, other]) == Comparison(verdict=Verdict.FALSE_PARTIAL, missing=(3,))
+    assert judged([ALIVE], [ALIVE, other]) == Comparison(verdict=Verdict.FALSE_PARTIAL, missing=producers(3))
 
 
 @pytest.mark.parametrize(
@@ -59,12 +63,12 @@ def test_a_snapshot_without_some_of_the_living_is_partial() -> None:
 )
 def test_an_entry_that_differs_in_any_value_contradicts_the_log(field: str) -> None:
     other = ALIVE._replace(**{field: getattr(ALIVE, field) + 1})
-    assert judged([other], [ALIVE]) == Comparison(verdict=Verdict.DIFFERENT, different=(7,))
+    assert judged([other], [ALIVE]) == Comparison(verdict=Verdict.DIFFERENT, different=producers(7))
 
 
 def test_a_lost_coordinator_epoch_is_tolerated_and_told() -> None:
     lost = ALIVE._replace(coordinator_epoch=-1)
-    assert judged([lost], [ALIVE]) == Comparison(verdict=Verdict.PROVEN, coordinator_lost=(7,))
+    assert judged([lost], [ALIVE]) == Comparison(verdict=Verdict.PROVEN, coordinator_lost=producers(7))
 
 
 def test_another_coordinator_epoch_is_not_tolerated() -> None:
@@ -73,7 +77,7 @@ def test_another_coordinator_epoch_is_not_tolerated() -> None:
 
 def test_who_had_expired_when_the_snapshot_was_written_may_be_absent() -> None:
     assert judged([], [ALIVE], written_ms=ALIVE.timestamp + EXPIRATION_MS) == Comparison(
-        verdict=Verdict.PROVEN, swept=(7,)
+        verdict=Verdict.PROVEN, swept=producers(7)
     )
     assert judged([], [ALIVE], written_ms=ALIVE.timestamp + EXPIRATION_MS - 1).verdict is Verdict.FALSE_EMPTY
 
@@ -88,12 +92,12 @@ def test_an_expired_entry_too_many_harms_nobody() -> None:
 
 
 def test_a_living_entry_that_the_replay_has_met_and_does_not_have_contradicts_the_log() -> None:
-    assert judged([ALIVE], [], seen=(7,)).different == (7,)
-    assert judged([OPEN], [], seen=(7,)).different == (7,)
+    assert judged([ALIVE], [], seen=(7,)).different == producers(7)
+    assert judged([OPEN], [], seen=(7,)).different == producers(7)
 
 
 def test_a_living_entry_whose_records_are_gone_is_unrecorded() -> None:
-    assert judged([ALIVE], []) == Comparison(verdict=Verdict.PROVEN, unrecorded=(7,))
+    assert judged([ALIVE], []) == Comparison(verdict=Verdict.PROVEN, unrecorded=producers(7))
 
 
 def test_of_an_id_that_comes_twice_the_later_entry_counts() -> None:
@@ -103,4 +107,12 @@ def test_of_an_id_that_comes_twice_the_later_entry_counts() -> None:
 
 def test_absent_ids_beyond_the_last_one_are_missing_too() -> None:
     entries = [ALIVE._replace(producer_id=pid) for pid in (1, 5, 9)]
-    assert judged(entries[1:2], entries) == Comparison(verdict=Verdict.FALSE_PARTIAL, missing=(1, 9))
+    assert judged(entries[1:2], entries) == Comparison(verdict=Verdict.FALSE_PARTIAL, missing=producers(1, 9))
+
+
+def test_no_more_than_a_thousand_producers_are_named_and_all_are_counted() -> None:
+    entries = [ALIVE._replace(producer_id=pid) for pid in range(3 * MOST_NAMED)]
+    missing = judged([], entries).missing
+    assert missing == Producers(3 * MOST_NAMED, tuple(range(MOST_NAMED)))
+    rest = Producers.of(range(3 * MOST_NAMED, 3 * MOST_NAMED + 7))
+    assert Producers.join([rest, missing]) == Producers(3 * MOST_NAMED + 7, tuple(range(MOST_NAMED)))

@@ -404,7 +404,7 @@ def test_who_was_left_out_here_does_not_make_a_snapshot_wrong_that_has_it(tmp_pa
     assert made.left_out
     assert made.comparison is not None
     assert made.comparison.verdict is Verdict.PROVEN
-    assert made.comparison.unrecorded == (1,)
+    assert made.comparison.unrecorded == (1, (1,))
 
 
 def test_a_stale_open_transaction_in_a_snapshot_is_not_believed_against_the_whole_log(tmp_path: Path) -> None:
