@@ -29,6 +29,8 @@ class Kind(StrEnum):
     PARTITION_METADATA = "partition.metadata"
     META_PROPERTIES = "meta.properties"
     MANIFEST = "manifest"
+    RSM_MANIFEST = "rsm-manifest"
+    RSM_INDEXES = "indexes"
 
 
 _PEEK_BYTES: Final = 256
@@ -78,6 +80,7 @@ def _is_segment(start: bytes, _: int) -> bool:
 
 _MARKS: Final[dict[Kind, Callable[[bytes, int], bool]]] = {
     Kind.MANIFEST: _matches(rb"Obj\x01"),
+    Kind.RSM_MANIFEST: _matches(rb'\s*\{\s*"version"\s*:\s*"?1"?\s*,\s*"chunkIndex"'),
     Kind.SNAPSHOT: _is_snapshot,
     Kind.PARTITION_METADATA: _matches(rb"version: ?\d+\s+topic_id:"),
     Kind.META_PROPERTIES: _matches(rb"(?:.*\n)*?(?:broker\.id|node\.id|cluster\.id)="),

@@ -12,14 +12,15 @@ from scheduler.file_kinds import leading_offset
 from storage.errors import UsageError
 from storage.log.names import FileKind, FileState, parse_file_name
 from storage.log.partition_dir import readable
-from storage.remote.urls import is_store_url, open_store
-from storage.source import RangeReader, open_reader
+from storage.remote.layouts.aiven import LOG, MANIFEST
+from storage.remote.layouts.aiven_members import MARK, Member, member_of, stem_of
+from storage.remote.urls import is_store_url
+from storage.source import GONE, PLAIN, RangeReader, Sources, open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from storage.remote.object_store import ObjectStore
-    from storage.remote.s3_settings import S3Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,10 @@ class InspectedFile:
     """Whether this is the last segment of a directory, which a broker may be writing."""
     log_size: int | None = None
     """Of the segment beside an index, where there is one."""
+    stem: str | None = None
+    """What locators of the same segment's objects begin with, in the layout ``aiven``."""
+    sources: Sources = PLAIN
+    """How these are reached."""
 
     @property
     def base_offset(self) -> int | None:
@@ -60,8 +65,11 @@ class _ObjectReader:
 
 
 @contextmanager
-def opened_file(file: str, s3: S3Settings, *, verify_crc: bool) -> Iterator[InspectedFile]:
+def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[InspectedFile]:
     """Open ``file``, a path or the URL of an object, for as long as the context lasts.
+
+    A segment in the layout ``aiven`` is opened as what it was, whatever its ``.log`` object holds, if its manifest is
+    beside it.
 
     Raises:
         UsageError: there is no such file, or it is a directory.
@@ -69,9 +77,17 @@ def opened_file(file: str, s3: S3Settings, *, verify_crc: bool) -> Iterator[Insp
         StoreError: likewise, of a store.
 
     """
+    locator = _locator(file)
+    stem, member = stem_of(locator), _member(locator, sources)
+    if member is not None:
+        with sources.open(member.locator) as reader:
+            name = member.locator.rpartition("/")[2]
+            yield InspectedFile(reader=reader, name=name, verify_crc=verify_crc, sources=sources)
+        return
     if is_store_url(file):
         prefix, _, key = file.rpartition("/")
-        yield InspectedFile(reader=_ObjectReader(open_store(prefix, s3), key), name=key, verify_crc=verify_crc)
+        reader = _ObjectReader(sources.store(prefix), key)
+        yield InspectedFile(reader=reader, name=key, verify_crc=verify_crc, stem=stem, sources=sources)
         return
     path = Path(file)
     with readable(path):
@@ -80,8 +96,34 @@ def opened_file(file: str, s3: S3Settings, *, verify_crc: bool) -> Iterator[Insp
         is_active, log_size = _is_active(path), _log_size(path)
     with open_reader(file) as reader:
         yield InspectedFile(
-            reader=reader, name=path.name, verify_crc=verify_crc, is_active=is_active, log_size=log_size
+            reader=reader,
+            name=path.name,
+            verify_crc=verify_crc,
+            is_active=is_active,
+            log_size=log_size,
+            stem=stem,
+            sources=sources,
         )
+
+
+def _locator(file: str) -> str:
+    """Return the URL of ``file``, a path or a URL; what is behind the mark of a segment's file stays as it is."""
+    if is_store_url(file):
+        return file
+    path, mark, suffix = file.rpartition(MARK)
+    return f"{Path(path if mark else file).absolute().as_uri()}{mark}{suffix if mark else ''}"
+
+
+def _member(locator: str, sources: Sources) -> Member | None:
+    """Return the file of a segment that ``locator`` asks for, or that the ``.log`` object there stands for."""
+    stem = stem_of(locator)
+    if stem is None or not locator.endswith(f".{LOG}"):
+        return member_of(locator)
+    try:
+        sources.look(f"{stem}.{MANIFEST}")
+    except GONE:
+        return None
+    return Member(stem, LOG)
 
 
 def _is_active(path: Path) -> bool:

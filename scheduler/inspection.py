@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from scheduler import aiven_inspection
 from scheduler.clock import instant
 from scheduler.dump_log import dump_lines
 from scheduler.file_kinds import Kind, kind_by_content, kind_by_name
@@ -40,7 +41,9 @@ from storage.log.producer_snapshot import (
 from storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from storage.log.properties import read_meta_properties, read_partition_metadata
 from storage.log.record_batch import MAX_SEQUENCE
+from storage.remote.layouts.aiven_keys import NO_KEYS, KeyRing
 from storage.remote.manifest import Manifest, read_manifest
+from storage.source import Sources
 
 if TYPE_CHECKING:
     import struct
@@ -62,6 +65,7 @@ def inspected(
     file: str,
     *,
     s3: S3Settings,
+    keys: KeyRing = NO_KEYS,
     kind: Kind | None = None,
     limit: int | None = None,
     verify_crc: bool = False,
@@ -78,7 +82,7 @@ def inspected(
         StoreError: likewise, of a store.
 
     """
-    with opened_file(file, s3, verify_crc=verify_crc) as opened, in_file(file):
+    with opened_file(file, Sources(s3=s3, keys=keys), verify_crc=verify_crc) as opened, in_file(file):
         chosen = kind or kind_by_name(opened.name) or kind_by_content(opened.reader)
         if chosen is None:
             known = ", ".join(Kind)
@@ -252,6 +256,8 @@ _INSPECTORS: Final[dict[Kind, Callable[[InspectedFile], Answer]]] = {
     Kind.PARTITION_METADATA: _inspect_partition_metadata,
     Kind.META_PROPERTIES: _inspect_meta_properties,
     Kind.MANIFEST: _inspect_manifest,
+    Kind.RSM_MANIFEST: aiven_inspection.inspect_manifest,
+    Kind.RSM_INDEXES: aiven_inspection.inspect_indexes,
 }
 
 

@@ -28,10 +28,19 @@ FLAG_ORIGIN: Final = "flag"
 RANKS: Final = "flags win over the environment, that over the file, that over server.properties"
 ALIASES: Final = {"topic": "topics", "log_dir": "log_dirs"}
 """The flag of a setting that may be given several times is singular, and so was Kafka's ``log.dir``."""
-MAPPINGS: Final = frozenset({"spark_conf", "s3_tag"})
+MAPPINGS: Final = frozenset({"spark_conf", "s3_tag", "encryption_private_key", "encryption_public_key"})
 """Settings that are tables themselves; the layers' tables are merged, key by key."""
 PATHS: Final = frozenset(
-    {"server_properties", "log_dirs", "state_dir", "metadata_log", "s3_sse_customer_key_file", "s3_ca_bundle"}
+    {
+        "server_properties",
+        "log_dirs",
+        "state_dir",
+        "metadata_log",
+        "s3_sse_customer_key_file",
+        "s3_ca_bundle",
+        "encryption_private_key",
+        "encryption_public_key",
+    }
 )
 """Settings that a file may give relative to the directory it stands in."""
 KAFKA_PROPERTIES: Final = {
@@ -99,9 +108,9 @@ def file_layer(path: Path, names: Iterable[str]) -> Layer:
     for name, value in _flattened(_load_toml(path)):
         if name not in known:
             raise ConfigurationError(f"{path}: there is no setting {name!r}", hint=_resembling(name, known))
-        if name in PATHS and value != "none":
-            value = _relative_to(path.parent, value)  # noqa: PLW2901 - the same value, seen from where it was written
         layer[name] = _given(name, value, f"file {path}")
+        if name in PATHS and value != "none":
+            layer[name] = layer[name]._replace(value=_relative_to(path.parent, layer[name].value))
     return layer
 
 
@@ -225,6 +234,8 @@ def _java_text(value: object) -> str:
 def _relative_to(directory: Path, value: object) -> object:
     if isinstance(value, list):
         return [_relative_to(directory, entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _relative_to(directory, entry) for key, entry in value.items()}
     if not isinstance(value, str):
         return value
     return ",".join(str(directory / part.strip()) for part in value.split(","))

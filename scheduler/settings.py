@@ -20,6 +20,7 @@ from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFA
 from scheduler.clock import milliseconds
 from scheduler.cluster_metadata import ClusterMetadata, find_metadata_log
 from scheduler.io_priority import IoPriority
+from scheduler.key_files import key_ring
 from scheduler.metadata_settings import (
     NOTHING,
     SETTING,
@@ -44,6 +45,7 @@ from scheduler.setting_layers import (
 )
 from scheduler.setting_values import parse_as_of, parse_duration, parse_size, shown, split_list
 from storage.errors import ConfigurationError, UsageError
+from storage.remote.layouts.aiven_keys import KeyRing
 from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
 from storage.remote.s3_settings import AddressingStyle, ChecksumMode, Encryption, S3Settings
 from storage.remote.urls import is_store_url
@@ -184,6 +186,12 @@ class Settings(BaseSettings):
         default=None, description="How long an answer may take; 60s unless given."
     )
 
+    encryption_private_key: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="ID=FILE: a private RSA key in PEM that segments of the layout aiven were encrypted for; may be"
+        " given several times.",
+    )
+
     log_dirs: Annotated[tuple[Path, ...], _Listed] = Field(default=(), description="log.dirs of the broker.")
 
     output: Form = Field(default="table", description="Form of the answer.")
@@ -303,6 +311,15 @@ class Settings(BaseSettings):
             max_attempts=self.s3_max_attempts,
             read_timeout_s=None if self.s3_read_timeout is None else self.s3_read_timeout.total_seconds(),
         )
+
+    def keys(self) -> KeyRing:
+        """Return what encrypted segments are read by.
+
+        Raises:
+            ConfigurationError: a file cannot be read, or holds no private RSA key.
+
+        """
+        return key_ring(self.encryption_private_key)
 
     def spark(self) -> SparkSettings:
         """Return how Spark shall run.

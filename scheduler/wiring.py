@@ -140,7 +140,12 @@ def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Pat
 def reading_of(settings: Settings) -> Reading:
     """Return how segments are read."""
     return Reading(
-        sources=Sources(s3=settings.s3(), ranges_in_flight=settings.ranges_in_flight, range_bytes=settings.range_size),
+        sources=Sources(
+            s3=settings.s3(),
+            ranges_in_flight=settings.ranges_in_flight,
+            range_bytes=settings.range_size,
+            keys=settings.keys(),
+        ),
         header_read_bytes=settings.header_read_size,
         split_bytes=settings.split_size,
         producers_per_task=settings.producers_per_task,
@@ -199,7 +204,7 @@ def audit_of(settings: Settings, source: str) -> Audit:
 
     """
     scope = scope_of(settings, [source])
-    sources = Sources(s3=settings.s3())
+    sources = Sources(s3=settings.s3(), keys=settings.keys())
     beside = None if settings.metadata_log else find_metadata_log([source])
     directory = metadata_log_of(settings, None if beside is None else str(beside))
     log_dir = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))

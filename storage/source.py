@@ -1,7 +1,8 @@
 """Files wherever they lie, opened and read by locator: a path, or the URL of an object.
 
 A locator is a plain string because a string is what travels to Spark's executors; ``Sources`` travels with it and knows
-how stores are reached. Segments are read by position through a ``RangeReader``; the small files beside them whole.
+how stores are reached. Segments are read by position through a ``RangeReader``; the small files beside them whole. A
+file that lies in pieces inside other objects, as in the layout ``aiven``, has a locator and is read like any other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 
-from storage.errors import FileGoneError, LogDirError, ObjectNotFoundError
+from storage.errors import FileGoneError, LogDirError, ObjectNotFoundError, in_file
+from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST
+from storage.remote.layouts.aiven_keys import NO_KEYS, KeyRing
+from storage.remote.layouts.aiven_manifest import read_manifest
+from storage.remote.layouts.aiven_members import LOG_FILE, Member, StoredSegment, member_of
 from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
 from storage.remote.urls import is_store_url, local_path, open_store, split_object_url
 
@@ -135,6 +140,8 @@ class Sources:
     ranges_in_flight: int = RANGES_IN_FLIGHT
     range_bytes: int = RANGE_BYTES
     """Of an object, what is held at once is at most the product of the two."""
+    keys: KeyRing = NO_KEYS
+    """What encrypted segments are read by."""
 
     @contextmanager
     def open(self, locator: str, *, end: int | None = None) -> Iterator[RangeReader]:
@@ -146,6 +153,11 @@ class Sources:
             LogDirError, StoreError: it cannot be read.
 
         """
+        member = member_of(locator)
+        if member is not None:
+            with self._open_member(member, end) as reader:
+                yield reader
+            return
         path = _path(locator)
         if path is not None:
             with open_reader(path) as reader:
@@ -162,7 +174,7 @@ class Sources:
 
     def open_body(self, locator: str) -> BinaryIO:
         """Open ``locator`` as a stream, to be read from its start and closed; raises as ``open`` does."""
-        path = _path(locator)
+        path = None if member_of(locator) else _path(locator)
         if path is not None:
             return Path(path).open("rb")
         return io.BufferedReader(_Stream(self.open(locator)), STREAM_BYTES)
@@ -175,6 +187,9 @@ class Sources:
             LogDirError, StoreError: it cannot be read.
 
         """
+        if member_of(locator):
+            with self.open(locator) as whole:
+                return whole.read(0, whole.size_bytes)
         path = _path(locator)
         if path is not None:
             with _readable(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a great many are read
@@ -185,9 +200,9 @@ class Sources:
 
     def read_range(self, locator: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a small file, fewer where it ends before; raises as ``read`` does."""
-        path = _path(locator)
-        if path is not None:
-            with open_reader(path) as reader:
+        is_member = member_of(locator) is not None
+        if is_member or _path(locator) is not None:
+            with self.open(locator) as reader:
                 return reader.read(start, end - start)
         store, key = self._object(locator)
         with _deletion_explained():
@@ -195,6 +210,9 @@ class Sources:
 
     def look(self, locator: str) -> FileFacts:
         """Return size and time without reading; raises as ``read`` does."""
+        member = member_of(locator)
+        if member is not None:
+            return self._look_at_member(member)
         path = _path(locator)
         if path is not None:
             with _readable(path):
@@ -213,6 +231,41 @@ class Sources:
 
         """
         return _store(url, self.s3, os.getpid())
+
+    def segment(self, stem: str) -> StoredSegment:
+        """Return how the segment is stored whose objects' locators begin with ``stem``; raises as ``read`` does.
+
+        Raises:
+            FormatError: its manifest is damaged.
+            ConfigurationError: it is encrypted, and its private key is not at hand.
+
+        """
+        return _segment(stem, self, os.getpid())
+
+    @contextmanager
+    def _open_member(self, member: Member, end: int | None) -> Iterator[RangeReader]:
+        segment = self.segment(member.stem)
+        if member.suffix == LOG_FILE:
+            with self.open(f"{member.stem}.{LOG}", end=segment.stored_end(end)) as stored:
+                yield segment.open_log(stored, member.locator)
+            return
+        place, indexes = segment.index_range(member.suffix), f"{member.stem}.{INDEXES}"
+        if place is None:
+            raise ObjectNotFoundError(f"{member.locator}: the segment has none", key=member.locator)
+        piece = self.read_range(indexes, place.position, place.position + place.size) if place.size else b""
+        with in_file(member.locator):
+            data = segment.index(piece, place)
+        yield BytesReader(data, member.locator)
+
+    def _look_at_member(self, member: Member) -> FileFacts:
+        """Return what the file itself would show, while the objects it lies in are as its manifest says."""
+        segment = self.segment(member.stem)
+        if member.suffix != LOG_FILE:
+            found = self.look(f"{member.stem}.{INDEXES}")
+            return FileFacts(segment.index_size(member.suffix) or 0, found.mtime_ns, 0)
+        found, chunks = self.look(f"{member.stem}.{LOG}"), segment.manifest.chunks
+        size = chunks.file_size if found.size_bytes == chunks.stored_size else -found.size_bytes
+        return FileFacts(size, found.mtime_ns, 0)
 
     def _object(self, locator: str) -> tuple[ObjectStore, str]:
         url, key = split_object_url(locator)
@@ -256,6 +309,14 @@ def open_reader(locator: str) -> Iterator[RangeReader]:
 @lru_cache(maxsize=32)
 def _store(url: str, s3: S3Settings | None, process: int) -> ObjectStore:  # noqa: ARG001 - a fork makes its own
     return open_store(url, s3)
+
+
+@lru_cache(maxsize=256)
+def _segment(stem: str, sources: Sources, process: int) -> StoredSegment:  # noqa: ARG001 - as above
+    """Read a manifest, once for all files of the segment: nobody changes one that is there."""
+    locator = f"{stem}.{MANIFEST}"
+    with in_file(locator):
+        return StoredSegment.of(read_manifest(sources.read(locator)), sources.keys)
 
 
 def _path(locator: str) -> str | None:

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Final
 
 ARCHIVES: Final = Path(__file__).parent / "fixtures"
-NAMES: Final = tuple(sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.glob("*.tar.xz")))
+ARCHIVED: Final = tuple(sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.glob("*.tar.xz")))
+AIVEN: Final = tuple(name for name in ARCHIVED if "-aiven-" in name)
+"""Sets with what a plugin made of their segments: their log dirs tell nothing that those of the others do not."""
+NAMES: Final = tuple(name for name in ARCHIVED if name not in AIVEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +20,17 @@ class FixtureSet:
 
     name: str
     root: Path
-    """Holds ``data`` and ``expected``; some sets have ``metadata-dump.txt`` or ``remote`` besides."""
+    """Holds ``data`` and ``expected``; some sets have ``metadata-dump.txt``, ``remote`` or ``keys`` besides."""
 
     @property
     def data(self) -> Path:
         """One entry of ``log.dirs``, as the broker left it."""
         return self.root / "data"
+
+    @property
+    def remote(self) -> Path:
+        """What was tiered of ``data``: the root of a store."""
+        return self.root / "remote"
 
     @property
     def expected(self) -> Path:
@@ -32,8 +40,8 @@ class FixtureSet:
 
 def unpack(name: str, into: Path) -> FixtureSet:
     """Unpack the set ``name`` into the new directory ``into/name``; files get the modification times they had."""
-    if name not in NAMES:
-        raise LookupError(f"no fixture set {name!r}, there are {', '.join(NAMES)}")
+    if name not in ARCHIVED:
+        raise LookupError(f"no fixture set {name!r}, there are {', '.join(ARCHIVED)}")
     root = into / name
     with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
         archive.extractall(root, filter="data")

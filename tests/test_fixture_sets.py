@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from tests.fixture_sets import ARCHIVES, NAMES, FixtureSet, unpack
+from tests.fixture_sets import ARCHIVED, ARCHIVES, FixtureSet, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Sets: TypeAlias = Callable[[str], FixtureSet]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ARCHIVED)
 def test_every_set_has_a_log_dir_and_a_snapshot_for_each_boundary(name: str, fixture_set: Sets) -> None:
     fixture = fixture_set(name)
     partitions = [path for path in fixture.data.iterdir() if (fixture.expected / path.name).is_dir()]

@@ -18,7 +18,7 @@ app.add_typer(config_app, name="config")
 
 KIND_NAMES = Literal[
     "log", "index", "timeindex", "txnindex", "snapshot", "offset-checkpoint", "leader-epoch-checkpoint",
-    "partition.metadata", "meta.properties", "manifest",
+    "partition.metadata", "meta.properties", "manifest", "rsm-manifest", "indexes",
 ]  # fmt: skip
 
 
@@ -41,6 +41,7 @@ def inspect_file(
     with inspected(
         file,
         s3=run.settings.s3(),
+        keys=run.settings.keys(),
         kind=Kind(kind) if kind else None,
         limit=limit,
         verify_crc=run.settings.verify_crc,

@@ -222,6 +222,12 @@ STORE: Final[Group] = {
     "s3_read_timeout": _flag(
         str, "--s3-read-timeout", metavar="DURATION", help="How long an answer may take; 60s unless given."
     ),
+    "encryption_private_key": _flag(
+        list[str],
+        "--encryption-private-key",
+        metavar="ID=FILE",
+        help="Opens segments that a plugin encrypted for the key pair ID (PEM); may be given several times.",
+    ),
 }
 ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **READING, **MEMORY, **WRITE, **UPLOAD, **STORE}
 

@@ -1,6 +1,6 @@
-"""A prefix of a store, or one partition in it, as a log dir: a plain copy of one, or what Resnap has shipped.
+"""A prefix of a store, or one partition in it, as a log dir: a plain copy of one, or what Resnap or brokers shipped.
 
-Which of the two it is shows in its keys. Nothing but names, sizes, times and small objects is read.
+Which of these it is shows in its keys. Nothing but names, sizes, times and small objects is read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from storage.errors import UsageError
 from storage.log.log_dir import open_log_dir_or_partition
 from storage.log.survey import live_partition
+from storage.remote.layouts import aiven
+from storage.remote.layouts.aiven_log import copied_log_dir
 from storage.remote.layouts.flat import parse_key
 from storage.remote.layouts.flat_log import shipped_log_dir
 from storage.remote.layouts.mirror import is_mirror_key, is_segment_name, mirrored_log_dir
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _FLAT_DEPTH: Final = 4
 """Folders between the prefix of the layout ``flat`` and its segments."""
+_AIVEN_DEPTH: Final = 2
+"""The same of the layout ``aiven``."""
 
 
 def open_source(source: str, sources: Sources, *, topics: Callable[[TopicPartition], bool] | None = None) -> LogDir:
@@ -50,10 +54,14 @@ def open_source(source: str, sources: Sources, *, topics: Callable[[TopicPartiti
     seen: list[ObjectInfo] = []
     for info in listed:
         seen.append(info)
-        depth = _flat_depth(url, info.key)
+        depth = _depth(url, info.key, _FLAT_DEPTH, lambda key: parse_key(key) is not None)
         if depth is not None:
             root, rest = _above(url, depth)
             return shipped_log_dir(sources.store(root), _rekeyed(chain(seen, listed), rest), topics)
+        depth = _depth(url, info.key, _AIVEN_DEPTH, _is_aiven_key)
+        if depth is not None:
+            root, rest = _above(url, depth)
+            return copied_log_dir(sources.store(root), _rekeyed(chain(seen, listed), rest), topics)
         if path is None and is_mirror_key(info.key):
             return mirrored_log_dir(sources.store(url), chain(seen, listed), topics)
         if path is None and is_segment_name(info.key):
@@ -70,13 +78,18 @@ def open_source(source: str, sources: Sources, *, topics: Callable[[TopicPartiti
     )
 
 
-def _flat_depth(url: str, key: str) -> int | None:
-    """Return how many folders above ``url`` the layout ``flat`` begins that ``key`` is of; None if it is not."""
+def _depth(url: str, key: str, most: int, is_of_layout: Callable[[str], bool]) -> int | None:
+    """Return how many folders above ``url`` the layout begins that ``key`` is of; None if it is not."""
     above = _folders(url)
-    for depth in range(min(_FLAT_DEPTH, len(above)) + 1):
-        if parse_key("/".join([*above[len(above) - depth :], key])) is not None:
+    for depth in range(min(most, len(above)) + 1):
+        if is_of_layout("/".join([*above[len(above) - depth :], key])):
             return depth
     return None
+
+
+def _is_aiven_key(key: str) -> bool:
+    found = aiven.parse_key(key)
+    return found is not None and not found.prefix
 
 
 def _folders(url: str) -> list[str]:

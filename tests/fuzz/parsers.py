@@ -18,6 +18,8 @@ from storage.log.names import TopicPartition, parse_file_name, parse_partition_d
 from storage.log.producer_snapshot import read_snapshot, read_snapshot_array
 from storage.log.properties import read_meta_properties, read_partition_metadata, read_properties
 from storage.log.record_batch import read_header
+from storage.remote.layouts.aiven_manifest import read_manifest as read_rsm_manifest
+from storage.remote.layouts.aiven_metadata import CustomMetadata, read_custom_metadata, write_custom_metadata
 from storage.remote.layouts.flat import parse_key
 from storage.remote.manifest import read_manifest, write_manifest
 from tests.storage.remote.manifests import a_manifest
@@ -74,6 +76,8 @@ PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "metadata-record": decode_record,
     "remote-log-record": decode_remote_log_record,
     "manifest": read_manifest,
+    "rsm-manifest": read_rsm_manifest,
+    "custom-metadata": read_custom_metadata,
     "fingerprint": read_fingerprint,
     "undo-manifest": read_undo_manifest,
     "memory": _memory,
@@ -131,6 +135,21 @@ _EXAMPLE_BYTES: Final = {
             )
         ).encode()
     ],
+    "rsm-manifest": [
+        (
+            b'{"version":"1","chunkIndex":{"type":"fixed","originalChunkSize":4096,"originalFileSize":10000,'
+            b'"transformedChunkSize":4096,"finalTransformedChunkSize":1808},"segmentIndexes":{"offset":{"position":0,'
+            b'"size":16},"timestamp":{"position":16,"size":24},"producerSnapshot":{"position":40,"size":10},"leaderEpoch":'
+            b'{"position":50,"size":8},"transaction":null},"compression":false}'
+        ),
+        (
+            b'{"version":"1","chunkIndex":{"type":"variable","originalChunkSize":4096,"originalFileSize":16229,'
+            b'"transformedChunks":"KLUv/SATmQAAAAAABAAAC3QCACkBWwAAAAAKOw=="},"segmentIndexes":{"offset":{"position":0,'
+            b'"size":80},"timestamp":{"position":80,"size":132},"producerSnapshot":{"position":212,"size":378},"leaderEpoch"'
+            b':{"position":590,"size":8},"transaction":{"position":598,"size":102}},"compression":true}'
+        ),
+    ],
+    "custom-metadata": [write_custom_metadata(CustomMetadata(remote_size=100, object_prefix="p/", object_key="foo"))],
     "file-name": [b"00000000000000000145.snapshot", b"00000000000000000145.log.deleted"],
     "directory-name": [b"payments-0", b"payments-0.0123456789abcdef0123456789abcdef-delete"],
     "object-key": [b"c/t/none/0/00000000000000000000-9347e368-7f13-58b2-a80e-cd487a8de498.log"],

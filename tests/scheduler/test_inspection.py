@@ -270,7 +270,7 @@ def test_content_tells_the_kind_where_the_name_does_not(fixture_set: Callable[[s
         with open_reader(str(path)) as reader:
             assert kind_by_content(reader) is kind, path
         seen.add(kind)
-    assert seen == set(Kind) - indexes - {Kind.MANIFEST}
+    assert seen == set(Kind) - indexes - {Kind.MANIFEST, Kind.RSM_MANIFEST, Kind.RSM_INDEXES}
 
 
 def test_what_cannot_be_recognised_needs_a_kind(tmp_path: Path, payments: Path) -> None:

@@ -1,0 +1,124 @@
+"""The layout ``aiven``: object keys as the RemoteStorageManager plugin that most clusters run makes them.
+
+    <key prefix><topic>-<topic id>/<partition>/<base offset, 20 digits>-<segment id>.<suffix>
+
+Three objects make a segment: ``log`` (in chunks, each of which may be compressed and encrypted), ``indexes`` (all of
+them, one after the other) and ``rsm-manifest``, which comes last. Ids are Kafka's: 16 bytes in URL-safe base64, 22
+characters that may be dashes. A key prefix is put before the topic as it is, without a slash of its own.
+
+Source: ``ObjectKeyFactory`` of Aiven's tiered-storage-for-apache-kafka, 1.0.0.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid5
+
+from storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from storage.log.names import TopicPartition
+
+LOG: Final = "log"
+INDEXES: Final = "indexes"
+MANIFEST: Final = "rsm-manifest"
+SEGMENT_ID_NAMESPACE: Final = UUID("9e73fb0f-3c97-461d-a12d-c3045cc48ddb")
+"""Of the UUIDv5 that the ids of segments we write are; drawn once, never to change."""
+
+_ID: Final = r"[A-Za-z0-9_-]{22}"
+_KEY = re.compile(
+    rf"(?P<prefix>(?:.*/)?)(?P<topic>[A-Za-z0-9._-]{{1,249}})-(?P<topic_id>{_ID})/(?P<partition>0|[1-9][0-9]{{0,9}})"
+    rf"/(?P<base_offset>[0-9]{{{OFFSET_DIGITS}}})-(?P<segment_id>{_ID})\.(?P<suffix>{LOG}|{INDEXES}|{MANIFEST})"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AivenKey:
+    """A key of this layout, taken apart."""
+
+    prefix: str = ""
+    """What stands before the topic, up to the last slash: a prefix without one cannot be told from the topic."""
+    topic: str
+    topic_id: str
+    partition: int
+    base_offset: int
+    segment_id: str
+    suffix: str
+
+    @property
+    def key(self) -> str:
+        """The key itself."""
+        return self.beside(self.suffix)
+
+    def beside(self, suffix: str) -> str:
+        """Return the key of the same segment's object with ``suffix``."""
+        return f"{self.folder}{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{suffix}"
+
+    @property
+    def folder(self) -> str:
+        """What every key of the partition begins with."""
+        return f"{self.prefix}{self.topic}-{self.topic_id}/{self.partition}/"
+
+
+def parse_key(key: str) -> AivenKey | None:
+    """Return the parts of a key that the plugin could have made, None for every other key."""
+    match = _KEY.fullmatch(key)
+    if not match:
+        return None
+    partition, base_offset = int(match["partition"]), int(match["base_offset"])
+    if partition > MAX_PARTITION or base_offset > MAX_OFFSET:
+        return None
+    return AivenKey(
+        prefix=match["prefix"],
+        topic=match["topic"],
+        topic_id=match["topic_id"],
+        partition=partition,
+        base_offset=base_offset,
+        segment_id=match["segment_id"],
+        suffix=match["suffix"],
+    )
+
+
+def object_key(
+    topic_partition: TopicPartition, topic_id: str, base_offset: int, segment_id: str, suffix: str, *, prefix: str = ""
+) -> str:
+    """Return the key of one object of a segment; ids are in Kafka's form."""
+    return AivenKey(
+        prefix=prefix,
+        topic=topic_partition.topic,
+        topic_id=topic_id,
+        partition=topic_partition.partition,
+        base_offset=base_offset,
+        segment_id=segment_id,
+        suffix=suffix,
+    ).key
+
+
+def topic_folder(topic: str, topic_id: str, *, prefix: str = "") -> str:
+    """Return what every key of a topic begins with."""
+    return f"{prefix}{topic}-{topic_id}/"
+
+
+def segment_id(identity: Mapping[str, object]) -> str:
+    """Return the id of a segment that is written with ``identity``: everything that its objects come from.
+
+    Equal identities give equal ids; as with Kafka's own random ones, none begins with a dash.
+    """
+    for attempt in count():
+        name = json.dumps([attempt, identity], separators=(",", ":"), sort_keys=True)
+        text = kafka_id(uuid5(SEGMENT_ID_NAMESPACE, name))
+        if not text.startswith("-"):
+            return text
+    raise AssertionError("count() has no end")
+
+
+def kafka_id(uuid: UUID) -> str:
+    """Return ``uuid`` as Kafka writes ids."""
+    return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")

@@ -1,0 +1,180 @@
+"""The envelope that encrypted segments of the layout ``aiven`` come in.
+
+Each segment has a fresh data key (AES-256) and 32 fresh bytes that are authenticated with each piece. The manifest
+holds the data key, encrypted under the public key of a pair of RSA keys: OAEP with SHA3-512 for the hash and for MGF1,
+which PyCryptodome (the optional extra ``encryption``) has and OpenSSL's bindings refuse. Pairs have names, so that they
+can be replaced.
+
+Nothing here that holds a key shows it: not in ``repr``, not in a message.
+
+Source: ``RsaEncryptionProvider``, ``AesEncryptionProvider``, ``RsaKeyReader`` of the plugin.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from storage.errors import ConfigurationError, FormatError
+
+DATA_KEY_BYTES: Final = 32
+AAD_BYTES: Final = 32
+IV_BYTES: Final = 12
+TAG_BYTES: Final = 16
+OVERHEAD_BYTES: Final = IV_BYTES + TAG_BYTES
+"""By so much an encrypted piece is longer."""
+_LEAST_RSA_BYTES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedKey:
+    """A data key as a manifest holds it."""
+
+    key_id: str
+    """Of the pair of RSA keys."""
+    wrapped: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RsaKey:
+    """One half of a pair of RSA keys, in PEM; goes to executors as it is."""
+
+    key_id: str
+    pem: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The private keys at hand, by which stored segments are read."""
+
+    keys: tuple[RsaKey, ...] = ()
+
+    def cipher(self, key: WrappedKey, aad: bytes) -> SegmentCipher:
+        """Return what opens the pieces of a segment.
+
+        Raises:
+            ConfigurationError: the private key of that name is not at hand, or PyCryptodome is not installed.
+            FormatError: the data key was not encrypted under it.
+
+        """
+        pair = next((one for one in self.keys if one.key_id == key.key_id), None)
+        if pair is None:
+            known = ", ".join(one.key_id for one in self.keys) or "none"
+            raise ConfigurationError(
+                f"the segment is encrypted under the key pair {key.key_id!r}; private keys at hand: {known}",
+                hint="give the plugin's own: --encryption-private-key ID=FILE",
+            )
+        try:
+            data_key: bytes = _oaep(rsa_key(pair, private=True)).decrypt(key.wrapped)
+        except ValueError:
+            data_key = b""
+        if len(data_key) != DATA_KEY_BYTES:
+            raise FormatError("manifest encryption.dataKey", position=0,
+                              expected=f"a data key encrypted under the key pair {key.key_id!r}",
+                              found="what its private key does not open") from None  # fmt: skip
+        return SegmentCipher(data_key, aad)
+
+
+NO_KEYS: Final = KeyRing()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCipher:
+    """The data key of one segment, and what is authenticated with every piece of it."""
+
+    _data_key: bytes = field(repr=False)
+    aad: bytes
+
+    def seal(self, piece: bytes) -> bytes:
+        """Return ``piece`` encrypted, under an IV of its own."""
+        iv = os.urandom(IV_BYTES)
+        text, tag = self._gcm(iv).encrypt_and_digest(piece)
+        return iv + bytes(text) + bytes(tag)
+
+    def open(self, piece: bytes) -> bytes:
+        """Return what was encrypted as ``piece``.
+
+        Raises:
+            FormatError: a byte of it was changed, or it is of another segment.
+
+        """
+        if len(piece) < OVERHEAD_BYTES:
+            raise FormatError("encrypted piece", position=0, expected=f"{OVERHEAD_BYTES} bytes or more",
+                              found=len(piece))  # fmt: skip
+        view = memoryview(piece)
+        try:
+            data: bytes = self._gcm(piece[:IV_BYTES]).decrypt_and_verify(view[IV_BYTES:-TAG_BYTES], view[-TAG_BYTES:])
+        except ValueError:
+            raise FormatError("encrypted piece: tag", position=len(piece) - TAG_BYTES,
+                              expected="that of its bytes", found="another") from None  # fmt: skip
+        return data
+
+    def _gcm(self, iv: bytes) -> Any:  # noqa: ANN401 - PyCryptodome's, which is loaded late
+        aes = _library().AES
+        cipher = aes.new(self._data_key, aes.MODE_GCM, nonce=iv, mac_len=TAG_BYTES)
+        cipher.update(self.aad)
+        return cipher
+
+
+def new_cipher(public: RsaKey) -> tuple[SegmentCipher, WrappedKey]:
+    """Return a fresh data key, and the same as a manifest holds it.
+
+    Raises:
+        ConfigurationError: ``public`` is no public key, or PyCryptodome is not installed.
+
+    """
+    data_key = os.urandom(DATA_KEY_BYTES)
+    wrapped = WrappedKey(public.key_id, _oaep(rsa_key(public, private=False)).encrypt(data_key))
+    return SegmentCipher(data_key, os.urandom(AAD_BYTES)), wrapped
+
+
+def rsa_key(key: RsaKey, *, private: bool) -> Any:  # noqa: ANN401 - as above
+    """Return the RSA key that ``key`` holds.
+
+    Raises:
+        ConfigurationError: it is none, or not long enough to be one of the plugin's.
+
+    """
+    what = "private" if private else "public"
+    try:
+        found = _library().RSA.import_key(key.pem)
+    except (ValueError, IndexError, TypeError):
+        found = None
+    if found is None or (private and not found.has_private()) or found.size_in_bytes() < _LEAST_RSA_BYTES:
+        raise ConfigurationError(
+            f"the {what} key of {key.key_id!r} cannot be used: expected an RSA key of 2048 bits or more in PEM,"
+            " not protected by a password",
+            hint="the plugin's own files will do: BEGIN PUBLIC KEY and BEGIN PRIVATE KEY",
+        ) from None
+    return found
+
+
+def _oaep(key: Any) -> Any:  # noqa: ANN401 - as above
+    library = _library()
+    # PyCryptodome gives MGF1 the same hash, as the plugin's padding means it.
+    return library.PKCS1_OAEP.new(key, hashAlgo=library.SHA3_512)
+
+
+class _Library(NamedTuple):
+    """The parts of PyCryptodome that are used."""
+
+    AES: Any
+    PKCS1_OAEP: Any
+    SHA3_512: Any
+    RSA: Any
+
+
+@cache
+def _library() -> _Library:
+    try:
+        from Crypto.Cipher import AES, PKCS1_OAEP  # noqa: PLC0415 - optional, and asked for by encrypted stores only
+        from Crypto.Hash import SHA3_512  # noqa: PLC0415
+        from Crypto.PublicKey import RSA  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            "encrypted segments need PyCryptodome, which is not installed",
+            hint="pip install 'resnap[encryption]', on executors, too",
+        ) from error
+    return _Library(AES, PKCS1_OAEP, SHA3_512, RSA)
