@@ -11,7 +11,6 @@ Source: ``ObjectKeyFactory`` of Aiven's tiered-storage-for-apache-kafka, 1.0.0.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
 from storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from storage.messages.wire import uuid_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,12 +113,7 @@ def segment_id(identity: Mapping[str, object]) -> str:
     """
     for attempt in count():
         name = json.dumps([attempt, identity], separators=(",", ":"), sort_keys=True)
-        text = kafka_id(uuid5(SEGMENT_ID_NAMESPACE, name))
+        text = uuid_text(uuid5(SEGMENT_ID_NAMESPACE, name).bytes)
         if not text.startswith("-"):
             return text
     raise AssertionError("count() has no end")
-
-
-def kafka_id(uuid: UUID) -> str:
-    """Return ``uuid`` as Kafka writes ids."""
-    return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")

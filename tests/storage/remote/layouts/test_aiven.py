@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from storage.errors import ConfigurationError, FormatError
 from storage.log.checkpoints import LeaderEpoch
 from storage.log.names import TopicPartition
-from storage.remote.layouts.aiven import kafka_id, object_key, parse_key, segment_id, topic_folder
+from storage.messages.wire import uuid_text
+from storage.remote.layouts.aiven import object_key, parse_key, segment_id, topic_folder
 from storage.remote.layouts.aiven_chunks import (
     INT_MAX,
     ChunkIndex,
@@ -76,7 +77,7 @@ def read(document: object) -> AivenManifest:
     return read_manifest(json.dumps(document).encode())
 
 
-ids = st.uuids().map(kafka_id)
+ids = st.uuids().map(lambda uuid: uuid_text(uuid.bytes))
 topic_names = st.text("abzAZ019._-", min_size=1, max_size=60)
 
 
