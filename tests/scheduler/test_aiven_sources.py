@@ -43,6 +43,7 @@ def test_a_replay_of_what_was_tiered_proves_every_snapshot_that_was_tiered_with_
     assert len(rows) == len(list(fixture.remote.rglob("*.rsm-manifest")))
 
 
+@pytest.mark.heavy
 @pytest.mark.s3
 @pytest.mark.spark
 def test_executors_decrypt_chunk_by_chunk_what_they_replay_in_a_bucket(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import shutil
 from typing import TYPE_CHECKING, Final
@@ -266,6 +267,13 @@ def test_without_its_key_a_segment_stays_shut(fixture_set: Sets) -> None:
     segment = log_dir.partitions[0].segments[0]
     with pytest.raises(ConfigurationError, match="key pair 'key1'"):
         PLAIN.read(segment.path)
+
+
+def test_what_opens_a_segment_travels_to_other_processes(fixture_set: Sets) -> None:
+    log_dir, sources = opened(fixture_set(ENCRYPTED))
+    segment = log_dir.partitions[0].segments[0]
+    assert pickle.loads(pickle.dumps(sources)).read(segment.path) == sources.read(segment.path)  # noqa: S301 - our own
+    assert "PRIVATE" not in repr(sources)
 
 
 def test_other_locators_are_no_files_of_a_segment() -> None:
