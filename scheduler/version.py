@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 from importlib import metadata
@@ -26,6 +27,16 @@ def package_version(distribution: str) -> str:
 def resnap_version() -> str:
     """Return Resnap's own version; ``unknown`` in a source checkout that was never installed."""
     return package_version("resnap")
+
+
+def resnap_revision() -> str:
+    """Return the commit that Resnap was installed from, as installers note it (PEP 610); ``unknown`` from a wheel."""
+    try:
+        note = metadata.distribution("resnap").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return UNKNOWN
+    source = json.loads(note or "{}").get("vcs_info", {})
+    return str(source.get("commit_id", UNKNOWN))
 
 
 def versions(environment: Mapping[str, str]) -> dict[str, str]:

@@ -39,8 +39,10 @@ DOORS: Final = {
     "fastavro": "storage/remote/manifest.py",
     "matplotlib": "scheduler/quota_plot.py",
     "mmh3": "tiering/quota/bloom_store.py",
+    "prometheus_client": "scheduler/observing/*.py",
     "pydantic_settings": "scheduler/settings.py",
     "sqlite3": "scheduler/runs/*.py",
+    "structlog": "scheduler/observing/*.py",
     "typer": "scheduler/cli/*.py",
 }
 """The only modules that may import a library, as a glob."""
