@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,10 +12,11 @@ from replay.boundary_state import BoundaryState, idle_state
 from replay.comparison import Comparison, compare
 from replay.results import BoundaryResult, Outcome
 from storage.errors import FormatError, LogDirError, ObjectNotFoundError
-from storage.log.producer_snapshot import read_snapshot_array
+from storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
 from storage.source import PLAIN
 
 if TYPE_CHECKING:
+    from replay.header_scan import Array
     from replay.partial_state import IntArray
     from replay.plan import Boundary, PartitionPlan
     from replay.ranges import IdRange
@@ -71,23 +72,49 @@ def _compare_existing(
     if boundary.existing is None:
         return None
     try:
-        data, facts = sources.read(boundary.existing), sources.look(boundary.existing)
-        existing = read_snapshot_array(data)
+        theirs, facts = _existing(boundary.existing, ids, sources), sources.look(boundary.existing)
     except (LogDirError, ObjectNotFoundError, FormatError):
         return None  # the inventory has called it corrupt already, or it went away meanwhile
     # What was left out is no contradiction to a snapshot that has it.
     known = np.setdiff1d(seen, [producer.producer_id for producer in found.left_out])
     comparison = compare(
-        existing if ids is None else ids.of(existing),
+        theirs.entries,
         found.entries,
         kept_after_ms=plan.rules.kept_after_ms(as_of_ms),
         written_ms=facts.mtime_ns // 1_000_000,
         expiration_ms=plan.rules.written_under.expiration_ms,
         seen=known,
         read_from=window_start_offset or 0,
-        is_empty=not len(existing),
+        is_empty=theirs.is_empty,
     )
-    return replace(comparison, sha256=hashlib.sha256(data).hexdigest())
+    return replace(comparison, sha256=theirs.sha256)
+
+
+class _Existing(NamedTuple):
+    """A snapshot that is there, as far as a task has to do with it."""
+
+    entries: Array
+    is_empty: bool
+    """Whether nobody at all is in it."""
+    sha256: str
+
+
+def _existing(locator: str, ids: IdRange | None, sources: Sources) -> _Existing:
+    """Read a snapshot, and keep the entries of ``ids``: of a run in ranges it may be larger than a task's memory."""
+    digest = hashlib.sha256()
+    with sources.open(locator) as reader:
+
+        def read(position: int, length: int) -> bytes:
+            data = reader.read(position, length)
+            digest.update(data)
+            return data
+
+        kept = [
+            entries if ids is None else ids.of(entries).copy() for entries in snapshot_arrays(read, reader.size_bytes)
+        ]
+    # Joining turns numbers into the machine's own byte order.
+    entries = np.concatenate(kept).astype(ENTRY_DTYPE) if kept else np.zeros(0, dtype=ENTRY_DTYPE)
+    return _Existing(entries, is_empty=not kept, sha256=digest.hexdigest())
 
 
 def make_idle(plan: PartitionPlan, sink: SnapshotSink, sources: Sources = PLAIN) -> list[BoundaryResult]:

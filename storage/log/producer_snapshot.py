@@ -2,7 +2,7 @@
 
 Ten bytes of header and 46 per entry, the same from Kafka 0.11 on. ``N.snapshot`` speaks of everything below offset N. A
 broker writes entries in the order of a hash table; we write them by producer id, so that equal states are equal bytes.
-A file may hold tens of millions of entries: beside the plain codec stands one of numpy arrays, and storing streams.
+A file may hold tens of millions of entries: beside the plain codec stands one of numpy arrays, and both ways stream.
 
 Source: KIP-98; ``ProducerStateManager.readSnapshot`` and ``writeSnapshot`` in Kafka's storage module.
 """
@@ -24,7 +24,7 @@ from storage.crc32c import Buffer, crc32c
 from storage.errors import FormatError, in_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -121,6 +121,30 @@ def read_snapshot_array(buffer: Buffer) -> npt.NDArray[np.void]:
     return np.frombuffer(buffer, dtype=ENTRY_DTYPE, offset=HEADER.size)
 
 
+def snapshot_arrays(read: Callable[[int, int], bytes], size_bytes: int) -> Iterator[npt.NDArray[np.void]]:
+    """Yield the entries of a snapshot file, ``CHUNK_ENTRIES`` at a time, as ``read_snapshot_array`` gives them.
+
+    ``read`` gives as many bytes from a position as are asked for; it is asked for each byte once, from the first to the
+    last of ``size_bytes``.
+
+    Raises:
+        FormatError: as ``read_snapshot``; of a wrong checksum only after the last entry.
+
+    """
+    head = read(0, HEADER.size)
+    _check_head(head, size_bytes)
+    checksum, step = crc32c(head[COUNT_POSITION:]), CHUNK_ENTRIES * ENTRY.size
+    for position in range(HEADER.size, size_bytes, step):
+        length = min(step, size_bytes - position)
+        data = read(position, length)
+        if len(data) != length:
+            raise FormatError("producer snapshot length", position=position + len(data),
+                              expected=f"{size_bytes} bytes", found="an end")  # fmt: skip
+        checksum = crc32c(data, checksum)
+        yield np.frombuffer(data, dtype=ENTRY_DTYPE)
+    _check_sum(head, checksum)
+
+
 def snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
     """Return a whole snapshot file in canonical order: by producer id, each of which may come once."""
     ordered = sorted(entries)
@@ -187,11 +211,15 @@ def store_snapshot_arrays(
 
 def _check(buffer: Buffer) -> None:
     # The length goes before the checksum: that bytes are missing, or follow, says more than that a sum is wrong.
-    size = len(buffer)
-    if size < HEADER.size:
-        raise FormatError("producer snapshot header cut short", position=size, expected=f"{HEADER.size} bytes",
-                          found=f"{size} bytes")  # fmt: skip
-    version, carried, count = HEADER.unpack_from(buffer)
+    _check_head(buffer, len(buffer))
+    _check_sum(buffer, crc32c(memoryview(buffer)[COUNT_POSITION:]))
+
+
+def _check_head(head: Buffer, size: int) -> None:
+    if size < HEADER.size or len(head) < HEADER.size:
+        raise FormatError("producer snapshot header cut short", position=min(size, len(head)),
+                          expected=f"{HEADER.size} bytes", found=f"{min(size, len(head))} bytes")  # fmt: skip
+    version, _, count = HEADER.unpack_from(head)
     if version != VERSION:
         raise FormatError("producer snapshot version", position=0, expected=VERSION, found=version)
     if count < 0:
@@ -200,7 +228,10 @@ def _check(buffer: Buffer) -> None:
     if size != whole:
         raise FormatError("producer snapshot length", position=min(size, whole),
                           expected=f"{whole} bytes for {count} entries", found=f"{size} bytes")  # fmt: skip
-    computed = crc32c(memoryview(buffer)[COUNT_POSITION:])
+
+
+def _check_sum(head: Buffer, computed: int) -> None:
+    _, carried, _ = HEADER.unpack_from(head)
     if carried != computed:
         raise FormatError("producer snapshot checksum (CRC-32C)", position=CRC_POSITION, expected=f"{carried:08x}",
                           found=f"{computed:08x}")  # fmt: skip

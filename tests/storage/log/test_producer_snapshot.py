@@ -22,6 +22,7 @@ from storage.log.producer_snapshot import (
     load_snapshot,
     read_snapshot,
     read_snapshot_array,
+    snapshot_arrays,
     snapshot_bytes,
     store_snapshot,
     store_snapshot_arrays,
@@ -58,6 +59,20 @@ def many_entries(count: int) -> Iterator[ProducerEntry]:
 def sealed(body: bytes, count: int, version: int = 1) -> bytes:
     checksum = crc32c(count.to_bytes(4, "big", signed=True) + body)
     return HEADER.pack(version, checksum, count) + body
+
+
+def streamed(data: bytes) -> list[tuple[int, ...]]:
+    """Read ``data`` piece by piece; nothing may be asked for twice, nor much at once."""
+    asked = 0
+
+    def read(position: int, length: int) -> bytes:
+        nonlocal asked
+        assert position == asked
+        assert length <= CHUNK_ENTRIES * ENTRY.size
+        asked += length
+        return data[position : position + length]
+
+    return [entry for array in snapshot_arrays(read, len(data)) for entry in array.tolist()]
 
 
 def names_in(directory: Path) -> list[str]:
@@ -132,7 +147,7 @@ def test_producer_id_that_comes_twice_is_never_written() -> None:
     (golden.EMPTY_SNAPSHOT[:5] + bytes(5), r"checksum \(CRC-32C\) at byte 2: expected 48674b00, found 48674bc7"),
 ])  # fmt: skip
 def test_file_a_broker_would_not_load_is_refused(data: bytes, message: str) -> None:
-    for read in (read_snapshot, read_snapshot_array):
+    for read in (read_snapshot, read_snapshot_array, streamed):
         with pytest.raises(FormatError, match=f"producer snapshot {message}"):
             read(data)
 
@@ -147,7 +162,7 @@ def test_any_flipped_bit_is_found() -> None:
 
 @given(data=st.binary(max_size=120) | st.builds(sealed, st.binary(max_size=100), st.integers(-1, 3)))
 def test_any_bytes_raise_only_format_errors(data: bytes) -> None:
-    for read in (read_snapshot, read_snapshot_array):
+    for read in (read_snapshot, read_snapshot_array, streamed):
         try:
             entries = read(data)
         except FormatError:
@@ -174,6 +189,15 @@ def test_stored_file_is_the_canonical_one_and_its_digest_tells_it(tmp_path: Path
         size_bytes=10 + 46 * count, crc32c=crc32c(data), sha256=hashlib.sha256(data).hexdigest()
     )  # fmt: skip
     assert names_in(tmp_path) == [path.name]
+    assert streamed(data) == read_snapshot_array(data).tolist()
+
+
+def test_a_file_that_grows_shorter_while_it_is_read_is_refused() -> None:
+    data = snapshot_bytes(many_entries(CHUNK_ENTRIES + 10))
+    arrays = snapshot_arrays(lambda position, length: data[position : min(position + length, 754_000)], len(data))
+    assert len(next(arrays)) == CHUNK_ENTRIES
+    with pytest.raises(FormatError, match="length at byte 754000: expected 754134 bytes, found an end"):
+        next(arrays)
 
 
 def test_arrays_of_any_lengths_make_the_same_file(tmp_path: Path) -> None:
