@@ -140,7 +140,8 @@ class Settings(BaseSettings):
     dry_run: bool = Field(default=False, description="Say what would be done, with totals, and write nothing.")
 
     parallel: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=PARALLEL, description="Segments of a partition that are on their way to the store at once."
+        default=PARALLEL,
+        description="Segments of a partition, and parts of them, that are on their way to the store at once.",
     )
     bwlimit: Size | None = Field(default=None, description="Bytes per second that are sent, and read back, at most.")
     verify_upload: Verification = Field(
@@ -309,6 +310,7 @@ class Settings(BaseSettings):
             expected_bucket_owner=self.s3_expected_bucket_owner,
             ca_bundle=None if self.s3_ca_bundle is None else str(self.s3_ca_bundle),
             max_attempts=self.s3_max_attempts,
+            parts_in_flight=self.parallel,
             read_timeout_s=None if self.s3_read_timeout is None else self.s3_read_timeout.total_seconds(),
         )
 

@@ -47,14 +47,19 @@ class Uploading:
     """How objects go up."""
 
     parallel: int = 1
-    """Segments of a partition at once."""
+    """Segments of a partition, and objects of a segment, at once."""
     bytes_per_s: int | None = None
     verification: Verification = "auto"
     layout: Layout = "flat"
 
     def delivery(self, store: ObjectStore) -> Delivery:
         """Return what delivers to ``store`` for one run."""
-        return Delivery(store=store, verification=self.verification, throttle=Throttle(bytes_per_s=self.bytes_per_s))
+        return Delivery(
+            store=store,
+            verification=self.verification,
+            parallel=self.parallel,
+            throttle=Throttle(bytes_per_s=self.bytes_per_s),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypeVar, cast
 
 from storage.crc32c import crc32c
 from storage.errors import ObjectNotFoundError, ResnapError, VerificationError
@@ -18,8 +19,12 @@ from storage.remote.probe import upload_checks
 from storage.remote.throttle import Throttle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from storage.remote.object_store import BodyOpener, ObjectStore
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 Verification: TypeAlias = Literal["auto", "read-back"]
 
 
@@ -33,6 +38,8 @@ class Delivery:
 
     store: ObjectStore
     verification: Verification = "auto"
+    parallel: int = 1
+    """Objects of one segment that are seen to at once."""
     throttle: Throttle = field(default_factory=Throttle)
     """On what is sent, and on what is read back."""
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
@@ -60,6 +67,13 @@ class Delivery:
         """Deliver again, after ``stop``, once what was on its way has come to its end."""
         self._stop.clear()
 
+    def each(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        """Return ``work(item)`` for each of ``items``, side by side; of what is raised, what the first of them does."""
+        if self.parallel == 1:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(min(self.parallel, len(items)), thread_name_prefix="resnap-object") as threads:
+            return list(threads.map(work, items))
+
     def deliver(self, key: str, open_body: BodyOpener, *, size_bytes: int, checksum: int) -> None:
         """Write an object whose CRC-32C is ``checksum``, and make sure of it.
 
@@ -72,7 +86,7 @@ class Delivery:
         reads_back = self.reads_back
 
         def opened() -> BinaryIO:
-            return io.BufferedReader(_Paced(open_body(), self), io.DEFAULT_BUFFER_SIZE)
+            return cast("BinaryIO", _Paced(open_body(), self))
 
         self.store.put_stream(key, opened, size_bytes=size_bytes, crc32c=checksum)
         if reads_back:
@@ -108,7 +122,7 @@ class Delivery:
         self.throttle.take(size_bytes)
 
 
-class _Paced(io.RawIOBase):
+class _Paced(io.BufferedIOBase):
     """A body that is read no faster than it may be sent, and no longer than the run goes on."""
 
     def __init__(self, body: BinaryIO, delivery: Delivery) -> None:
@@ -118,12 +132,11 @@ class _Paced(io.RawIOBase):
         """Say yes."""
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill ``buffer`` with what comes next, less only where the body gives less."""
-        data = self._body.read(len(buffer))
+    def read(self, size: int | None = -1) -> bytes:
+        """Return what comes next, as the body itself would."""
+        data = self._body.read(-1 if size is None else size)
         self._delivery.pace(len(data))
-        buffer[: len(data)] = data
-        return len(data)
+        return data
 
     def close(self) -> None:
         """Close the body, too."""

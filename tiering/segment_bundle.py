@@ -15,7 +15,7 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO
 
 from replay.header_scan import ScanFacts
 from storage.crc32c import crc32c
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from storage.log.partition_dir import PartitionDir, Segment
     from storage.remote.object_store import BodyOpener
     from storage.source import Sources
-
-_BLOCK: Final = 1 << 20
+    from tiering.log_digest import DigestingReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +120,7 @@ def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: So
     indexes = load_indexes(segment, sources)
     _check_epochs(segment, known, indexes.facts)
     parts = [
-        _log_part(segment.path, sources),
+        _log_part(indexes.log, sources),
         _bytes_part(ObjectKind.INDEX, indexes.offset),
         _bytes_part(ObjectKind.TIME_INDEX, indexes.time),
         *([] if indexes.transaction is None else [_bytes_part(ObjectKind.TXN_INDEX, indexes.transaction)]),
@@ -265,19 +264,12 @@ def _header_epochs(segment: Segment, sources: Sources) -> list[LeaderEpoch]:
     return [LeaderEpoch(epoch, offset) for epoch, offset in facts.leader_epochs]
 
 
-def _log_part(locator: str, sources: Sources) -> BundlePart:
-    checksum, sha256, size_bytes = 0, hashlib.sha256(), 0
-    with sources.open(locator) as log:
-        while block := log.read(size_bytes, _BLOCK):
-            checksum = crc32c(block, checksum)
-            sha256.update(block)
-            size_bytes += len(block)
-
+def _log_part(log: DigestingReader, sources: Sources) -> BundlePart:
     def open_body() -> BinaryIO:
-        return sources.open_body(locator)
+        return sources.open_body(log.locator)
 
     return BundlePart(
-        kind=ObjectKind.LOG, open_body=open_body, size_bytes=size_bytes, crc32c=checksum, sha256=sha256.hexdigest()
+        kind=ObjectKind.LOG, open_body=open_body, size_bytes=log.digested_bytes, crc32c=log.crc32c, sha256=log.sha256
     )
 
 

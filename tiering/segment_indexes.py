@@ -34,6 +34,7 @@ from storage.log.indexes import (
 )
 from storage.log.record_batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL, read_header
 from storage.source import GONE, PLAIN
+from tiering.log_digest import DigestingReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +61,8 @@ class SegmentIndexes:
     max_timestamp_ms: int
     """Largest of the segment; the log's modification time where no batch has one, as in ``LogSegment``."""
     facts: ScanFacts
+    log: DigestingReader
+    """Has read all of the log that was there."""
 
 
 class IndexUnusableError(LogDirError):
@@ -69,7 +72,8 @@ class IndexUnusableError(LogDirError):
 def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
     """Read and check the indexes of the closed ``segment``, and make anew what is missing or unfit.
 
-    All headers are read: segments older than the window were not replayed, and may be damaged.
+    All headers are read: segments older than the window were not replayed, and may be damaged. So is the rest, for the
+    digests of the log.
 
     Raises:
         IndexUnusableError: the transaction index is damaged, or an index of messages older than 0.11.
@@ -95,6 +99,7 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
         transaction=_transaction_index(segment, seen.aborted, sources),
         max_timestamp_ms=largest_ms if largest_ms >= 0 else segment.mtime_ns // 1_000_000,
         facts=seen.facts,
+        log=seen.log,
     )
 
 
@@ -173,6 +178,7 @@ class _Pass(NamedTuple):
     """Messages are there that have no batch header."""
     aborted: set[tuple[int, int]]
     """(producer id, offset of the marker) of the transactions that began and were aborted in the segment."""
+    log: DigestingReader
 
 
 def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sources) -> _Pass:
@@ -187,7 +193,8 @@ def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sourc
     confirmed = batches = 0
     begun: set[int] = set()
     aborted: set[tuple[int, int]] = set()
-    with sources.open(segment.path) as reader:
+    with sources.open(segment.path) as opened:
+        reader = DigestingReader(opened)
         for block in read_blocks(reader, _whole(segment), facts):
             headers, starts = block.headers, block.positions + block.at
             batches += len(starts)
@@ -195,7 +202,8 @@ def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sourc
             lasts = headers["base_offset"][at] + headers["last_offset_delta"][at].astype(np.int64)
             confirmed += int((lasts <= offsets[entry]).sum())
             aborted |= _aborted(reader, block, begun)
-    return _Pass(facts, confirmed, batches != facts.batches, aborted)
+        reader.finish()
+    return _Pass(facts, confirmed, batches != facts.batches, aborted, reader)
 
 
 def _aborted(reader: RangeReader, block: Block, begun: set[int]) -> set[tuple[int, int]]:

@@ -100,11 +100,13 @@ def upload(
     identity = _segment_id(provenance, bundle)
     manifest_key = _key(provenance, bundle, identity, MANIFEST_EXTENSION)
     _check_still_missing(delivery.store, provenance, bundle, manifest_key)
-    objects = []
-    for part in bundle.parts:
+
+    def put(part: BundlePart) -> ManifestObject:
         key = _object_key(provenance, bundle, identity, part.kind)
         _put(delivery, key, part, bundle)
-        objects.append(_named(part, key))
+        return _named(part, key)
+
+    objects = delivery.each(put, bundle.parts)
     manifest = _manifest(provenance, bundle, origin, identity, objects, created_at_ms=created_at_ms)
     return Uploaded(manifest_key=manifest_key, manifest=manifest, provenance=provenance, bundle=bundle)
 
@@ -154,8 +156,9 @@ def _put(delivery: Delivery, key: str, part: BundlePart, bundle: SegmentBundle) 
 def _put_manifest(delivery: Delivery, key: str, manifest: Manifest) -> None:
     """Check that every object is still there, then make the segment visible; a manifest is always read back."""
     store = delivery.store
-    for entry in manifest.objects:
-        if _length(store, entry.key) != entry.size_bytes:
+    lengths = delivery.each(lambda entry: _length(store, entry.key), manifest.objects)
+    for entry, length in zip(manifest.objects, lengths, strict=True):
+        if length != entry.size_bytes:
             raise VerificationError(f"{entry.key}: gone or changed after it was verified", hint="run again")
     body = write_manifest(manifest)
     try:

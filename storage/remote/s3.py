@@ -110,7 +110,8 @@ class S3ObjectStore:
             return body_chunks(open_body, size_bytes=size_bytes, crc32c=crc32c, chunk_bytes=part_bytes, key=key)
 
         if size_bytes <= part_bytes:
-            self._put(key, b"".join(parts()), storage_class=self._storage_class)
+            with self._caller.slots.one():
+                self._put(key, b"".join(parts()), storage_class=self._storage_class)
             return
         try:
             self._upload(key).put(parts())

@@ -32,6 +32,8 @@ class S3Settings:
     """``when_required`` sends no checksum of ours, for stores that choke on them."""
     response_checksum_validation: ChecksumMode | None = None
     """``when_required`` believes no checksum of the store, for stores that send wrong ones with ranges."""
+    parts_in_flight: int = 1
+    """Objects, or parts of large ones, that are on their way to the store at once; each is held in memory."""
     max_attempts: int | None = None
     """Attempts at one request, the first included (``storage.remote.retries``); botocore makes a single one."""
     connect_timeout_s: float | None = None

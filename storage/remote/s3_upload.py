@@ -1,13 +1,16 @@
 """A body in parts: a multipart upload, completed only once all of the body was there, as it should be.
 
 Each part carries the CRC-32C of its bytes. Part checksums are of type COMPOSITE: the one type that old and new stores
-share, and readers do not mistake its value for that of the whole object. Parts go up one after the other, since
-segments go up side by side: a thread that writes holds one part.
+share, and readers do not mistake its value for that of the whole object. Parts are read one after the other and go up
+side by side, as many as all writers of the store together have slots for. A writer that waits for a slot may still hold
+the part it sent last.
 """
 
 from __future__ import annotations
 
 import base64
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
@@ -15,7 +18,8 @@ from storage.crc32c import crc32c as compute_crc32c
 from storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Future
 
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
@@ -68,7 +72,7 @@ class MultipartUpload:
         upload_id = self.begin()
         client = self._caller.client
         try:
-            done = [self._put_part(upload_id, number, part, claimed) for number, part in enumerate(parts, start=1)]
+            done = self._put_parts(upload_id, iter(parts), claimed)
             self._caller.call(
                 self._key,
                 lambda: client.complete_multipart_upload(
@@ -91,6 +95,24 @@ class MultipartUpload:
         return self._caller.call(
             self._key, lambda: client.create_multipart_upload(Bucket=self._bucket, Key=self._name, **options)
         )["UploadId"]
+
+    def _put_parts(self, upload_id: str, parts: Iterator[bytes], claimed: int | None) -> list[CompletedPartTypeDef]:
+        """Send the parts side by side; when one cannot be read or sent, those under way come to their end first."""
+        done: list[CompletedPartTypeDef] = []
+        begun: deque[Future[CompletedPartTypeDef]] = deque()
+        with ThreadPoolExecutor(self._caller.slots.most, thread_name_prefix="resnap-part") as threads:
+            try:
+                while (part := self._caller.slots.fill(parts)) is not None:
+                    number = len(done) + len(begun) + 1
+                    begun.append(threads.submit(self._put_part, upload_id, number, part, claimed))
+                    begun[-1].add_done_callback(self._caller.slots.release)
+                    while begun and begun[0].done():
+                        done.append(begun.popleft().result())
+                done += [sent.result() for sent in begun]
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+        return done
 
     def _put_part(self, upload_id: str, number: int, part: bytes, claimed: int | None) -> CompletedPartTypeDef:
         checksum: Checksum = {}
