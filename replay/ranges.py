@@ -110,7 +110,7 @@ def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
     )
 
 
-_GRAVITY: Final = (Outcome.REBUILT, Outcome.UNEXPLAINED, Outcome.ILLEGAL, Outcome.DAMAGED)
+_GRAVITY: Final = (Outcome.REBUILT, Outcome.UNEXPLAINED, Outcome.ILLEGAL, Outcome.UNREADABLE, Outcome.DAMAGED)
 
 
 def _known(ranges: Sequence[BoundaryResult], value: Callable[[BoundaryResult], _T | None]) -> list[_T]:

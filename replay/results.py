@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from replay.plan import PartitionPlan, reach_back
+from storage.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,11 +31,22 @@ class Outcome(StrEnum):
 
     REBUILT = "rebuilt"
     DAMAGED = "damaged"
-    """A segment below it could not be read."""
+    """A segment below it is not what Kafka writes."""
+    UNREADABLE = "unreadable"
+    """A segment below it could not be read: the system or a store refused or failed, or it has gone."""
     ILLEGAL = "invalid-txn-state"
     """Below it is input that Kafka itself refuses to load."""
     UNEXPLAINED = "unexplained"
     """More must be read first; never the last word of a replay."""
+
+
+BLIND: Final = frozenset({Outcome.DAMAGED, Outcome.UNREADABLE})
+"""What is above could not be seen."""
+
+
+def blind_outcome(error: ResnapError | None) -> Outcome:
+    """Return what becomes of the boundaries above a segment that ``error`` was met in."""
+    return Outcome.DAMAGED if error is None or isinstance(error, DataError) else Outcome.UNREADABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +160,5 @@ def join_rounds(earlier: PartitionResult | None, later: PartitionResult) -> Part
     made = {b.boundary.offset: b for b in earlier.boundaries if b.outcome is Outcome.REBUILT} if earlier else {}
     return replace(
         later,
-        boundaries=tuple(
-            made.get(b.boundary.offset, b) if b.outcome is Outcome.DAMAGED else b for b in later.boundaries
-        ),
+        boundaries=tuple(made.get(b.boundary.offset, b) if b.outcome in BLIND else b for b in later.boundaries),
     )

@@ -14,7 +14,7 @@ from replay.boundary_state import BoundaryState, boundary_state, may_have_begun_
 from replay.made_snapshot import make_snapshot
 from replay.partial_state import NONE
 from replay.producer_table import ProducerTable, producer_table
-from replay.results import BoundaryResult, Outcome, RunResult
+from replay.results import BoundaryResult, Outcome, RunResult, blind_outcome
 from replay.splits import ANCHOR_PART, Piece
 from replay.window import roll_time_ms
 from storage.source import PLAIN
@@ -114,8 +114,9 @@ class RunCombine:
         self._pass_high_watermark()
         reached = {result.boundary.offset for result in self._results}
         missed = [boundary for boundary in self.run.boundaries if boundary.offset not in reached]
-        damaged = [self._result(boundary, Outcome.DAMAGED, reason=str(self._error)) for boundary in missed]
-        boundaries = (*self._results, *damaged)
+        above = blind_outcome(self._error)
+        unseen = [self._result(boundary, above, reason=str(self._error)) for boundary in missed]
+        boundaries = (*self._results, *unseen)
         if self._forsaken:
             boundaries = tuple(
                 self._result(found.boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0) for found in boundaries

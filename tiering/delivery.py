@@ -117,9 +117,8 @@ class Delivery:
 
     def pace(self, size_bytes: int) -> None:
         """Wait until ``size_bytes`` may pass, unless the run is ending."""
-        if self._stop.is_set():
+        if self._stop.is_set() or not self.throttle.take(size_bytes):
             raise AbandonedError("the run was ended while objects were on their way")
-        self.throttle.take(size_bytes)
 
 
 class _Paced(io.BufferedIOBase):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from replay.results import Outcome
+from replay.results import BLIND, Outcome, blind_outcome
 from storage.errors import FormatError
 from tiering.inventory import Compaction, CompactionOrigin, SnapshotState
 from tiering.refusal import Reason, Refusal, first_blocking, refuse
@@ -242,14 +242,15 @@ def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Fo
     if boundary.outcome is Outcome.UNEXPLAINED:
         raise AssertionError(f"the replay has not said its last word at offset {boundary.boundary.offset}")
     detail = boundary.reason or "the replay did not get there"
-    if boundary.outcome is Outcome.DAMAGED:
-        return _damaged(detail, replay)
+    if boundary.outcome in BLIND:
+        return _blind(detail, replay)
     return _Found(Reason.INVALID_TXN_STATE, detail)
 
 
-def _damaged(detail: str, replay: PartitionResult) -> _Found:
+def _blind(detail: str, replay: PartitionResult) -> _Found:
     """Return the refusal with the hint of the error itself, since the file may be sound and merely closed to us."""
-    return _Found(Reason.DAMAGED, detail, replay.error.hint if replay.error else None)
+    reason = Reason.DAMAGED if blind_outcome(replay.error) is Outcome.DAMAGED else Reason.UNREADABLE
+    return _Found(reason, detail, replay.error.hint if replay.error else None)
 
 
 def _unread_from(partition: PartitionDir, result: PartitionResult) -> int | None:
@@ -267,7 +268,7 @@ def _by_damage(
     """Refuse what nobody asked to rebuild where the replay was blind: transactions may be open there unseen."""
     if boundary is not None or unread_from is None or _end(segment) <= unread_from:
         return None
-    return _damaged(str(replay.error), replay)
+    return _blind(str(replay.error), replay)
 
 
 def _by_last_stable_offset(segment: Segment, last_stable_offset: int | None) -> _Found | None:

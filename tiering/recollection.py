@@ -129,7 +129,8 @@ def with_refusals(
 
     What is at fault with the files is not remembered: whether it has been mended is looked at each time.
     """
-    if any(refusal.reason in {Reason.DAMAGED, Reason.SEGMENT_CHANGED} for refusal in eligibility.refusals):
+    looked_at_anew = {Reason.DAMAGED, Reason.UNREADABLE, Reason.SEGMENT_CHANGED}
+    if any(refusal.reason in looked_at_anew for refusal in eligibility.refusals):
         return replace(memory, refused=None)
     known = KnownRefusals(
         store=store,

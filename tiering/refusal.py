@@ -24,7 +24,9 @@ class Reason(StrEnum):
     ABOVE_HIGH_WATERMARK = "above-high-watermark"
     ABOVE_LAST_STABLE_OFFSET = "above-last-stable-offset"
     DAMAGED = "damaged"
-    """This segment, or one below it that its snapshot rests on, could not be read."""
+    """This segment, or one below it that its snapshot rests on, is not what Kafka writes."""
+    UNREADABLE = "unreadable"
+    """The same, could not be read: the system refused, the disk failed, or the file has gone."""
     INVALID_TXN_STATE = "invalid-txn-state"
     """Below its end is input that Kafka refuses to load (``InvalidTxnStateException``)."""
     LEADER_EPOCHS_UNKNOWN = "leader-epochs-unknown"
@@ -44,8 +46,8 @@ class Reason(StrEnum):
 _NOT_BLOCKING: Final = frozenset({Reason.ACTIVE_SEGMENT, Reason.BELOW_LOG_START})
 """In the nature of a log: nobody waits for these segments."""
 
-FAULTS: Final = frozenset({Reason.DAMAGED, Reason.INVALID_TXN_STATE, Reason.INDEX_UNUSABLE})
-"""The files are at fault, and no later run will ship the segment: an error, where other refusals are an answer."""
+FAULTS: Final = frozenset({Reason.DAMAGED, Reason.UNREADABLE, Reason.INVALID_TXN_STATE, Reason.INDEX_UNUSABLE})
+"""No later run will ship the segment unless somebody mends what is wrong: an error; other refusals are an answer."""
 
 _ANOTHER_REPLICA: Final = "take the partition from the log dir of another replica"
 _REBUILD: Final = (
@@ -64,6 +66,7 @@ _HINTS: Final = {
         "(find-hanging, abort)"
     ),
     Reason.DAMAGED: _ANOTHER_REPLICA,
+    Reason.UNREADABLE: "give the user who runs resnap read access; if it has that, check the disk",
     Reason.INVALID_TXN_STATE: _ANOTHER_REPLICA,
     Reason.LEADER_EPOCHS_UNKNOWN: "messages from before 0.11 carry no leader epoch: let retention take the segment",
     # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.

@@ -180,6 +180,8 @@ def _refusal(segment: Segment, error: FormatError | LogDirError) -> Refusal:
             reason = Reason.INDEX_UNUSABLE
         case TopicIdUnknownError():
             reason = Reason.TOPIC_ID_UNKNOWN
-        case _:
+        case FormatError():
             reason = Reason.DAMAGED
+        case _:
+            reason = Reason.UNREADABLE
     return refuse(segment, reason, str(error), hint=error.hint)

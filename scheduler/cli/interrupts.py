@@ -1,8 +1,8 @@
 """SIGINT and SIGTERM: the first asks the run to end in order, and the second, or too long a wait, ends it as it stands.
 
-In order means that what is on its way is let go, and leases and scratch directories with it. A thread in the middle of
-a request, or of the wait before another try, can take minutes over that. What a run leaves that ends at any instant is
-as safe as after SIGKILL, so nobody has to wait for it.
+In order means that what is on its way is let go, and leases and scratch directories with it. Whoever waits, for another
+try or for ``--bwlimit``, wakes up; but a thread in the middle of a request can take minutes over it. What a run leaves
+that ends at any instant is as safe as after SIGKILL, so nobody has to wait for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from scheduler.cli.failures import INTERRUPTED
+from storage.waiting import end_pauses
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -34,6 +35,7 @@ def heed_interrupts() -> None:
         told.append(number)
         if len(told) > 1:
             _end_as_it_stands()
+        end_pauses()
         waiting.start()
         raise KeyboardInterrupt
 

@@ -9,7 +9,6 @@ All ranges are of the version that was there when the reader was opened.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import StoreUnavailableError
 from storage.remote.object_store import changed
+from storage.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,8 @@ class _Fetcher:
             try:
                 return self._fetch(start, end)
             except StoreUnavailableError:
-                time.sleep(_PAUSE_S * attempt)
+                if not pause(_PAUSE_S * attempt):
+                    raise
         return self._fetch(start, end)
 
     def _fetch(self, start: int, end: int) -> bytes:

@@ -8,11 +8,11 @@ it is longer than anybody would wait within a run, the error is told instead.
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage.errors import StoreUnavailableError
+from storage.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,8 @@ class Retrying:
     attempts: int = ATTEMPTS
     first_wait_s: float = FIRST_WAIT_S
     longest_wait_s: float = LONGEST_WAIT_S
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], bool] = pause
+    """Says whether it was let sleep that long."""
     chance: Callable[[], float] = random.random
     """Gives numbers in [0, 1)."""
 
@@ -54,9 +55,15 @@ class Retrying:
         return attempt()
 
     def wait(self, failed: int, error: StoreUnavailableError) -> None:
-        """Wait before the next attempt, after ``failed`` of them; raise ``error`` where that would take too long."""
+        """Wait before the next attempt, after ``failed`` of them.
+
+        Raises:
+            StoreUnavailableError: ``error``, where that would take too long, or the process is to end.
+
+        """
         asked_s = error.retry_after_s or 0.0
         if asked_s > LONGEST_ASKED_S:
             raise error
         bound_s = min(self.longest_wait_s, self.first_wait_s * 2 ** (failed - 1))
-        self.sleep(asked_s + bound_s * self.chance())
+        if not self.sleep(asked_s + bound_s * self.chance()):
+            raise error

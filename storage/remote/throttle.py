@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from storage.waiting import pause
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,17 +21,18 @@ class Throttle:
     """
 
     bytes_per_s: int | None = None
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], bool] = pause
+    """Says whether it was let sleep that long."""
     clock_s: Callable[[], float] = time.monotonic
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _free_at_s: float = field(default=0.0, init=False)
 
-    def take(self, size_bytes: int) -> None:
-        """Wait until ``size_bytes`` may pass."""
+    def take(self, size_bytes: int) -> bool:
+        """Wait until ``size_bytes`` may pass, and return whether they may: not in a process that is to end."""
         if self.bytes_per_s is None:
-            return
+            return True
         with self._lock:
             now_s = self.clock_s()
             self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self.bytes_per_s
             wait_s = self._free_at_s - now_s
-        self.sleep(wait_s)
+        return self.sleep(wait_s)

@@ -100,7 +100,7 @@ def test_a_segment_that_has_vanished_is_told_by_name(tmp_path: Path) -> None:
     vanished = directory / segment_name(bases(directory)[1], "log")
     vanished.unlink()
     found = replayed(plan)
-    assert [made.outcome for made in found.result.boundaries] == [Outcome.REBUILT, *[Outcome.DAMAGED] * 3]
+    assert [made.outcome for made in found.result.boundaries] == [Outcome.REBUILT, *[Outcome.UNREADABLE] * 3]
     assert isinstance(found.result.error, LogDirError)
     assert found.result.boundaries[-1].reason == f"{vanished}: the file is gone"
 

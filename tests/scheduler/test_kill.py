@@ -17,7 +17,7 @@ import pytest
 from storage.remote.local import is_temporary
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import check_content, check_store, eligible, entries, files_of, manifests
-from tests.stores.fault_proxy import Fault, ResetError, proxying
+from tests.stores.fault_proxy import Fault, Reply, ResetError, proxying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Bucket, Resnap
-    from tests.stores.fault_proxy import Call, Reply
+    from tests.stores.fault_proxy import Call
 
 ROLL = ("--as-of", "roll", "--engine", "local")
 TIMES = (ROLL, ("--as-of", "now", "--engine", "local"), ("--producer-id-expiration-ms", "1000", "--engine", "local"))
@@ -198,6 +198,36 @@ def test_a_store_that_does_not_answer_delays_no_end(
     assert process.returncode == 130
     assert err.splitlines()[-1] == "interrupted, without an orderly end"
     assert "Traceback" not in err
+
+
+@pytest.mark.s3
+def test_who_waits_for_a_busy_store_wakes_up_to_an_orderly_end(
+    resnap: Resnap, broker_log: Path, bucket: Bucket
+) -> None:
+    def busy(_call: Call, _server: Callable[[Call], Reply]) -> Reply:
+        return Reply(status=503, headers={"Retry-After": "100"})
+
+    arguments = ("tier", broker_log, "--to", bucket.url, *ROLL, "--parallel", "2", *bucket.flags)
+    with proxying(bucket.flags[1]) as proxy:
+        proxy.set(Fault(name="busy", harm=busy), lambda call: call.method == "PUT" and ".log" in call.path, times=99)
+        with started(resnap, *arguments, "--s3-endpoint-url", proxy.url, **bucket.variables) as process:
+            wait_for(process, lambda: proxy.struck, 1)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    assert [key for key in bucket.objects() if key.startswith(".resnap/lease/")] == [], "it was let go of"
+
+
+def test_who_waits_for_the_bandwidth_that_is_set_wakes_up_to_an_orderly_end(
+    resnap: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with started(resnap, "tier", broker_log, "--to", store.as_uri(), *ROLL, "--bwlimit", "1") as process:
+        wait_for(process, files_in(store), 1)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    assert check_store(files_of(store), strict=False) == set()
 
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])

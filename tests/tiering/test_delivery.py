@@ -79,7 +79,12 @@ def test_what_comes_back_different_is_told_whether_or_not_the_store_checks(memor
 
 def test_bytes_sent_and_read_back_count_against_the_limit(memory_store: ObjectStore) -> None:
     waits: list[float] = []
-    throttle = Throttle(bytes_per_s=len(BODY), sleep=waits.append, clock_s=lambda: 0.0)
+
+    def sleep(seconds: float) -> bool:
+        waits.append(seconds)
+        return True
+
+    throttle = Throttle(bytes_per_s=len(BODY), sleep=sleep, clock_s=lambda: 0.0)
     deliver(Delivery(store=memory_store, throttle=throttle))
     assert max(waits) == pytest.approx(2.0)
 

@@ -104,7 +104,7 @@ def test_reason_codes_are_an_interface() -> None:
     assert {str(reason) for reason in Reason} == {
         "active-segment", "below-log-start", "compacted", "directory-busy", "hw-unknown", "above-high-watermark",
         "above-last-stable-offset", "damaged", "invalid-txn-state", "leader-epochs-unknown", "index-unusable",
-        "lineage-conflict", "segment-changed", "missing-snapshot", "unusable-snapshot",
+        "lineage-conflict", "segment-changed", "unreadable", "missing-snapshot", "unusable-snapshot",
     }  # fmt: skip
 
 
@@ -336,8 +336,8 @@ def test_a_segment_that_could_not_be_opened_keeps_back_all_that_was_not_rebuilt(
     (tmp_path / "payments-0" / segment_name(10, "log")).unlink()
     found = judged(candidates, (10, 30))
     assert bases(found.eligible) == [0]
-    assert reasons(found.refusals) == dict.fromkeys((10, 20), Reason.DAMAGED) | {30: Reason.ACTIVE_SEGMENT}
-    assert {refusal.hint for refusal in found.refusals if refusal.reason is Reason.DAMAGED} == {
+    assert reasons(found.refusals) == dict.fromkeys((10, 20), Reason.UNREADABLE) | {30: Reason.ACTIVE_SEGMENT}
+    assert {refusal.hint for refusal in found.refusals if refusal.reason is Reason.UNREADABLE} == {
         "retention may have deleted it since the log directory was listed; run again"
     }
 

@@ -241,7 +241,7 @@ def unreadable_transactions(segment: Segment) -> None:
         (delete_log, Reason.SEGMENT_CHANGED),
         (truncate_log, Reason.SEGMENT_CHANGED),
         (damage_transactions, Reason.INDEX_UNUSABLE),
-        (unreadable_transactions, Reason.DAMAGED),
+        (unreadable_transactions, Reason.UNREADABLE),
     ],
 )
 def test_a_segment_that_turns_out_unfit_is_refused_and_the_others_are_shipped(

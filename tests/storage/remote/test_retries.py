@@ -22,7 +22,11 @@ class Trouble:
 
 
 def retrying(waits: list[float], **options: object) -> Retrying:
-    return Retrying(sleep=waits.append, chance=lambda: 0.5, **options)  # type: ignore[arg-type]
+    def sleep(seconds: float) -> bool:
+        waits.append(seconds)
+        return True
+
+    return Retrying(sleep=sleep, chance=lambda: 0.5, **options)  # type: ignore[arg-type]
 
 
 def busy(retry_after_s: float | None = None) -> StoreUnavailableError:
@@ -67,9 +71,10 @@ def test_a_store_that_wants_to_be_left_alone_for_long_is_told_of_instead_of_wait
 def test_bytes_pass_at_the_rate_that_was_set_and_time_not_used_is_not_saved_up() -> None:
     now_s, waits = [0.0], []
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds: float) -> bool:
         waits.append(seconds)
         now_s[0] += seconds
+        return True
 
     throttle = Throttle(bytes_per_s=100, sleep=sleep, clock_s=lambda: now_s[0])
     for _ in range(3):
@@ -84,3 +89,11 @@ def test_bytes_pass_at_the_rate_that_was_set_and_time_not_used_is_not_saved_up()
 def test_without_a_limit_nobody_waits() -> None:
     throttle = Throttle(sleep=lambda _: pytest.fail("waited"))
     throttle.take(1 << 40)
+
+
+def test_nobody_goes_on_who_was_woken_up() -> None:
+    trouble = Trouble(busy(), busy())
+    with pytest.raises(StoreUnavailableError, match="busy"):
+        Retrying(sleep=lambda _: False).call(trouble)
+    assert trouble.attempts == 1
+    assert not Throttle(bytes_per_s=1, sleep=lambda _: False).take(1)

@@ -1,0 +1,26 @@
+"""Waiting that comes to its end with the process: whoever sleeps here wakes up when the run is asked to stop.
+
+What tells them is a pipe, since a signal may come at any instruction, and its handler may write to one then, but may
+not take a lock that the very thread it interrupts might hold.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import Final
+
+_READ, _WRITE = os.pipe()
+_MS_PER_S: Final = 1000
+
+
+def pause(seconds: float) -> bool:
+    """Wait; return whether all of it was waited, which it is not in a process that was asked to end."""
+    poll = select.poll()
+    poll.register(_READ, select.POLLIN)
+    return not poll.poll(seconds * _MS_PER_S)
+
+
+def end_pauses() -> None:
+    """Wake up whoever pauses in this process, and whoever will; may be called from a signal handler."""
+    os.write(_WRITE, b"!")
