@@ -50,16 +50,26 @@ class JobWatch:
     watcher: Watcher | None
     phase: Phase = "scanning"
     ended: threading.Event = field(default_factory=threading.Event)
+    stopped_by: Exception | None = None
+    """What somebody who was told raised, so that the work ends."""
 
     def report(self) -> None:
         """Tell at intervals, and once more at the end; for a thread of its own."""
+        try:
+            self._report()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the jobs raises it
+            self.stopped_by = error
+            _cancel(self.context, self.group)
+
+    def _report(self) -> None:
         told = 0
         while not self.ended.wait(INTERVAL_S):
             told = self._advance(told)
             if self.watcher is not None:
                 # A JVM that has died is told by whoever waits for it.
                 with suppress(Py4JError, OSError):
-                    self.watcher.at_work(self.phase, running_tasks(self.context, self.group))
+                    running = running_tasks(self.context, self.group)
+                    self.watcher.at_work(self.phase, running)
         self._advance(told)
 
     def _advance(self, told: int) -> int:
@@ -79,8 +89,8 @@ def watched_jobs(
     """Call ``progress`` with the (segments, bytes) newly added to ``done``, and ``watcher``, while jobs run.
 
     Jobs that the calling thread starts meanwhile belong to one group, the caller's own if it has set one. They are
-    cancelled where the context ends by an error or an interrupt. A task that Spark repeats may be counted twice: good
-    enough to look at.
+    cancelled where the context ends by an error or an interrupt, or where ``progress`` or ``watcher`` raises, which the
+    context then does, too. A task that Spark repeats may be counted twice: good enough to look at.
     """
     group, is_ours = context.getLocalProperty(_GROUP), False
     if group is None:
@@ -91,6 +101,11 @@ def watched_jobs(
     reporter.start()
     try:
         yield watch
+    except Exception:
+        _cancel(context, group)
+        if watch.stopped_by is not None:
+            raise watch.stopped_by from None
+        raise
     except BaseException:
         _cancel(context, group)
         raise

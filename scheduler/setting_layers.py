@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX: Final = "RESNAP_"
 FLAG_ORIGIN: Final = "flag"
 RANKS: Final = "flags win over the environment, that over the file, that over server.properties"
-ALIASES: Final = {"topic": "topics", "log_dir": "log_dirs"}
+ALIASES: Final = {
+    "topic": "topics",
+    "log_dir": "log_dirs",
+    "allow_source": "allow_sources",
+    "allow_destination": "allow_destinations",
+    "allow_host": "allow_hosts",
+}
 """The flag of a setting that may be given several times is singular, and so was Kafka's ``log.dir``."""
 MAPPINGS: Final = frozenset({"spark_conf", "s3_tag", "encryption_private_key", "encryption_public_key"})
 """Settings that are tables themselves; the layers' tables are merged, key by key."""

@@ -31,6 +31,7 @@ from scheduler.metadata_settings import (
 )
 from scheduler.rendering import Form
 from scheduler.s3_values import customer_key, storage_class
+from scheduler.service_settings import ServiceSettings
 from scheduler.setting_layers import (
     KAFKA_PROPERTIES,
     Layer,
@@ -71,7 +72,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 Size: TypeAlias = Annotated[int, _from_text(parse_size), Field(ge=1)]
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings, BaseSettings):
     """Every setting; the description of each is the help of its flag."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid")

@@ -33,6 +33,8 @@ class Scope:
     sources: tuple[str, ...]
     topics: tuple[str, ...] = ()
     """Globs; all topics if there are none."""
+    partitions: tuple[str, ...] = ()
+    """Directories' names, such as ``payments-0``; all partitions if there are none."""
     high_watermark: int | None = None
     """Of the one partition in scope, instead of what the checkpoint says."""
     metadata_log: Path | None = None
@@ -43,6 +45,10 @@ class Scope:
     def wants(self, topic: str) -> bool:
         """Whether ``topic`` is to be looked at."""
         return not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)
+
+    def wants_partition(self, partition: TopicPartition) -> bool:
+        """Whether ``partition`` is to be looked at."""
+        return self.wants(partition.topic) and (not self.partitions or str(partition) in self.partitions)
 
     def metadata(self, source: str) -> ClusterMetadata:
         """Return the metadata log that tells of ``source``."""
@@ -101,7 +107,7 @@ def look(
     partitions: dict[TopicPartition, Sighted] = {}
     problems: list[PartitionProblem] = []
     for source in scope.sources:
-        listed = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))
+        listed = open_source(source, sources, topics=scope.wants_partition)
         metadata = scope.metadata(source)
         log_dir = with_topic_ids(listed, metadata.image)
         inventory = take_inventory(log_dir, cleanup_policies=metadata.cleanup_policies(), sources=sources, known=known)
@@ -121,6 +127,9 @@ def look(
 def nothing_in(scope: Scope) -> UsageError:
     """Return the error of a scope without a partition."""
     where = ", ".join(scope.sources)
+    if scope.partitions:
+        what = f"none of {', '.join(scope.partitions[:5])} is in {where}"
+        return UsageError(what, hint="`resnap scan SOURCE` lists what is there")
     if scope.topics:
         what = f"no topic in {where} matches --topic {' or '.join(scope.topics)}"
         return UsageError(what, hint="`resnap scan SOURCE` without --topic lists what is there")
@@ -153,6 +162,12 @@ def destination_url(destination: str, sight: Sight) -> str:
 def lies_beside(url: str, sighted: Sighted) -> bool:
     """Whether snapshots below ``url`` come to stand beside the segments of the partition, in a copy of a log dir."""
     return str(sighted.log_dir.path) == url
+
+
+def is_of(sighted: Sighted, source: str) -> bool:
+    """Whether ``source``, as somebody gave it, is what the partition was found by."""
+    places = {str(sighted.log_dir.path), str(sighted.inventory.partition.path)}
+    return (source.rstrip("/") if is_store_url(source) else str(Path(source).absolute())) in places
 
 
 def _refuse_inside(sighted: Sighted, url: str) -> None:

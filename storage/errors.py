@@ -21,6 +21,7 @@
       VerificationError        what was read back is not what was meant (exit 13)
       StalePlanError           the plan rests on something that has changed (exit 15)
       LockedError              another run is at the same work (exit 11)
+      CancelledError           somebody asked for the work to end (exit 130)
 
 Anything else that escapes is a bug, and is left to crash. A message says what, where, what was expected and what was
 found, in lower case and without a full stop; ``hint`` says what to do next.
@@ -201,6 +202,12 @@ class StalePlanError(ResnapError):
     """What a saved plan rests on has changed since."""
 
     exit_code = 15
+
+
+class CancelledError(ResnapError):
+    """Somebody asked for the work to end; no part of it may take this for a failure of its own and go on."""
+
+    exit_code = 130
 
 
 class LockedError(ResnapError):

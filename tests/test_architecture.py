@@ -28,6 +28,9 @@ TOP_LEVEL: Final = PACKAGES | {
 }
 """What a visitor sees; files whose names begin with a dot stand beside them."""
 DOORS: Final = {
+    "apscheduler": "scheduler/daemon/schedules.py",
+    "fastapi": "scheduler/api/*.py",
+    "uvicorn": "scheduler/daemon/serve.py",
     "boto3": "storage/remote/s3_client.py",
     "botocore": "storage/remote/s3*.py",
     "pyspark": "replay/spark_*.py",

@@ -26,6 +26,7 @@ from scheduler.cli import (
     remote,
     restore,
     retain,
+    serve,
     survey,
     work,
 )
@@ -44,6 +45,7 @@ FAMILIES = (
     remote.app,
     producer.app,
     quota.app,
+    serve.app,
     demo.app,
 )
 """Their commands stand at the top level, in this order."""

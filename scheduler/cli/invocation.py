@@ -11,7 +11,7 @@ from scheduler.clock import SystemClock
 from scheduler.progress import show_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from replay.window import ReplayRules
@@ -28,6 +28,8 @@ class Invocation:
     """Handed to every command as its first argument."""
 
     settings: Settings
+    flags: Mapping[str, object]
+    """As they were given, by name of the setting; None where one was not."""
     output: Output
     failures: Failures
     clock: Clock = field(default_factory=SystemClock)

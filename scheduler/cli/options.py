@@ -229,7 +229,37 @@ STORE: Final[Group] = {
         help="Opens segments that a plugin encrypted for the key pair ID (PEM); may be given several times.",
     ),
 }
-ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **READING, **MEMORY, **WRITE, **UPLOAD, **STORE}
+SERVE: Final[Group] = {
+    "listen": _flag(str, "--listen", metavar="HOST:PORT", help="Of the API and the page; 127.0.0.1:8936 unless given."),
+    "auth": _flag(
+        Literal["token", "none"],
+        "--auth",
+        help="Who may: holders of a token, or (none, the default, on loopback only) whoever is on this machine.",
+    ),
+    "allow_sources": _flag(
+        list[str], "--allow-source", metavar="DIR|URL", help="Below which requests may name sources; log.dirs aside."
+    ),
+    "allow_destinations": _flag(
+        list[str],
+        "--allow-destination",
+        metavar="DIR|URL",
+        help="Below which requests may name destinations; those of schedules aside.",
+    ),
+    "allow_hosts": _flag(
+        list[str], "--allow-host", metavar="NAME", help="By which browsers may reach the service, its address aside."
+    ),
+    "queue_size": _flag(int, "--queue-size", metavar="N", help="Runs that may wait; 100 unless given."),
+    "history_retention": _flag(
+        str, "--history-retention", metavar="DURATION", help="Of runs that ended; 90d unless given."
+    ),
+    "log_format": _flag(
+        Literal["auto", "json", "console"], "--log-format", help="auto, the default: readable on a terminal, else JSON."
+    ),
+    "stop_grace": _flag(
+        str, "--stop-grace", metavar="DURATION", help="For the run at work when the service is told to end; 20s."
+    ),
+}
+ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **READING, **MEMORY, **WRITE, **UPLOAD, **STORE, **SERVE}
 
 Sources: TypeAlias = Annotated[
     list[str] | None,
@@ -302,7 +332,7 @@ def _invocation(
         failures.warn(warning)
     if is_replay and settings.expiration_note:
         failures.note(settings.expiration_note)
-    return Invocation(settings=settings, output=Output(settings.output), failures=failures)
+    return Invocation(settings=settings, flags=flags, output=Output(settings.output), failures=failures)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ CREATE TABLE runs (
     created_ms INTEGER NOT NULL,
     started_ms INTEGER,
     finished_ms INTEGER,
+    event_count INTEGER NOT NULL DEFAULT 0,
     progress TEXT,
     totals TEXT,
     error TEXT
@@ -83,6 +84,18 @@ CREATE TABLE partitions (            -- what the last scan of each source showed
 ) WITHOUT ROWID;
 CREATE INDEX partitions_by_name ON partitions (topic, partition, source);
 CREATE INDEX partitions_by_readiness ON partitions (readiness, topic, partition, source);
+
+CREATE TABLE mendings (              -- what runs have made of a partition since it was last looked at anew
+    source TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    how TEXT NOT NULL,               -- regenerated or shipped
+    destination TEXT NOT NULL,
+    offsets TEXT NOT NULL,           -- boundaries for which there are snapshots now
+    run_id TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    PRIMARY KEY (source, topic, partition, how)
+) WITHOUT ROWID;
 
 CREATE TABLE sources (
     source TEXT PRIMARY KEY,

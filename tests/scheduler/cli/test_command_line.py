@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
@@ -51,15 +50,6 @@ def test_help_imports_nothing_slow(resnap: Resnap, arguments: list[str]) -> None
     assert ran.stdout
     assert ran.stderr == "[]\n"
     assert resnap(*arguments).code == 0
-
-
-def test_help_answers_at_once(resnap: Resnap) -> None:
-    def seconds() -> float:
-        began = time.perf_counter()
-        assert resnap("--help").code == 0
-        return time.perf_counter() - began
-
-    assert min(seconds() for _ in range(5)) < 0.5
 
 
 def test_no_command_is_a_matter_of_usage_and_shows_the_help(resnap: Resnap) -> None:
@@ -149,7 +139,7 @@ def test_a_reader_that_goes_away_is_no_error(resnap: Resnap, tmp_path: Path) -> 
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait() == 1
+        assert process.wait() == 141
     assert resnap("inspect", path, "--limit", "1").code == 0
 
 

@@ -1,0 +1,27 @@
+"""The command that runs the service."""
+
+import typer
+
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import ENGINE, MEMORY, READING, REPLAY, SERVE, SOURCE, STORE, UPLOAD, with_settings
+
+app = typer.Typer()
+
+
+@app.command()
+@with_settings(SERVE, SOURCE, REPLAY, ENGINE, READING, MEMORY, UPLOAD, STORE)
+def serve(run: Invocation) -> int:
+    """Run the service: schedules, the HTTP API, and a page that tells whether tiering can be turned on yet.
+
+    Schedules are [[schedules]] tables of the configuration file. All other settings are those of every run, unless a
+    schedule or a request gives its own.
+    """
+    from scheduler.cli.failures import FAILED, OK  # noqa: PLC0415
+    from scheduler.daemon.observation import Observation  # noqa: PLC0415
+    from scheduler.daemon.serve import Daemon  # noqa: PLC0415
+    from scheduler.daemon.services import services_of  # noqa: PLC0415
+    from scheduler.runs.configuration import Configuration  # noqa: PLC0415
+
+    services = services_of(Configuration(flags=run.flags), run.clock, Observation())
+    run.note(f"listening at http://{services.settings.listen}")
+    return OK if Daemon(services).run() else FAILED

@@ -1,0 +1,235 @@
+"""When scheduled runs are due. APScheduler keeps the time; the schedules themselves come from the configuration.
+
+A run that is late is made late, never left out; several that were missed are made as one; while one is at work its
+schedule waits. A schedule counts from the last run that the history knows, so a service that starts again goes on where
+it was. Only pausing is kept, in the service's file.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+from zoneinfo import ZoneInfo
+
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from scheduler.clock import milliseconds
+from scheduler.runs.history import RunFilter
+from scheduler.runs.run import RunKind, RunRequest
+from scheduler.runs.worker import QueueFullError
+from storage.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scheduler.clock import Clock
+    from scheduler.runs.database import Database
+    from scheduler.runs.history import History
+    from scheduler.runs.run import Run
+    from scheduler.runs.worker import Worker
+    from scheduler.service_settings import ScheduleSpec
+
+BY_SCHEDULE: Final = "schedule"
+"""Who asks for the runs of schedules."""
+_MOST_AT_ONCE: Final = 64
+_EVENTS: Final = {
+    EVENT_JOB_MISSED: "missed",
+    EVENT_JOB_MAX_INSTANCES: "max_instances",
+    EVENT_JOB_ERROR: "error",
+}
+
+
+class ScheduleObserver(Protocol):
+    """Hears what went other than planned."""
+
+    def scheduler_event(self, event: str, schedule: str, detail: str = "") -> None:
+        """Hear that a schedule missed its time, found its last run at work, had an error, or found the queue full."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleView:
+    """A schedule as it stands."""
+
+    spec: ScheduleSpec
+    next_ms: int | None
+    """None while it is paused."""
+    paused_ms: int | None
+    paused_by: str | None
+    last: Run | None
+
+
+def request_of(spec: ScheduleSpec) -> RunRequest:
+    """Return what the runs of a schedule are to do."""
+    topics = {"topics": list(spec.topics)} if spec.topics else {}
+    return RunRequest(
+        kind=RunKind(spec.run), sources=spec.sources, destination=spec.to, settings={**topics, **spec.settings}
+    )
+
+
+class Schedules:
+    """The schedules of the configuration, at work; ``start`` it, and ``stop`` it at the end."""
+
+    def __init__(
+        self, worker: Worker, history: History, database: Database, clock: Clock, observer: ScheduleObserver
+    ) -> None:
+        self._worker, self._history, self._database = worker, history, database
+        self._clock, self._observer = clock, observer
+        self._lock = threading.RLock()
+        self._specs: dict[str, ScheduleSpec] = {}
+        self._scheduler = BackgroundScheduler(
+            timezone=UTC,
+            executors={"default": ThreadPoolExecutor(_MOST_AT_ONCE)},
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
+        )
+        self._scheduler.add_listener(self._hear, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
+
+    def start(self, specs: Iterable[ScheduleSpec]) -> None:
+        """Begin to keep the time."""
+        self.load(specs)
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Make no more runs due; those that are at work are not waited for."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+    def load(self, specs: Iterable[ScheduleSpec]) -> None:
+        """Take these schedules instead of those before; one that is as it was keeps its time.
+
+        Raises:
+            ConfigurationError: a ``cron`` that is none.
+
+        """
+        wanted = {spec.name: (spec, trigger_of(spec)) for spec in specs}
+        with self._lock:
+            for name in self._specs.keys() - wanted.keys():
+                self._scheduler.remove_job(name)
+            changed = [name for name, (spec, _) in wanted.items() if self._specs.get(name) != spec]
+            self._specs = {name: spec for name, (spec, _) in wanted.items()}
+            for name in changed:
+                self._arm(name, wanted[name][1])
+
+    def clock_was_set(self) -> None:
+        """Count every schedule anew after the machine's clock was set: a time that was near may be far away now."""
+        with self._lock:
+            for name, spec in self._specs.items():
+                self._arm(name, trigger_of(spec))
+
+    def all(self) -> list[ScheduleView]:
+        """Return every schedule, by name."""
+        with self._lock:
+            return [self._view(self._specs[name]) for name in sorted(self._specs)]
+
+    def get(self, name: str) -> ScheduleView | None:
+        """Return one schedule, or None if there is none of this name."""
+        with self._lock:
+            spec = self._specs.get(name)
+            return None if spec is None else self._view(spec)
+
+    def pause(self, name: str, by: str) -> None:
+        """Make no more runs of a schedule due until it is resumed, also after a new start."""
+        with self._lock, self._database.write() as connection:
+            connection.execute(
+                """INSERT INTO schedules (name, paused_ms, paused_by) VALUES (?, ?, ?) ON CONFLICT (name)
+                   DO UPDATE SET paused_ms = IFNULL(paused_ms, excluded.paused_ms), paused_by = excluded.paused_by""",
+                (name, self._clock.now_ms(), by),
+            )
+            self._scheduler.pause_job(name)
+
+    def resume(self, name: str) -> None:
+        """Undo ``pause``."""
+        with self._lock:
+            with self._database.write() as connection:
+                connection.execute("DELETE FROM schedules WHERE name = ?", (name,))
+            self._arm(name, trigger_of(self._specs[name]))
+
+    def run_now(self, name: str, principal: str) -> Run:
+        """Make a run of a schedule now, whatever its time.
+
+        Raises:
+            QueueFullError: no more runs are taken for now.
+
+        """
+        request = request_of(self._specs[name])
+        return self._worker.submit(request, origin=f"schedule:{name}", principal=principal)
+
+    def _due(self, name: str) -> None:
+        """Make a run, and wait for its end, so that the schedule knows that it is at work."""
+        try:
+            run = self.run_now(name, BY_SCHEDULE)
+        except QueueFullError as error:
+            self._observer.scheduler_event("queue_full", name, str(error))
+            return
+        self._worker.wait(run.id)
+
+    def _arm(self, name: str, trigger: CronTrigger | IntervalTrigger) -> None:
+        spec, paused = self._specs[name], self._paused(name)
+        first = None if paused is not None else self._first_time(spec, trigger)
+        self._scheduler.add_job(
+            partial(self._due, name), trigger, id=name, name=name, replace_existing=True, next_run_time=first
+        )
+
+    def _first_time(self, spec: ScheduleSpec, trigger: CronTrigger | IntervalTrigger) -> datetime | None:
+        now = _at(self._clock.now_ms())
+        last = self._last(spec.name)
+        if spec.every is None:
+            due: datetime | None = trigger.get_next_fire_time(None, now)
+            return due
+        if last is None:
+            return now
+        # A last run in the future was made before the clock was set back.
+        return min(max(now, _at(last.created_ms) + spec.every), now + spec.every)
+
+    def _last(self, name: str) -> Run | None:
+        found = self._history.page(RunFilter(origin=f"schedule:{name}"), limit=1)
+        return found[0] if found else None
+
+    def _paused(self, name: str) -> tuple[int, str] | None:
+        with self._database.read() as connection:
+            row = connection.execute("SELECT * FROM schedules WHERE name = ?", (name,)).fetchone()
+        return None if row is None or row["paused_ms"] is None else (row["paused_ms"], row["paused_by"])
+
+    def _view(self, spec: ScheduleSpec) -> ScheduleView:
+        paused = self._paused(spec.name)
+        job = self._scheduler.get_job(spec.name)
+        next_run = getattr(job, "next_run_time", None)
+        return ScheduleView(
+            spec=spec,
+            next_ms=None if next_run is None else milliseconds(next_run),
+            paused_ms=paused[0] if paused else None,
+            paused_by=paused[1] if paused else None,
+            last=self._last(spec.name),
+        )
+
+    def _hear(self, event: JobEvent) -> None:
+        self._observer.scheduler_event(_EVENTS[event.code], event.job_id, str(getattr(event, "exception", "") or ""))
+
+
+def trigger_of(spec: ScheduleSpec) -> CronTrigger | IntervalTrigger:
+    """Return when a schedule is due.
+
+    Raises:
+        ConfigurationError: ``cron`` is none.
+
+    """
+    if spec.every is not None:
+        return IntervalTrigger(seconds=spec.every / timedelta(seconds=1), timezone=UTC)
+    try:
+        return CronTrigger.from_crontab(spec.cron, timezone=ZoneInfo(spec.timezone))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"schedule {spec.name}: cron {spec.cron!r}: {error}",
+            hint="minute, hour, day of the month, month, day of the week, such as `30 2 * * *`",
+        ) from error
+
+
+def _at(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)

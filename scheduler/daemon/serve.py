@@ -1,0 +1,129 @@
+"""The life of the service: it starts, serves until it is told to end, and ends in order.
+
+SIGTERM and SIGINT: no more work is taken, what is at work ends at its next word, open requests are answered. A second
+signal, or an end that takes too long, ends the process as it stands, which does no harm: what a run leaves at any
+instant is safe. SIGHUP reads the configuration anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from scheduler.api.app import create_app
+from storage.errors import ConfigurationError, ResnapError
+from storage.log.work_lock import at_work_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.daemon.services import Services
+
+TICK_S: Final = 5.0
+CLOCK_SET_MS: Final = 30_000
+"""A wall clock that goes so far away from the other one was set."""
+FORGET_EVERY_S: Final = 3600.0
+
+
+class Daemon:
+    """One service over one state directory."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._ended_in_time = True
+        self._signals = 0
+
+    def run(self) -> bool:
+        """Serve until a signal says otherwise; False if not everything ended in time.
+
+        Raises:
+            ResnapError: the address cannot be listened at, or another service has this state directory.
+
+        """
+        with at_work_on(self._services.database.path.parent), self._listening() as listener:
+            asyncio.run(self._serve(listener))
+        return self._ended_in_time
+
+    def _listening(self) -> socket.socket:
+        host, port = address_of(self._services.settings.listen)
+        try:
+            return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError as error:
+            raise ConfigurationError(
+                f"--listen {self._services.settings.listen}: {(error.strerror or str(error)).lower()}",
+                hint="name a free address and port of this machine, such as 127.0.0.1:8936",
+            ) from error
+
+    async def _serve(self, listener: socket.socket) -> None:
+        config = uvicorn.Config(
+            create_app(self._services), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5
+        )
+        server = _Server(config)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end, server)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._services.start()
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            ticking.cancel()
+            with suppress(asyncio.CancelledError):
+                await ticking
+            self._ended_in_time = await asyncio.to_thread(self._services.stop)
+
+    def _end(self, server: uvicorn.Server) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            os._exit(130)
+        self._services.is_ending = True
+        server.should_exit = True
+
+    def _reload(self) -> None:
+        try:
+            self._services.reload()
+        except ResnapError as error:
+            self._services.observation.warn(f"the configuration stays as it was: {error}")
+
+    async def _tick(self) -> None:
+        clock = self._services.clock
+        drift_ms, forgot_s = clock.now_ms() - clock.monotonic_s() * 1000, clock.monotonic_s()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_ms = clock.now_ms() - clock.monotonic_s() * 1000
+            if abs(now_ms - drift_ms) > CLOCK_SET_MS:
+                self._services.observation.warn("the machine's clock was set: schedules are counted anew")
+                self._services.schedules.clock_was_set()
+                drift_ms = now_ms
+            if clock.monotonic_s() - forgot_s > FORGET_EVERY_S:
+                forgot_s = clock.monotonic_s()
+                await asyncio.to_thread(self._services.forget_old)
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to the daemon."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    """Return host and port of ``--listen``.
+
+    Raises:
+        ConfigurationError: it names none.
+
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or not 0 <= int(port) < 1 << 16:
+        raise ConfigurationError(f"--listen {listen!r}: expected HOST:PORT", hint="such as 127.0.0.1:8936")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,261 @@
+"""The history of runs: kept from the moment they are asked for, one transaction per step.
+
+The columns of the table are what lists filter and sort by; all else is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scheduler.records import plain
+from scheduler.runs.database import Database, inserted
+from scheduler.runs.run import (
+    FINAL,
+    OPEN,
+    PartitionOutcome,
+    PartitionState,
+    Run,
+    RunEvent,
+    RunKind,
+    RunState,
+    Told,
+    request_from,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from scheduler.runs.run import Row, RunEnd
+
+ORPHANED: Final = Told(
+    code="RunOrphaned",
+    message="the service ended while the run was going on",
+    hint="ask for it again, or wait for the schedule: what was done stays done, and nothing half-made is visible",
+    exit_code=1,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs a list is of; empty means all."""
+
+    kinds: tuple[RunKind, ...] = ()
+    states: tuple[RunState, ...] = ()
+    origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Runs, their partitions and events, in the service's file."""
+
+    database: Database
+    now_ms: Callable[[], int]
+    publish: Callable[[RunEvent], None]
+    """Hears of each event once it is kept."""
+
+    def add(self, run: Run) -> None:
+        """Keep a run that was just asked for."""
+        with self._telling() as (connection, told):
+            inserted(
+                connection,
+                "runs",
+                {
+                    "id": run.id,
+                    "kind": run.kind.value,
+                    "state": run.state.value,
+                    "request": json.dumps(plain(run.request)),
+                    "origin": run.origin,
+                    "principal": run.principal,
+                    "retry_of": run.retry_of,
+                    "created_ms": run.created_ms,
+                },
+            )
+            told.append(self._event(connection, run.id, "state", {"state": run.state.value}))
+
+    def get(self, run_id: str) -> Run | None:
+        """Return a run, or None if there is none of this id."""
+        with self.database.read() as connection:
+            row = connection.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return None if row is None else _run(row)
+
+    def page(self, wanted: RunFilter, *, limit: int, before: str | None = None) -> list[Run]:
+        """Return up to ``limit`` runs, newest first, made before the run ``before`` if it is given."""
+        clauses, values = ["1"], list[object]()
+        for column, chosen in (("kind", wanted.kinds), ("state", wanted.states)):
+            if chosen:
+                clauses.append(f"{column} IN ({', '.join('?' * len(chosen))})")
+                values += [one.value for one in chosen]
+        if wanted.origin is not None:
+            clauses.append("origin = ?")
+            values.append(wanted.origin)
+        if before is not None:
+            clauses.append("id < ?")
+            values.append(before)
+        query = f"SELECT * FROM runs WHERE {' AND '.join(clauses)} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our words
+        with self.database.read() as connection:
+            return [_run(row) for row in connection.execute(query, (*values, limit))]
+
+    def open_runs(self) -> list[Run]:
+        """Return the runs that are not over, oldest first."""
+        with self.database.read() as connection:
+            marks = ", ".join("?" * len(OPEN))
+            query = f"SELECT * FROM runs WHERE state IN ({marks}) ORDER BY id"  # noqa: S608
+            return [_run(row) for row in connection.execute(query, OPEN)]
+
+    def began(self, run_id: str) -> bool:
+        """Note that a run is at work; False if it was cancelled before."""
+        return self._step(run_id, RunState.RUNNING, (RunState.QUEUED,), {"started_ms": self.now_ms()})
+
+    def cancelling(self, run_id: str) -> bool:
+        """Note that a run shall end; False if it is not at work."""
+        return self._step(run_id, RunState.CANCELLING, (RunState.RUNNING,), {})
+
+    def cancelled_before_it_began(self, run_id: str) -> bool:
+        """Note that a run will not begin; False if it has."""
+        return self._step(run_id, RunState.CANCELLED, (RunState.QUEUED,), {"finished_ms": self.now_ms()})
+
+    def ended(self, run_id: str, end: RunEnd) -> None:
+        """Note how a run ended."""
+        kept = {
+            "finished_ms": self.now_ms(),
+            "totals": json.dumps(plain(end.totals)),
+            "error": json.dumps(plain(end.errors)),
+        }
+        self._step(run_id, end.state, OPEN, kept)
+
+    def progressed(self, run_id: str, progress: Mapping[str, Row]) -> None:
+        """Keep how far a run has come, and tell it."""
+        text = json.dumps(plain(progress))
+        with self._telling() as (connection, told):
+            connection.execute("UPDATE runs SET progress = ? WHERE id = ?", (text, run_id))
+            # Of progress only the last word matters to somebody who comes later.
+            connection.execute("DELETE FROM run_events WHERE run_id = ? AND kind = 'progress'", (run_id,))
+            told.append(self._event(connection, run_id, "progress", progress))
+
+    def partition_done(self, run_id: str, outcome: PartitionOutcome) -> None:
+        """Keep what became of one partition."""
+        with self._telling() as (connection, told):
+            inserted(
+                connection,
+                "run_partitions",
+                {
+                    "run_id": run_id,
+                    "topic": outcome.topic,
+                    "partition": outcome.partition,
+                    "state": outcome.state.value,
+                    "row": json.dumps(plain(outcome.row)),
+                },
+            )
+            data = {"topic": outcome.topic, "partition": outcome.partition, "state": outcome.state.value}
+            told.append(self._event(connection, run_id, "partition", data))
+
+    def partitions(
+        self, run_id: str, *, limit: int, after: tuple[str, int] | None = None, states: Sequence[PartitionState] = ()
+    ) -> list[PartitionOutcome]:
+        """Return up to ``limit`` partitions of a run by topic and number, those behind ``after`` if it is given."""
+        only = f"AND state IN ({', '.join('?' * len(states))})" if states else ""
+        query = f"""SELECT * FROM run_partitions WHERE run_id = ? AND (topic, partition) > (?, ?) {only}
+                    ORDER BY topic, partition LIMIT ?"""  # noqa: S608
+        values = (run_id, *(after or ("", -1)), *states, limit)
+        with self.database.read() as connection:
+            return [
+                PartitionOutcome(
+                    topic=row["topic"],
+                    partition=row["partition"],
+                    state=PartitionState(row["state"]),
+                    row=json.loads(row["row"]),
+                )
+                for row in connection.execute(query, values)
+            ]
+
+    def events(self, run_id: str, *, after: int = 0, limit: int = 500) -> list[RunEvent]:
+        """Return what was told of a run behind the event ``after``."""
+        query = "SELECT * FROM run_events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+        with self.database.read() as connection:
+            return [
+                RunEvent(
+                    run_id=run_id,
+                    seq=row["seq"],
+                    at_ms=row["at_ms"],
+                    kind=row["kind"],
+                    data=json.loads(row["data"]),
+                )
+                for row in connection.execute(query, (run_id, after, limit))
+            ]
+
+    def fail_orphans(self) -> list[Run]:
+        """Mark what a service that ended left at work as failed, and return those runs; called before any work."""
+        orphans = self.open_runs()
+        for run in orphans:
+            self._step(
+                run.id,
+                RunState.CANCELLED if run.state is RunState.CANCELLING else RunState.FAILED,
+                OPEN,
+                {"finished_ms": self.now_ms(), "error": json.dumps(plain([ORPHANED]))},
+            )
+        return orphans
+
+    def prune(self, older_than_ms: int) -> int:
+        """Forget runs that ended before ``older_than_ms``, with all that belongs to them; return how many."""
+        with self.database.write() as connection:
+            marks = ", ".join("?" * len(FINAL))
+            query = f"DELETE FROM runs WHERE state IN ({marks}) AND finished_ms < ?"  # noqa: S608
+            return connection.execute(query, (*FINAL, older_than_ms)).rowcount
+
+    def _step(self, run_id: str, state: RunState, since: Sequence[RunState], values: Mapping[str, object]) -> bool:
+        """Bring a run from one of the states ``since`` into ``state``; False if it is in another."""
+        sets = "".join(f", {column} = ?" for column in values)
+        query = f"UPDATE runs SET state = ?{sets} WHERE id = ? AND state IN ({', '.join('?' * len(since))})"  # noqa: S608
+        with self._telling() as (connection, told):
+            cursor = connection.execute(query, (state.value, *values.values(), run_id, *since))
+            if cursor.rowcount:
+                told.append(self._event(connection, run_id, "state", {"state": state.value}))
+            return bool(cursor.rowcount)
+
+    @contextmanager
+    def _telling(self) -> Iterator[tuple[sqlite3.Connection, list[RunEvent]]]:
+        """Give a transaction, and a list for its events, which are told once it is kept."""
+        told: list[RunEvent] = []
+        with self.database.write() as connection:
+            yield connection, told
+        for event in told:
+            self.publish(event)
+
+    def _event(self, connection: sqlite3.Connection, run_id: str, kind: str, data: Row) -> RunEvent:
+        count = "UPDATE runs SET event_count = event_count + 1 WHERE id = ? RETURNING event_count"
+        seq = int(connection.execute(count, (run_id,)).fetchone()[0])
+        event = RunEvent(run_id=run_id, seq=seq, at_ms=self.now_ms(), kind=kind, data=data)
+        values = {"run_id": run_id, "seq": seq, "at_ms": event.at_ms, "kind": kind, "data": json.dumps(plain(data))}
+        inserted(connection, "run_events", values)
+        return event
+
+
+def _run(row: sqlite3.Row) -> Run:
+    return Run(
+        id=row["id"],
+        request=request_from(json.loads(row["request"])),
+        state=RunState(row["state"]),
+        origin=row["origin"],
+        principal=row["principal"],
+        created_ms=row["created_ms"],
+        retry_of=row["retry_of"],
+        started_ms=row["started_ms"],
+        finished_ms=row["finished_ms"],
+        progress=json.loads(row["progress"] or "{}"),
+        totals=json.loads(row["totals"] or "{}"),
+        errors=tuple(_told(error) for error in json.loads(row["error"] or "[]")),
+    )
+
+
+def _told(error: Mapping[str, object]) -> Told:
+    hint, code = error["hint"], error["exitCode"]
+    return Told(
+        code=str(error["code"]),
+        message=str(error["message"]),
+        hint=None if hint is None else str(hint),
+        exit_code=int(str(code)),
+    )

@@ -1,0 +1,132 @@
+"""Plans that are kept, to be carried out later: the same text that ``resnap plan --save`` writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.records import plain
+from scheduler.reports import plan_row
+from scheduler.runs.database import Database, inserted
+from scheduler.runs.execution import dry_totals, scope_for
+from scheduler.runs.run import request_from
+from scheduler.wiring import service_of
+from tiering.planning import read_saved_plan, write_saved_plan
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from scheduler.clock import Clock
+    from scheduler.engines import Engine
+    from scheduler.runs.configuration import Configuration
+    from scheduler.runs.ids import Ids
+    from scheduler.runs.run import Row, RunRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPlan:
+    """A plan, what it would do partition by partition, and what it comes to."""
+
+    id: str
+    request: RunRequest
+    text: str
+    rows: Sequence[Row]
+    totals: Row
+    principal: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plans:
+    """The table of plans in the service's file."""
+
+    database: Database
+    configuration: Configuration
+    engine: Engine
+    ids: Ids
+    clock: Clock
+
+    def make(self, request: RunRequest, principal: str) -> KeptPlan:
+        """Plan what ``request`` asks for, and keep it; reads small files and index tails only.
+
+        Raises:
+            ResnapError: a source cannot be read, or there is nothing in scope.
+
+        """
+        settings = self.configuration.of(request)
+        service = service_of(settings, self.clock, engine=self.engine)
+        scope = scope_for(settings, request)
+        planned, _ = service.plan(scope, boundaries=settings.boundaries)
+        plan = KeptPlan(
+            id=self.ids.make(),
+            request=request,
+            text=write_saved_plan(service.save(scope, planned)),
+            rows=[plan_row(one) for one in planned],
+            totals=dry_totals(planned),
+            principal=principal,
+            created_ms=self.clock.now_ms(),
+        )
+        with self.database.write() as connection:
+            inserted(
+                connection,
+                "plans",
+                {
+                    "id": plan.id,
+                    "request": json.dumps(plain(request)),
+                    "plan": plan.text,
+                    "rows": json.dumps(plain(plan.rows)),
+                    "totals": json.dumps(plain(plan.totals)),
+                    "principal": principal,
+                    "created_ms": plan.created_ms,
+                },
+            )
+        return plan
+
+    def get(self, plan_id: str) -> KeptPlan | None:
+        """Return a plan, or None if there is none of this id."""
+        with self.database.read() as connection:
+            row = connection.execute("SELECT * FROM plans WHERE id = ?", (plan_id,)).fetchone()
+        return None if row is None else _plan(row)
+
+    def text(self, plan_id: str) -> str | None:
+        """Return a plan as it is saved, or None if there is none of this id."""
+        plan = self.get(plan_id)
+        return None if plan is None else plan.text
+
+    def page(self, *, limit: int, before: str | None = None) -> list[KeptPlan]:
+        """Return up to ``limit`` plans, newest first, made before the plan ``before`` if it is given."""
+        query = "SELECT * FROM plans WHERE id < ? ORDER BY id DESC LIMIT ?"
+        with self.database.read() as connection:
+            return [_plan(row) for row in connection.execute(query, (before or "~", limit))]
+
+    def check_fresh(self, plan: KeptPlan) -> None:
+        """Look whether what ``plan`` rests on is still as it was.
+
+        Raises:
+            StalePlanError: it is not.
+            ResnapError: a source cannot be read.
+
+        """
+        saved = read_saved_plan(plan.text)
+        settings = self.configuration.of(plan.request)
+        service = service_of(settings, self.clock, saved.rules, engine=self.engine)
+        service.plan(scope_for(settings, plan.request, saved), boundaries=settings.boundaries, saved=saved)
+
+    def prune(self, older_than_ms: int) -> int:
+        """Forget plans made before ``older_than_ms``; return how many."""
+        with self.database.write() as connection:
+            return connection.execute("DELETE FROM plans WHERE created_ms < ?", (older_than_ms,)).rowcount
+
+
+def _plan(row: sqlite3.Row) -> KeptPlan:
+    return KeptPlan(
+        id=row["id"],
+        request=request_from(json.loads(row["request"])),
+        text=row["plan"],
+        rows=json.loads(row["rows"]),
+        totals=json.loads(row["totals"]),
+        principal=row["principal"],
+        created_ms=row["created_ms"],
+    )

@@ -1,0 +1,111 @@
+"""What a run tells while it works: progress at most once a second, partitions as they are done, errors.
+
+Whoever works reports from any thread. A run that shall end is told so by the next thing it reports: an error that no
+part of the work takes for a failure of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from scheduler.progress import ProgressState, TrackedProgress, progress_row
+from scheduler.runs.run import PartitionState, Told
+from storage.errors import CancelledError, ResnapError
+
+if TYPE_CHECKING:
+    from scheduler.clock import Clock
+    from scheduler.progress import Progress
+    from scheduler.runs.history import History
+    from scheduler.runs.run import PartitionOutcome, Row
+
+TELL_INTERVAL_S: Final = 1.0
+MOST_ERRORS: Final = 100
+"""Kept of one run; how many more there were is told."""
+
+
+class RunReport:
+    """The ear of one run."""
+
+    def __init__(self, run_id: str, history: History, clock: Clock) -> None:
+        self._run_id, self._history, self._clock = run_id, history, clock
+        self._cancelled = threading.Event()
+        self._lock = threading.Lock()
+        self._progress: dict[str, Row] = {}
+        self._told_s = float("-inf")
+        self._errors: list[Told] = []
+        self._unkept = 0
+        self.failed = self.done = 0
+        """Partitions."""
+
+    def cancel(self) -> None:
+        """Let the run end at the next thing it reports."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Raise if the run shall end.
+
+        Raises:
+            CancelledError: it shall.
+
+        """
+        if self._cancelled.is_set():
+            raise CancelledError("the run was told to end")
+
+    def progress(self, task: str) -> Progress:
+        """Return what ``task`` of this run reports to."""
+        return TrackedProgress(task, self._clock, self._tell)
+
+    def partition(self, outcome: PartitionOutcome) -> None:
+        """Keep what became of a partition."""
+        self._history.partition_done(self._run_id, outcome)
+        if outcome.state is PartitionState.FAILED:
+            self.failed += 1
+        else:
+            self.done += 1
+        self.check()
+
+    def error(self, error: BaseException) -> None:
+        """Keep an error that concerns a part of the work."""
+        if len(self._errors) < MOST_ERRORS:
+            self._errors.append(told(error))
+        else:
+            self._unkept += 1
+
+    @property
+    def errors(self) -> tuple[Told, ...]:
+        """All errors so far, and how many were too many."""
+        if not self._unkept:
+            return tuple(self._errors)
+        more = Told(code="More", message=f"{self._unkept} more errors", hint="the log has them all", exit_code=1)
+        return (*self._errors, more)
+
+    def flush(self) -> None:
+        """Keep the last word on progress."""
+        with self._lock:
+            progress = dict(self._progress)
+        if progress:
+            self._history.progressed(self._run_id, progress)
+
+    def _tell(self, state: ProgressState) -> None:
+        with self._lock:
+            self._progress[state.task] = progress_row(state)
+            now_s = self._clock.monotonic_s()
+            is_due = now_s - self._told_s >= TELL_INTERVAL_S
+            if is_due:
+                self._told_s = now_s
+        if is_due:
+            self.flush()
+        self.check()
+
+
+def told(error: BaseException) -> Told:
+    """Return an error as others may see it; of a bug nothing but its kind, since the log has the rest."""
+    if isinstance(error, ResnapError):
+        return Told(code=type(error).__name__, message=str(error), hint=error.hint, exit_code=error.exit_code)
+    return Told(
+        code="InternalError",
+        message=f"a bug in resnap: {type(error).__name__}",
+        hint="the log of the service has its traceback: report it",
+        exit_code=1,
+    )

@@ -1,0 +1,182 @@
+"""A run of the service as values: what was asked for, the states it goes through, what is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Row: TypeAlias = "Mapping[str, object]"
+
+
+class RunKind(StrEnum):
+    """What a run does."""
+
+    SCAN = "scan"
+    """Looks at sources, for the page and the metrics; reads no segment."""
+    REGENERATE = "regenerate"
+    """Rebuilds snapshots as files."""
+    TIER = "tier"
+    """Ships segments, and rebuilds what they lack."""
+    VERIFY = "verify"
+    """Reads back what was shipped."""
+
+
+REPLAYS: Final = (RunKind.REGENERATE, RunKind.TIER)
+"""The kinds that ``/v1/replays`` is about."""
+
+
+class RunState(StrEnum):
+    """Where a run is; the last four are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    PARTIALLY_FAILED = "partially_failed"
+    """Some partitions are done, others are not."""
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen."""
+        return self in FINAL
+
+
+FINAL: Final = (RunState.SUCCEEDED, RunState.PARTIALLY_FAILED, RunState.FAILED, RunState.CANCELLED)
+OPEN: Final = (RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING)
+
+
+class PartitionState(StrEnum):
+    """What became of one partition in a run."""
+
+    DONE = "done"
+    NOTHING_TO_DO = "nothing_to_do"
+    PLANNED = "planned"
+    """Of a dry run."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What a run is to do.
+
+    Attributes:
+        kind: what to do.
+        sources: log dirs, partitions' directories or URLs; ``log.dirs`` if there are none.
+        partitions: directories' names, such as ``payments-0``, if not all that ``settings`` let through are meant.
+        destination: where snapshots or segments go, or what is read back; None for a scan.
+        settings: by name of the setting, over those of the configuration, such as ``{"as_of": "roll"}``.
+        plan: id of a kept plan to carry out, which then names sources and partitions.
+
+    """
+
+    kind: RunKind
+    sources: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    destination: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    plan: str | None = None
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether nothing is to be written."""
+        return bool(self.settings.get("dry_run"))
+
+
+def request_from(kept: Mapping[str, Any]) -> RunRequest:
+    """Return a request from what ``records.plain`` made of it."""
+    return RunRequest(
+        kind=RunKind(kept["kind"]),
+        sources=tuple(kept["sources"]),
+        partitions=tuple(kept["partitions"]),
+        destination=kept["destination"],
+        settings=kept["settings"],
+        plan=kept["plan"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """An error as it is told to others: never with a traceback, nor with a secret.
+
+    Attributes:
+        code: name of the error's class, such as ``StoreAccessError``.
+        message: what is wrong.
+        hint: the next step.
+        exit_code: what the shell command would have ended with.
+
+    """
+
+    code: str
+    message: str
+    hint: str | None
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as it is kept. Times are milliseconds since 1970.
+
+    Attributes:
+        id: sorts by time of creation.
+        origin: ``schedule:<name>`` or ``api``.
+        principal: who asked for it.
+        progress: how far it has come, by task (``replay``, ``ship``), in the form of ``progress_row``.
+        totals: what it came to.
+        errors: what went wrong; the first is what ended it, if one did.
+
+    """
+
+    id: str
+    request: RunRequest
+    state: RunState
+    origin: str
+    principal: str
+    created_ms: int
+    retry_of: str | None = None
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    progress: Mapping[str, Row] = field(default_factory=dict)
+    totals: Row = field(default_factory=dict)
+    errors: tuple[Told, ...] = ()
+
+    @property
+    def kind(self) -> RunKind:
+        """What it does."""
+        return self.request.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOutcome:
+    """What became of one partition in a run; ``row`` is in the form of the shell command's JSON."""
+
+    topic: str
+    partition: int
+    state: PartitionState
+    row: Row = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """Something that was told of a run; ``seq`` counts from 1 on within the run."""
+
+    run_id: str
+    seq: int
+    at_ms: int
+    kind: str
+    """state, progress, partition, or error."""
+    data: Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a run ended."""
+
+    state: RunState
+    totals: Row
+    errors: tuple[Told, ...]

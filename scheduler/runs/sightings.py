@@ -1,0 +1,204 @@
+"""What the last look at each source showed, partition by partition, with the answer that follows from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.records import plain
+from scheduler.runs.database import Database, inserted
+from scheduler.runs.readiness import Judgement, Mending, Readiness, judge
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Sequence
+
+    from scheduler.runs.run import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPartition:
+    """One partition of a source as it was last seen."""
+
+    source: str
+    topic: str
+    partition: int
+    judgement: Judgement
+    missing: int
+    row: Row
+    """As ``scan_row`` makes it."""
+    scanned_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSource:
+    """A source, and when it was looked at."""
+
+    source: str
+    scanned_ms: int | None
+    """Of the last look that succeeded."""
+    tried_ms: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenFilter:
+    """Which partitions a list is of; empty means all."""
+
+    topic: str | None = None
+    """A glob."""
+    readiness: tuple[Readiness, ...] = ()
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """The tables of partitions, sources and mendings in the service's file."""
+
+    database: Database
+    now_ms: Callable[[], int]
+
+    def saw(self, source: str, rows: Iterable[Row]) -> None:
+        """Keep what a whole look at ``source`` showed, instead of what the last one did."""
+        at_ms = self.now_ms()
+        with self.database.write() as connection:
+            connection.execute("DELETE FROM partitions WHERE source = ?", (source,))
+            for row in rows:
+                self._keep(connection, source, row, at_ms)
+            _tried(connection, source, at_ms, error=None)
+
+    def could_not_see(self, source: str, error: str) -> None:
+        """Note that ``source`` could not be looked at; what was seen of it before stays."""
+        with self.database.write() as connection:
+            _tried(connection, source, self.now_ms(), error=error)
+
+    def mended(self, source: str, topic: str, partition: int, mending: Mending) -> None:
+        """Note what a run has made of a partition; the answer for it is found anew."""
+        kept = {
+            "source": source,
+            "topic": topic,
+            "partition": partition,
+            "how": mending.how,
+            "destination": mending.destination,
+            "offsets": json.dumps(sorted(mending.offsets)),
+            "run_id": mending.run_id,
+            "at_ms": mending.at_ms,
+        }
+        place = (source, topic, partition)
+        with self.database.write() as connection:
+            connection.execute(f"{_DELETE_MENDING} AND how = ?", (*place, mending.how))
+            inserted(connection, "mendings", kept)
+            query = f"SELECT row, scanned_ms FROM partitions {_PLACE}"  # noqa: S608
+            seen = connection.execute(query, place).fetchone()
+            if seen is not None:
+                connection.execute(f"DELETE FROM partitions {_PLACE}", place)  # noqa: S608
+                self._keep(connection, source, json.loads(seen["row"]), seen["scanned_ms"])
+
+    def page(self, wanted: SeenFilter, *, limit: int, after: tuple[str, int, str] | None = None) -> list[SeenPartition]:
+        """Return up to ``limit`` partitions by topic, number and source, those behind ``after`` if it is given."""
+        where, values = _where(wanted)
+        query = f"""SELECT * FROM partitions WHERE {where} AND (topic, partition, source) > (?, ?, ?)
+                    ORDER BY topic, partition, source LIMIT ?"""  # noqa: S608 - made of our words
+        with self.database.read() as connection:
+            found = connection.execute(query, (*values, *(after or ("", -1, "")), limit)).fetchall()
+            return [self._seen(connection, row) for row in found]
+
+    def find(self, topic: str, partition: int, source: str | None = None) -> list[SeenPartition]:
+        """Return a partition as it was seen in each source, or in ``source``."""
+        query = "SELECT * FROM partitions WHERE topic = ? AND partition = ? AND source = IFNULL(?, source)"
+        with self.database.read() as connection:
+            rows = connection.execute(query, (topic, partition, source)).fetchall()
+            return [self._seen(connection, row) for row in rows]
+
+    def counts(self, wanted: SeenFilter | None = None) -> dict[Readiness, int]:
+        """Return how many partitions there are of each kind."""
+        where, values = _where(wanted or SeenFilter())
+        query = f"SELECT readiness, COUNT(*) AS n FROM partitions WHERE {where} GROUP BY readiness"  # noqa: S608
+        with self.database.read() as connection:
+            found = {row["readiness"]: row["n"] for row in connection.execute(query, values)}
+        return {readiness: found.get(readiness.value, 0) for readiness in Readiness}
+
+    def sources(self) -> list[SeenSource]:
+        """Return every source that was looked at."""
+        with self.database.read() as connection:
+            return [
+                SeenSource(
+                    source=row["source"],
+                    scanned_ms=row["scanned_ms"] or None,
+                    tried_ms=row["tried_ms"],
+                    error=row["error"],
+                )
+                for row in connection.execute("SELECT * FROM sources ORDER BY source")
+            ]
+
+    def _keep(self, connection: sqlite3.Connection, source: str, row: Row, at_ms: int) -> None:
+        topic, partition = str(row["topic"]), int(str(row["partition"]))
+        judgement = judge(row, _mendings(connection, source, topic, partition))
+        inserted(
+            connection,
+            "partitions",
+            {
+                "source": source,
+                "topic": topic,
+                "partition": partition,
+                "readiness": judgement.readiness.value,
+                "reason": judgement.reason,
+                "missing": row["lost"],
+                "row": json.dumps(plain(row)),
+                "scanned_ms": at_ms,
+            },
+        )
+
+    def _seen(self, connection: sqlite3.Connection, kept: sqlite3.Row) -> SeenPartition:
+        row = json.loads(kept["row"])
+        mendings = _mendings(connection, kept["source"], kept["topic"], kept["partition"])
+        return SeenPartition(
+            source=kept["source"],
+            topic=kept["topic"],
+            partition=kept["partition"],
+            judgement=judge(row, mendings),
+            missing=kept["missing"],
+            row=row,
+            scanned_ms=kept["scanned_ms"],
+        )
+
+
+_PLACE = "WHERE source = ? AND topic = ? AND partition = ?"
+_DELETE_MENDING = f"DELETE FROM mendings {_PLACE}"  # noqa: S608 - made of our words
+
+
+def _where(wanted: SeenFilter) -> tuple[str, list[object]]:
+    clauses, values = ["1"], list[object]()
+    for clause, value in (("topic GLOB ?", wanted.topic), ("source = ?", wanted.source)):
+        if value is not None:
+            clauses.append(clause)
+            values.append(value)
+    if wanted.readiness:
+        clauses.append(f"readiness IN ({', '.join('?' * len(wanted.readiness))})")
+        values += [one.value for one in wanted.readiness]
+    return " AND ".join(clauses), values
+
+
+def _mendings(connection: sqlite3.Connection, source: str, topic: str, partition: int) -> Sequence[Mending]:
+    """Return what was made of a partition, what was shipped first."""
+    query = f"SELECT * FROM mendings {_PLACE} ORDER BY how DESC"  # noqa: S608
+    return [
+        Mending(
+            how=row["how"],
+            destination=row["destination"],
+            offsets=frozenset(json.loads(row["offsets"])),
+            run_id=row["run_id"],
+            at_ms=row["at_ms"],
+        )
+        for row in connection.execute(query, (source, topic, partition))
+    ]
+
+
+def _tried(connection: sqlite3.Connection, source: str, at_ms: int, *, error: str | None) -> None:
+    scanned = "sources.scanned_ms" if error else "excluded.scanned_ms"
+    connection.execute(
+        f"""INSERT INTO sources (source, scanned_ms, tried_ms, error) VALUES (?, ?, ?, ?) ON CONFLICT (source)
+            DO UPDATE SET scanned_ms = {scanned}, tried_ms = excluded.tried_ms, error = excluded.error""",  # noqa: S608
+        (source, 0 if error else at_ms, at_ms, error),
+    )

@@ -1,0 +1,226 @@
+"""Takes runs, carries them out one after the other, and keeps what becomes of them.
+
+There are two lanes: looking at sources takes seconds and must not wait for replays, which take hours. Within a lane
+runs go in the order in which they were asked for, so that there are never two over one log dir; the locks of the
+shipping code keep other processes away.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from scheduler.runs.reporting import RunReport, told
+from scheduler.runs.run import Run, RunEnd, RunKind, RunState, Told
+from storage.errors import CancelledError, ResnapError
+
+if TYPE_CHECKING:
+    from scheduler.clock import Clock
+    from scheduler.runs.execution import Execution
+    from scheduler.runs.history import History
+    from scheduler.runs.ids import Ids
+    from scheduler.runs.run import Row, RunRequest
+
+RETRY_AFTER_S: Final = 30
+"""When to ask again where the queue is full."""
+STOPPED: Final = Told(
+    code="ServiceStopped",
+    message="the service was stopped while the run was going on",
+    hint="ask for it again, or wait for the schedule: what was done stays done",
+    exit_code=130,
+)
+
+
+class QueueFullError(ResnapError):
+    """No more runs are taken for now."""
+
+    transient = True
+
+
+class Observer(Protocol):
+    """Hears what becomes of runs, for the metrics and the log."""
+
+    def run_began(self, run: Run) -> None:
+        """Hear that a run is at work, in the thread that carries it out."""
+        ...
+
+    def run_ended(self, run: Run, end: RunEnd, seconds: float) -> None:
+        """Hear how it ended."""
+        ...
+
+    def bug(self, error: BaseException) -> None:
+        """Hear of an error that nobody meant to raise."""
+        ...
+
+
+@dataclass(slots=True)
+class _Lane:
+    waiting: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
+    thread: threading.Thread | None = None
+
+
+class Worker:
+    """Runs what it is given; ``start`` it, and ``stop`` it at the end."""
+
+    def __init__(
+        self, history: History, execution: Execution, ids: Ids, clock: Clock, observer: Observer, *, queue_size: int
+    ) -> None:
+        self._history, self._execution, self._ids = history, execution, ids
+        self._clock, self._observer, self._queue_size = clock, observer, queue_size
+        self._lanes = {"look": _Lane(), "work": _Lane()}
+        self._lock = threading.Lock()
+        self._at_work: dict[str, RunReport] = {}
+        self._awaited: dict[str, Future[RunState]] = {}
+        self._is_stopping = False
+
+    def start(self) -> None:
+        """Begin to work."""
+        for name, lane in self._lanes.items():
+            lane.thread = threading.Thread(target=self._work, args=(lane,), name=f"resnap-{name}", daemon=True)
+            lane.thread.start()
+
+    def submit(self, request: RunRequest, *, origin: str, principal: str, retry_of: str | None = None) -> Run:
+        """Take a run.
+
+        Raises:
+            QueueFullError: as many as may wait do so already, or the service is about to end.
+
+        """
+        run = Run(
+            id=self._ids.make(),
+            request=request,
+            state=RunState.QUEUED,
+            origin=origin,
+            principal=principal,
+            created_ms=self._clock.now_ms(),
+            retry_of=retry_of,
+        )
+        with self._lock:
+            if self._is_stopping:
+                raise QueueFullError("the service is about to end", hint="ask again when it is back")
+            if len(self._awaited) >= self._queue_size:
+                hint = f"ask again in {RETRY_AFTER_S} s, or cancel a run that waits"
+                raise QueueFullError(f"{len(self._awaited)} runs wait or are at work, more are not taken", hint=hint)
+            self._awaited[run.id] = Future()
+        try:
+            self._history.add(run)
+        except BaseException:
+            self._settle(run.id, RunState.FAILED)
+            raise
+        self._lane(request).waiting.put(run.id)
+        return run
+
+    def wait(self, run_id: str) -> RunState:
+        """Return how a run ended, once it has."""
+        with self._lock:
+            future = self._awaited.get(run_id)
+        if future is not None:
+            return future.result()
+        run = self._history.get(run_id)
+        return RunState.CANCELLED if run is None else run.state
+
+    def cancel(self, run_id: str) -> bool:
+        """Let a run end, or not begin; False if it is over already."""
+        if self._history.cancelled_before_it_began(run_id):
+            self._settle(run_id, RunState.CANCELLED)
+            return True
+        is_at_work = self._history.cancelling(run_id)
+        with self._lock:
+            report = self._at_work.get(run_id)
+        if report is not None:
+            report.cancel()
+        return is_at_work or report is not None
+
+    @property
+    def waiting(self) -> int:
+        """How many runs wait for their turn."""
+        with self._lock:
+            return len(self._awaited) - len(self._at_work)
+
+    @property
+    def running(self) -> int:
+        """How many runs are at work."""
+        with self._lock:
+            return len(self._at_work)
+
+    def stop(self, grace_s: float) -> bool:
+        """Take no more, let what is at work end at its next word, and leave what waits; False if that took too long.
+
+        What waits stays in the history as it is, and is taken for an orphan at the next start.
+        """
+        with self._lock:
+            self._is_stopping = True
+            reports = list(self._at_work.values())
+        for report in reports:
+            report.cancel()
+        for lane in self._lanes.values():
+            lane.waiting.put(None)
+        ends_s = self._clock.monotonic_s() + grace_s
+        threads = [lane.thread for lane in self._lanes.values() if lane.thread is not None]
+        for thread in threads:
+            thread.join(max(0.0, ends_s - self._clock.monotonic_s()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def _lane(self, request: RunRequest) -> _Lane:
+        return self._lanes["look" if request.kind is RunKind.SCAN else "work"]
+
+    def _work(self, lane: _Lane) -> None:
+        while (run_id := lane.waiting.get()) is not None and not self._is_stopping:
+            try:
+                self._carry_out(run_id)
+            except Exception as error:  # noqa: BLE001 - the lane must live on, also where its file cannot be written
+                self._observer.bug(error)
+                self._settle(run_id, RunState.FAILED)
+
+    def _carry_out(self, run_id: str) -> None:
+        report = RunReport(run_id, self._history, self._clock)
+        with self._lock:
+            self._at_work[run_id] = report
+        run = self._history.get(run_id) if self._history.began(run_id) else None
+        if run is None:  # cancelled while it waited
+            self._settle(run_id, RunState.CANCELLED)
+            return
+        self._observer.run_began(run)
+        began_s = self._clock.monotonic_s()
+        end = self._end_of(run, report)
+        try:
+            report.flush()
+        finally:
+            self._history.ended(run_id, end)
+            self._settle(run_id, end.state)
+            self._observer.run_ended(run, end, self._clock.monotonic_s() - began_s)
+
+    def _end_of(self, run: Run, report: RunReport) -> RunEnd:
+        try:
+            totals = self._execution.carry_out(run, report)
+        except CancelledError:
+            if self._is_stopping:
+                return _end(RunState.FAILED, report, STOPPED)
+            return _end(RunState.CANCELLED, report)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this run and no more
+            if not isinstance(error, ResnapError):
+                self._observer.bug(error)
+            state = RunState.PARTIALLY_FAILED if report.done else RunState.FAILED
+            return _end(state, report, told(error))
+        return RunEnd(state=_state_of(report), totals=totals, errors=report.errors)
+
+    def _settle(self, run_id: str, state: RunState) -> None:
+        with self._lock:
+            self._at_work.pop(run_id, None)
+            future = self._awaited.pop(run_id, None)
+        if future is not None:
+            future.set_result(state)
+
+
+def _end(state: RunState, report: RunReport, *first: Told) -> RunEnd:
+    totals: Row = {"partitionsDone": report.done, "partitionsFailed": report.failed}
+    return RunEnd(state=state, totals=totals, errors=(*first, *report.errors))
+
+
+def _state_of(report: RunReport) -> RunState:
+    if not report.failed and not report.errors:
+        return RunState.SUCCEEDED
+    return RunState.PARTIALLY_FAILED if report.done else RunState.FAILED
