@@ -29,6 +29,7 @@ _FATAL_FOR_A_BATCH: Final = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError.UNSUPPORTED_VERSION,
 }
+_GAPS: Final = {KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID}
 _FENCED: Final = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
 _MAPPING_LOST: Final = {KafkaError.UNKNOWN_PRODUCER_ID, KafkaError.INVALID_PRODUCER_ID_MAPPING}
 _COORDINATOR_MOVED: Final = {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
@@ -80,8 +81,10 @@ class ProduceSituation:
     transactional: bool = False
     release: tuple[int, int] = (3, 9)
     """Of the client, major and minor."""
-    may_retry: bool = True
-    """Whether neither ``delivery.timeout.ms`` nor ``retries`` is used up."""
+    has_retries: bool = True
+    """Whether ``retries`` are left."""
+    in_time: bool = True
+    """Whether ``delivery.timeout.ms`` has not ended."""
     answered: bool = True
     """Whether a broker said so; False where the batch expired in the client."""
     records: int = 1
@@ -112,9 +115,9 @@ def on_produce_error(error: KafkaError, at: ProduceSituation) -> Reaction:
         return Reaction(batch=BatchFate.SPLIT)
     if error in _FATAL_FOR_A_BATCH or (error in _FENCED and _was_fatal(at)):
         return Reaction(batch=BatchFate.FAIL, state=ClientState.FATAL)
-    if at.may_retry and (retried := _retried(error, at)):
+    if at.has_retries and at.in_time and (retried := _retried(error, at)):
         return retried
-    return _failed(at)
+    return _failed(error, at)
 
 
 def _was_fatal(at: ProduceSituation) -> bool:
@@ -149,9 +152,12 @@ def _after_unknown_producer(at: ProduceSituation) -> Reaction | None:
     return None
 
 
-def _failed(at: ProduceSituation) -> Reaction:
+def _failed(error: KafkaError, at: ProduceSituation) -> Reaction:
     if not at.transactional:
-        return Reaction(batch=BatchFate.FAIL, bumps_epoch=at.may_retry and at.answered)
+        # Without retries left nobody knows whether an earlier try was written, and its sequence cannot be used again;
+        # but what these two say is that there is a gap already.
+        bumps = at.answered and (at.has_retries or error in _GAPS)
+        return Reaction(batch=BatchFate.FAIL, bumps_epoch=bumps)
     if at.is_aborting:
         return Reaction(batch=BatchFate.FAIL)
     bumps = at.can_bump and not at.is_ending

@@ -69,7 +69,7 @@ def test_unresolved_sequences_are_not_fatal() -> None:
 
 
 def test_expiry_of_unsent_batches_should_not_cause_unresolved_sequences() -> None:
-    assert idempotent(7, may_retry=False, answered=False) == Reaction(batch=FAIL)
+    assert idempotent(7, in_time=False, answered=False) == Reaction(batch=FAIL)
 
 
 def test_idempotence_with_multiple_inflights_where_first_fails_fatally() -> None:
@@ -133,7 +133,7 @@ def test_an_abort_brings_the_next_epoch_where_the_coordinator_gives_one(code: in
 
 
 def test_bump_transactional_epoch_on_timeout() -> None:
-    assert transactional(7, may_retry=False, answered=False) == ABORTS
+    assert transactional(7, in_time=False, answered=False) == ABORTS
 
 
 def test_disallow_commit_on_produce_failure() -> None:
@@ -147,8 +147,8 @@ def test_abortable_error_while_abort_in_progress() -> None:
 @pytest.mark.parametrize("code", [2, 3, 6, 7, 13, 19, 20, 56])
 def test_retriable_errors_of_a_batch_are_retried_until_retries_are_used_up(code: int) -> None:
     assert idempotent(code) == transactional(code) == AGAIN
-    assert idempotent(code, may_retry=False) == Reaction(batch=FAIL)
-    assert transactional(code, may_retry=False) == ABORTS
+    assert idempotent(code, has_retries=False) == Reaction(batch=FAIL)
+    assert transactional(code, has_retries=False) == ABORTS
 
 
 def test_producer_id_reset() -> None:

@@ -1,0 +1,125 @@
+"""Batches in a Java producer, and what it knows of its sequences in one partition.
+
+A batch gets its sequence when it is first sent, and keeps it in every try, unless it is numbered anew.
+
+Source: ``ProducerBatch``, ``TxnPartitionEntry`` and ``RecordAccumulator`` in Kafka's clients module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from storage.kafka_errors import KafkaError
+from storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, wrap_sequence
+
+if TYPE_CHECKING:
+    from storage.log.names import TopicPartition
+
+NOBODY: Final = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ClientBatch:
+    """A batch of records in the client."""
+
+    partition: TopicPartition
+    records: int
+    producer: tuple[int, int] = NOBODY
+    """Producer id and epoch."""
+    sequence: int = NO_SEQUENCE
+    """Of its first record."""
+    attempts: int = 0
+    """How often it was put back to be sent again."""
+    was_renumbered: bool = False
+    """Whether it got another sequence since it was last sent."""
+    is_done: bool = False
+    error: KafkaError = KafkaError.NONE
+
+    @property
+    def last_sequence(self) -> int:
+        """Of its last record."""
+        return wrap_sequence(self.sequence + self.records - 1)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """By which batches in flight are ordered; before 3.3 by sequence alone."""
+        return (*self.producer, self.sequence)
+
+    def renumber(self, producer: tuple[int, int], sequence: int) -> None:
+        """Give another sequence to a batch that is in flight."""
+        self.producer, self.sequence, self.was_renumbered = producer, sequence, True
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionSequences:
+    """What a producer knows of its sequences in one partition."""
+
+    producer: tuple[int, int] = NOBODY
+    next_sequence: int = 0
+    last_acked_sequence: int = -1
+    last_acked_offset: int = -1
+    in_flight: list[ClientBatch] = field(default_factory=list)
+    """Sent and undecided, waiting to be sent again or not."""
+    queue: list[ClientBatch] = field(default_factory=list)
+    """To be sent; those that were sent before come first, in the order of their sequences."""
+    unresolved: int | None = None
+    """The sequence after batches that expired though they had been sent: whether they were written is unknown."""
+
+    @property
+    def first_in_flight(self) -> ClientBatch:
+        """The batch with the lowest sequence."""
+        return min(self.in_flight, key=lambda batch: batch.order)
+
+    def begin_at_zero(self, producer: tuple[int, int]) -> None:
+        """Number what is in flight anew, from 0 on."""
+        sequence = 0
+        for batch in sorted(self.in_flight, key=lambda batch: batch.order):
+            batch.renumber(producer, sequence)
+            sequence += batch.records
+        self.producer, self.next_sequence, self.last_acked_sequence = producer, sequence, -1
+
+    def close_gap(self, failed: ClientBatch) -> None:
+        """Let what follows a batch that failed take its sequences."""
+        self.next_sequence -= failed.records
+        for batch in self.in_flight:
+            if batch.sequence >= failed.sequence:
+                batch.renumber(batch.producer, batch.sequence - failed.records)
+
+    def assign(self, batch: ClientBatch, producer: tuple[int, int]) -> None:
+        """Give a batch that is sent for the first time its sequence; under another epoch than before, from 0 on."""
+        if self.producer != producer and not self.in_flight:
+            self.begin_at_zero(producer)
+        batch.producer, batch.sequence = producer, self.next_sequence
+        self.next_sequence = wrap_sequence(self.next_sequence + batch.records)
+        self.in_flight.append(batch)
+
+    def put_back(self, batch: ClientBatch) -> None:
+        """Queue a batch to be sent again, after those with lower sequences."""
+        before = sum(1 for other in self.queue if other.sequence != NO_SEQUENCE and other.sequence < batch.sequence)
+        self.queue.insert(before, batch)
+
+    def split(self, batch: ClientBatch) -> None:
+        """Put the records of a batch back one by one, as they were numbered: no smaller batches can come of it."""
+        self.in_flight.remove(batch)
+        for number in range(batch.records):
+            sequence = wrap_sequence(batch.sequence + number)
+            part = ClientBatch(partition=batch.partition, records=1, producer=batch.producer, sequence=sequence)
+            self.in_flight.append(part)
+            self.put_back(part)
+
+    def take_acknowledgement(self, batch: ClientBatch, base_offset: int) -> None:
+        """Note that a batch was written; -1 where the broker did not say where."""
+        self.last_acked_sequence = max(self.last_acked_sequence, batch.last_sequence)
+        if base_offset >= 0:
+            self.last_acked_offset = max(self.last_acked_offset, base_offset + batch.records - 1)
+
+    def forget(self) -> None:
+        """Begin afresh, at sequence 0; what is queued stays."""
+        self.producer, self.next_sequence, self.unresolved = NOBODY, 0, None
+        self.last_acked_sequence = self.last_acked_offset = -1
+        self.in_flight.clear()
+
+    def follows_last_acked(self, sequence: int) -> bool:
+        """Whether nothing is missing before ``sequence``; Kafka does not heed that sequences wrap here."""
+        return sequence - self.last_acked_sequence == 1

@@ -1,0 +1,255 @@
+"""The batches that a Java producer has in flight: which sequence and epoch each bears, and which may be sent next.
+
+``client_errors`` tells what a producer does about one error; here are its consequences for everything else that it has
+sent or is about to send. A batch gets its sequence when it is first sent, and keeps it in every try, unless a bumped
+epoch numbers the partition's batches anew. There is no network and no clock: the caller says what was acknowledged,
+refused or expired, in any order, and asks for the next batch of a partition.
+
+Source: ``TransactionManager``, ``TxnPartitionEntry``, ``Sender`` and ``RecordAccumulator`` in Kafka's clients module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from storage.kafka_errors import KafkaError
+from storage.log.record_batch import NO_SEQUENCE
+from tiering.controller.transactions.client_batches import NOBODY, ClientBatch, PartitionSequences
+from tiering.controller.transactions.client_errors import (
+    BatchFate,
+    ClientState,
+    CoordinatorRequest,
+    ProduceSituation,
+    Reaction,
+    after_unresolved,
+    bumped_by_itself,
+    on_coordinator_error,
+    on_produce_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage.log.names import TopicPartition
+
+RETRIES: Final = 2**31 - 1
+"""Default of ``retries`` since 2.1."""
+EPOCH_VERSION: Final = 3
+"""Of ``InitProducerId``: coordinators that give the next epoch, since 2.5."""
+
+
+class ClientSequences:
+    """An idempotent or transactional producer, as far as sequences and epochs go.
+
+    Attributes:
+        producer: its producer id and epoch.
+        state: whether it can go on.
+        needs_bump: whether its next epoch is due: an idempotent producer's at the next ``step``, a transactional one's
+            when it aborts.
+        partitions: what it knows of each partition that it has sent to.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        transactional: bool = False,
+        release: tuple[int, int] = (3, 9),
+        retries: int = RETRIES,
+    ) -> None:
+        """Begin without a producer id; ``release`` is the client's, major and minor."""
+        self.producer = NOBODY
+        self.state = ClientState.UNCHANGED
+        self.needs_bump = False
+        self.partitions: dict[TopicPartition, PartitionSequences] = {}
+        self._transactional, self._release, self._retries = transactional, release, retries
+        self._can_bump = True
+        self._to_rewrite: dict[TopicPartition, None] = {}
+        self._ending: CoordinatorRequest | None = None
+        self._is_aborting = self._was_added = False
+
+    # -- what the application does
+
+    def add(self, partition: TopicPartition, records: int = 1) -> ClientBatch:
+        """Put a full batch in the queue."""
+        batch = ClientBatch(partition=partition, records=records)
+        self._of(partition).queue.append(batch)
+        return batch
+
+    def added_to_transaction(self) -> None:
+        """Hear that the coordinator knows of a partition, or of offsets, in the open transaction."""
+        self._was_added = True
+
+    def commit(self) -> tuple[CoordinatorRequest, ...]:
+        """Begin to commit; return what is asked of the coordinator."""
+        self._ending = CoordinatorRequest.END_TXN
+        return (self._ending,) if self._was_added else ()
+
+    def abort(self) -> tuple[CoordinatorRequest, ...]:
+        """Begin to abort; return what is asked of the coordinator, in this order. What is queued fails."""
+        self._ending, self._is_aborting, self.state = CoordinatorRequest.END_TXN, True, ClientState.UNCHANGED
+        for known in self.partitions.values():
+            known.queue.clear()
+        end = (CoordinatorRequest.END_TXN,) if self._was_added else ()
+        return (*end, CoordinatorRequest.INIT_PRODUCER_ID) if self.needs_bump else end
+
+    def ended(self) -> None:
+        """Hear that the transaction has ended."""
+        self._ending, self._is_aborting, self._was_added = None, False, False
+
+    # -- what the coordinator says
+
+    def found_coordinator(self, init_producer_id: int) -> None:
+        """Hear the newest version of ``InitProducerId`` of a coordinator; it counts until another one is found."""
+        self._can_bump = init_producer_id >= EPOCH_VERSION
+
+    def got_producer(self, producer_id: int, epoch: int) -> None:
+        """Hear the answer to ``InitProducerId``; a transactional producer begins at sequence 0 everywhere."""
+        self.producer, self.state = (producer_id, epoch), ClientState.UNCHANGED
+        if self._transactional:
+            for known in self.partitions.values():
+                known.forget()
+            self.needs_bump = False
+
+    def coordinator_refused(self, request: CoordinatorRequest, error: KafkaError) -> Reaction:
+        """Hear that the coordinator refused a request, do what follows, and return it."""
+        reaction = on_coordinator_error(request, error, release=self._release, can_bump=self._can_bump)
+        if reaction.state is not ClientState.UNCHANGED:
+            self.state = reaction.state
+        self.needs_bump = self.needs_bump or reaction.bumps_epoch
+        return reaction
+
+    # -- what the sender does
+
+    def step(self) -> bool:
+        """Do what comes before anything is sent; return whether a producer id must be asked for."""
+        for partition, known in self.partitions.items():
+            if known.unresolved is not None and not known.in_flight:
+                self._resolve(partition, known)
+        if self.state is ClientState.FATAL:
+            return False
+        if self.needs_bump and not self._transactional:
+            self._bump()
+        return self.producer == NOBODY
+
+    def next_batch(self, partition: TopicPartition) -> ClientBatch | None:
+        """Send the next batch of a partition; None where there is none, or it must wait for others."""
+        known = self._of(partition)
+        if not known.queue or self._must_wait(known, known.queue[0]):
+            return None
+        batch = known.queue.pop(0)
+        if batch.sequence == NO_SEQUENCE:
+            known.assign(batch, self.producer)
+        batch.was_renumbered = False
+        return batch
+
+    def _must_wait(self, known: PartitionSequences, first: ClientBatch) -> bool:
+        if self.producer == NOBODY or self.state is not ClientState.UNCHANGED:
+            return True
+        if first.sequence == NO_SEQUENCE:
+            return known.unresolved is not None or (bool(known.in_flight) and known.producer != self.producer)
+        return first.sequence != known.first_in_flight.sequence
+
+    # -- what becomes of batches
+
+    def acknowledged(self, batch: ClientBatch, base_offset: int = -1) -> None:
+        """Hear that a batch was written; -1 where the broker does not say where."""
+        self._of(batch.partition).take_acknowledgement(batch, base_offset)
+        self._done(batch, KafkaError.NONE)
+
+    def refused(self, batch: ClientBatch, error: KafkaError, *, log_start_offset: int = -1) -> Reaction:
+        """Hear that a broker refused a batch, do what follows, and return it."""
+        if batch.is_done:  # it expired before the answer came
+            return Reaction(batch=BatchFate.FAIL)
+        reaction = on_produce_error(error, self._situation(batch, log_start_offset))
+        fates: dict[BatchFate, Callable[[ClientBatch], None]] = {
+            BatchFate.RETRY: self._put_back, BatchFate.RENUMBER: self._renumber, BatchFate.SPLIT: self._split,
+            BatchFate.SUCCEED: self.acknowledged,
+        }  # fmt: skip
+        if reaction.batch in fates:
+            fates[reaction.batch](batch)
+            self._note_bump(batch.partition, reaction)
+        else:
+            self._fail(batch, error, reaction, closes_gap=batch.attempts < self._retries)
+        return reaction
+
+    def expired(self, batch: ClientBatch) -> Reaction:
+        """Let ``delivery.timeout.ms`` end for a batch, queued or in flight, and return what follows."""
+        known = self._of(batch.partition)
+        if batch in known.queue:
+            known.queue.remove(batch)
+        at = self._situation(batch, -1, answered=False)
+        reaction = on_produce_error(KafkaError.REQUEST_TIMED_OUT, at)
+        self._fail(batch, KafkaError.REQUEST_TIMED_OUT, reaction, closes_gap=False)
+        if batch.attempts:
+            known.unresolved = max(known.unresolved or 0, batch.last_sequence + 1)
+        return reaction
+
+    def _situation(self, batch: ClientBatch, log_start_offset: int, *, answered: bool = True) -> ProduceSituation:
+        known = self._of(batch.partition)
+        return ProduceSituation(
+            transactional=self._transactional, release=self._release, has_retries=batch.attempts < self._retries,
+            in_time=answered, answered=answered, records=batch.records, follows_last_acked=known.follows_last_acked(batch.sequence),
+            was_renumbered=batch.was_renumbered, has_unresolved=known.unresolved is not None,
+            starts_at_unresolved=batch.sequence == known.unresolved, log_start_offset=log_start_offset,
+            last_acked_offset=known.last_acked_offset, can_bump=self._can_bump, is_ending=self._ending is not None,
+            is_aborting=self._is_aborting,
+        )  # fmt: skip
+
+    def _put_back(self, batch: ClientBatch) -> None:
+        batch.attempts += 1
+        self._of(batch.partition).put_back(batch)
+
+    def _renumber(self, batch: ClientBatch) -> None:
+        self._of(batch.partition).begin_at_zero(self.producer)
+        self._put_back(batch)
+
+    def _split(self, batch: ClientBatch) -> None:
+        self._of(batch.partition).split(batch)
+
+    def _fail(self, batch: ClientBatch, error: KafkaError, reaction: Reaction, *, closes_gap: bool) -> None:
+        self._done(batch, error)
+        if self.state is ClientState.FATAL:
+            return
+        if reaction.state is not ClientState.UNCHANGED:
+            self.state = reaction.state
+        self._note_bump(batch.partition, reaction)
+        if not self._transactional or self.state is ClientState.FATAL:
+            return
+        if error is KafkaError.UNKNOWN_PRODUCER_ID:
+            self._of(batch.partition).forget()
+        elif closes_gap:
+            self._of(batch.partition).close_gap(batch)
+
+    def _note_bump(self, partition: TopicPartition, reaction: Reaction) -> None:
+        if reaction.bumps_epoch:
+            self.needs_bump = True
+            if not self._transactional:
+                self._to_rewrite[partition] = None
+
+    def _done(self, batch: ClientBatch, error: KafkaError) -> None:
+        known = self._of(batch.partition)
+        batch.is_done, batch.error = True, error
+        if batch in known.in_flight:
+            known.in_flight.remove(batch)
+
+    def _resolve(self, partition: TopicPartition, known: PartitionSequences) -> None:
+        all_acked = known.follows_last_acked(known.next_sequence)
+        known.unresolved = None
+        reaction = after_unresolved(transactional=self._transactional, can_bump=self._can_bump, all_acked=all_acked)
+        if reaction.state is not ClientState.UNCHANGED:
+            self.state = reaction.state
+        self._note_bump(partition, reaction)
+
+    def _bump(self) -> None:
+        epoch = bumped_by_itself(self.producer[1])
+        self.producer = NOBODY if epoch is None else (self.producer[0], epoch)
+        for partition in self._to_rewrite:
+            known = self._of(partition)
+            known.begin_at_zero(self.producer)
+            known.unresolved = None
+        self._to_rewrite.clear()
+        self.needs_bump = False
+
+    def _of(self, partition: TopicPartition) -> PartitionSequences:
+        return self.partitions.setdefault(partition, PartitionSequences())
