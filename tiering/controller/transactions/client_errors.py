@@ -5,7 +5,8 @@
 on. A transactional one becomes *abortable*: the application aborts, and the producer gets its next epoch from the
 coordinator, where that can give one (``InitProducerId`` version 3, Kafka 2.5). A *fatal* one can only be closed.
 
-Source: ``TransactionManager`` and ``Sender`` in Kafka's clients module, 2.5 to 4.1.
+Source: ``TransactionManager`` and ``Sender`` in Kafka's clients module, 2.5 to 4.1; releases at which something changed
+were found by letting producers of each meet every error.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from storage.kafka_errors import KafkaError
 from tiering.controller.transactions.metadata import MAX_EPOCH
 
 FENCED_IS_ITS_OWN_ERROR: Final = (2, 7)
-"""Since then a stale epoch in a produce response is abortable."""
-ALL_RETRIABLES: Final = (3, 4)
-"""Since then (and 3.3.2) ``InitProducerId`` is tried again after any retriable error."""
+"""Since then there is PRODUCER_FENCED, and a stale epoch in a produce response is abortable."""
+ALL_RETRIABLES: Final = (3, 3, 2)
+"""Since then requests to coordinators are tried again after any retriable error, which CONCURRENT_TRANSACTIONS is."""
+ALL_RETRIABLES_OF_OFFSETS: Final = (3, 8)
+"""Since then ``TxnOffsetCommit``, too."""
 AUTHORIZATION_IS_RECOVERABLE: Final = (3, 6)
 ABORTABLE_ERROR: Final = (3, 8)
+LOST_MAPPING_IS_FATAL: Final = (4, 0)
+"""Since then INVALID_PRODUCER_ID_MAPPING ends a producer, whoever says it."""
 _FATAL_FOR_A_BATCH: Final = {
     KafkaError.PRODUCER_FENCED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -79,8 +84,8 @@ class ProduceSituation:
     """What else a producer looks at when a batch comes back with an error."""
 
     transactional: bool = False
-    release: tuple[int, int] = (3, 9)
-    """Of the client, major and minor."""
+    release: tuple[int, ...] = (3, 9)
+    """Of the client: major, minor, and patch where that matters (3.3.2)."""
     has_retries: bool = True
     """Whether ``retries`` are left."""
     in_time: bool = True
@@ -113,15 +118,31 @@ def on_produce_error(error: KafkaError, at: ProduceSituation) -> Reaction:
         return Reaction(batch=BatchFate.SUCCEED)
     if error is KafkaError.MESSAGE_TOO_LARGE and at.records > 1:
         return Reaction(batch=BatchFate.SPLIT)
-    if error in _FATAL_FOR_A_BATCH or (error in _FENCED and _was_fatal(at)):
+    if _ends_producer(_heard(error, at.release), at.release):
         return Reaction(batch=BatchFate.FAIL, state=ClientState.FATAL)
     if at.has_retries and at.in_time and (retried := _retried(error, at)):
         return retried
     return _failed(error, at)
 
 
-def _was_fatal(at: ProduceSituation) -> bool:
-    return at.release < FENCED_IS_ITS_OWN_ERROR
+def _heard(error: KafkaError, release: tuple[int, ...]) -> KafkaError:
+    """Return the error as a client of ``release`` understands it, which may be younger than the client."""
+    is_younger = error is KafkaError.PRODUCER_FENCED and release < FENCED_IS_ITS_OWN_ERROR
+    return KafkaError.UNKNOWN_SERVER_ERROR if is_younger else error
+
+
+def _ends_producer(error: KafkaError, release: tuple[int, ...]) -> bool:
+    match error:
+        case KafkaError.INVALID_PRODUCER_EPOCH:
+            return release < FENCED_IS_ITS_OWN_ERROR
+        case KafkaError.INVALID_PRODUCER_ID_MAPPING:
+            return release >= LOST_MAPPING_IS_FATAL
+    return error in _FATAL_FOR_A_BATCH
+
+
+def _is_retriable(error: KafkaError, release: tuple[int, ...]) -> bool:
+    was_not = error is KafkaError.CONCURRENT_TRANSACTIONS and release < ALL_RETRIABLES
+    return error.is_retriable and not was_not
 
 
 def _retried(error: KafkaError, at: ProduceSituation) -> Reaction | None:
@@ -131,7 +152,7 @@ def _retried(error: KafkaError, at: ProduceSituation) -> Reaction | None:
             return _after_out_of_order(at)
         case KafkaError.UNKNOWN_PRODUCER_ID:
             return _after_unknown_producer(at)
-    return Reaction(batch=BatchFate.RETRY) if error.is_retriable else None
+    return Reaction(batch=BatchFate.RETRY) if _is_retriable(error, at.release) else None
 
 
 def _after_out_of_order(at: ProduceSituation) -> Reaction | None:
@@ -205,21 +226,33 @@ _ABORTABLE_ALONE: Final = {
         KafkaError.FENCED_INSTANCE_ID,
     },
 }
-_ALWAYS_RETRIED: Final = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.CONCURRENT_TRANSACTIONS}
+_LOADING: Final = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
+_BUSY: Final = _LOADING | {KafkaError.CONCURRENT_TRANSACTIONS}
+_ONCE_RETRIED: Final = {
+    CoordinatorRequest.INIT_PRODUCER_ID: _BUSY,
+    CoordinatorRequest.ADD_PARTITIONS: _BUSY | {KafkaError.UNKNOWN_TOPIC_OR_PARTITION},
+    CoordinatorRequest.ADD_OFFSETS: _BUSY,
+    CoordinatorRequest.END_TXN: _BUSY,
+    CoordinatorRequest.TXN_OFFSET_COMMIT: _LOADING | {KafkaError.UNKNOWN_TOPIC_OR_PARTITION},
+}
+"""What was tried again before all that is retriable was."""
 _NEVER_ABORTABLE: Final = {CoordinatorRequest.INIT_PRODUCER_ID, CoordinatorRequest.TXN_OFFSET_COMMIT}
 
 
 def on_coordinator_error(
-    request: CoordinatorRequest, error: KafkaError, *, release: tuple[int, int] = (3, 9), can_bump: bool = True
+    request: CoordinatorRequest, error: KafkaError, *, release: tuple[int, ...] = (3, 9), can_bump: bool = True
 ) -> Reaction:
     """Return what a producer of ``release`` does about ``error`` in the answer to ``request``.
 
     ``can_bump`` tells whether the coordinator gives epochs (``InitProducerId`` 3).
     """
+    error = _heard(error, release)
     if _is_sent_elsewhere(request, error):
         return Reaction(batch=BatchFate.FIND_COORDINATOR)
     if _is_retried(request, error, release):
         return Reaction(batch=BatchFate.RETRY)
+    if _ends_producer(error, release) and error in _MAPPING_LOST:
+        return Reaction(batch=BatchFate.FAIL, state=ClientState.FATAL)
     if error in _MAPPING_LOST and request not in _NEVER_ABORTABLE and can_bump:
         return Reaction(batch=BatchFate.FAIL, state=ClientState.ABORTABLE, bumps_epoch=True)
     return Reaction(batch=BatchFate.FAIL, state=_state_after(request, error, release))
@@ -230,7 +263,7 @@ def _is_sent_elsewhere(request: CoordinatorRequest, error: KafkaError) -> bool:
     return timed_out or error in _COORDINATOR_MOVED
 
 
-def _state_after(request: CoordinatorRequest, error: KafkaError, release: tuple[int, int]) -> ClientState:
+def _state_after(request: CoordinatorRequest, error: KafkaError, release: tuple[int, ...]) -> ClientState:
     if error in _FENCED:
         return ClientState.FATAL
     if error is KafkaError.TRANSACTION_ABORTABLE and release >= ABORTABLE_ERROR:
@@ -240,13 +273,14 @@ def _state_after(request: CoordinatorRequest, error: KafkaError, release: tuple[
     return ClientState.ABORTABLE if _is_abortable(request, error) else ClientState.FATAL
 
 
-def _is_retried(request: CoordinatorRequest, error: KafkaError, release: tuple[int, int]) -> bool:
-    if request is CoordinatorRequest.INIT_PRODUCER_ID and release < ALL_RETRIABLES:
-        return error in _ALWAYS_RETRIED
-    return error.is_retriable
+def _is_retried(request: CoordinatorRequest, error: KafkaError, release: tuple[int, ...]) -> bool:
+    is_of_offsets = request is CoordinatorRequest.TXN_OFFSET_COMMIT
+    since = ALL_RETRIABLES_OF_OFFSETS if is_of_offsets else ALL_RETRIABLES
+    return error.is_retriable if release >= since else error in _ONCE_RETRIED[request]
 
 
 def _is_abortable(request: CoordinatorRequest, error: KafkaError) -> bool:
     if request is CoordinatorRequest.ADD_PARTITIONS:
-        return error not in {*_MAPPING_LOST, *_UNAUTHORIZED, KafkaError.INVALID_TXN_STATE}
+        fatal = {KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.INVALID_TXN_STATE}
+        return error not in _MAPPING_LOST | fatal
     return error in _ABORTABLE_ALONE.get(request, ())

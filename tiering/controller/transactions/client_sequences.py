@@ -54,10 +54,10 @@ class ClientSequences:
         self,
         *,
         transactional: bool = False,
-        release: tuple[int, int] = (3, 9),
+        release: tuple[int, ...] = (3, 9),
         retries: int = RETRIES,
     ) -> None:
-        """Begin without a producer id; ``release`` is the client's, major and minor."""
+        """Begin without a producer id; ``release`` is the client's, as in ``ProduceSituation``."""
         self.producer = NOBODY
         self.state = ClientState.UNCHANGED
         self.needs_bump = False
@@ -189,7 +189,8 @@ class ClientSequences:
         known = self._of(batch.partition)
         return ProduceSituation(
             transactional=self._transactional, release=self._release, has_retries=batch.attempts < self._retries,
-            in_time=answered, answered=answered, records=batch.records, follows_last_acked=known.follows_last_acked(batch.sequence),
+            in_time=answered, answered=answered, records=batch.records,
+            follows_last_acked=known.follows_last_acked(batch.sequence),
             was_renumbered=batch.was_renumbered, has_unresolved=known.unresolved is not None,
             starts_at_unresolved=batch.sequence == known.unresolved, log_start_offset=log_start_offset,
             last_acked_offset=known.last_acked_offset, can_bump=self._can_bump, is_ending=self._ending is not None,

@@ -33,6 +33,14 @@ def transactional(code: int, **situation: object) -> Reaction:
     return idempotent(code, transactional=True, **situation)
 
 
+def asked(request: CoordinatorRequest, code: int, **situation: object) -> Reaction:
+    return on_coordinator_error(request, KafkaError(code), **situation)  # type: ignore[arg-type]
+
+
+def is_fenced(request: CoordinatorRequest, code: int) -> bool:
+    return asked(request, code) == Reaction(batch=FAIL, state=FATAL)
+
+
 # -- SenderTest
 
 
@@ -111,10 +119,27 @@ def test_errors_of_a_batch_that_are_fatal(code: int) -> None:
     assert idempotent(code) == transactional(code) == Reaction(batch=FAIL, state=FATAL)
 
 
-@pytest.mark.parametrize("code", [48, 120, 29])
-def test_invalid_txn_state_and_transaction_abortable_are_abortable_errors(code: int) -> None:
-    assert transactional(code) == ABORTS
-    assert idempotent(code) == Reaction(batch=FAIL, bumps_epoch=True)
+def test_invalid_txn_state_is_an_abortable_error() -> None:
+    assert transactional(48) == ABORTS
+    assert idempotent(48) == Reaction(batch=FAIL, bumps_epoch=True)
+
+
+def test_transaction_abortable_exception_is_an_abortable_error() -> None:
+    assert transactional(120) == ABORTS
+    assert idempotent(120) == Reaction(batch=FAIL, bumps_epoch=True)
+
+
+def test_cluster_authorization_exception_in_produce_request() -> None:
+    assert idempotent(31) == transactional(31) == Reaction(batch=FAIL, state=FATAL)
+
+
+def test_unsupported_version_in_produce_request() -> None:
+    assert idempotent(35) == transactional(35) == Reaction(batch=FAIL, state=FATAL)
+
+
+def test_cluster_authorization_exception_in_init_producer_id_request() -> None:
+    assert asked(Request.INIT_PRODUCER_ID, 31) == Reaction(batch=FAIL, state=ClientState.UNINITIALIZED)
+    assert asked(Request.INIT_PRODUCER_ID, 31, release=(3, 5)).state is FATAL
 
 
 # -- TransactionManagerTest
@@ -126,7 +151,7 @@ def test_invalid_producer_epoch_from_produce() -> None:
     assert transactional(47, release=(2, 6)).state is FATAL
 
 
-@pytest.mark.parametrize("code", [29, 45], ids=["test_bump_transactional_epoch_on_abortable_error", "out of order"])
+@pytest.mark.parametrize("code", [29, 45])
 def test_an_abort_brings_the_next_epoch_where_the_coordinator_gives_one(code: int) -> None:
     assert transactional(code) == ABORTS
     assert transactional(code, can_bump=False) == Reaction(batch=FAIL, state=ABORTABLE)
@@ -239,3 +264,91 @@ def test_other_errors_end_the_transaction_or_the_producer(request_: Request, cod
 
 def test_a_reaction_can_be_read() -> None:
     assert str(ABORTS) == "batch failed; producer must abort its transaction, with its next epoch"
+
+
+def test_producer_fenced_exception_in_init_producer_id() -> None:
+    assert is_fenced(Request.INIT_PRODUCER_ID, 90)
+
+
+def test_invalid_producer_epoch_convert_to_producer_fenced_in_init_producer_id() -> None:
+    assert is_fenced(Request.INIT_PRODUCER_ID, 47)
+
+
+def test_producer_fenced_in_add_partition_to_txn() -> None:
+    assert is_fenced(Request.ADD_PARTITIONS, 90)
+
+
+def test_invalid_producer_epoch_convert_to_producer_fenced_in_add_partition_to_txn() -> None:
+    assert is_fenced(Request.ADD_PARTITIONS, 47)
+
+
+def test_producer_fenced_in_add_off_sets_to_txn() -> None:
+    assert is_fenced(Request.ADD_OFFSETS, 90)
+
+
+def test_invalid_producer_epoch_convert_to_producer_fenced_in_add_off_sets_to_txn() -> None:
+    assert is_fenced(Request.ADD_OFFSETS, 47)
+
+
+def test_invalid_producer_epoch_convert_to_producer_fenced_in_end_txn() -> None:
+    assert is_fenced(Request.END_TXN, 47)
+
+
+def test_handling_of_producer_fenced_error_on_txn_offset_commit() -> None:
+    assert is_fenced(Request.TXN_OFFSET_COMMIT, 90)
+
+
+def test_handling_of_invalid_producer_epoch_error_on_txn_offset_commit() -> None:
+    assert is_fenced(Request.TXN_OFFSET_COMMIT, 47)
+
+
+def test_transaction_abortable_exception_in_init_producer_id() -> None:
+    assert asked(Request.INIT_PRODUCER_ID, 120) == Reaction(batch=FAIL, state=ABORTABLE)
+
+
+def test_unsupported_init_transactions() -> None:
+    assert asked(Request.INIT_PRODUCER_ID, 35) == Reaction(batch=FAIL, state=FATAL)
+
+
+def test_node_not_ready() -> None:
+    assert asked(Request.INIT_PRODUCER_ID, 15).batch is BatchFate.FIND_COORDINATOR
+    assert asked(Request.INIT_PRODUCER_ID, 16).batch is BatchFate.FIND_COORDINATOR
+
+
+# -- what real producers showed
+
+
+def test_no_right_to_the_cluster_ends_a_transaction_where_partitions_are_added_and_a_producer_elsewhere() -> None:
+    assert asked(Request.ADD_PARTITIONS, 31).state is ABORTABLE
+    assert asked(Request.ADD_OFFSETS, 31).state is FATAL
+
+
+@pytest.mark.parametrize("request_", [Request.ADD_PARTITIONS, Request.ADD_OFFSETS, Request.END_TXN])
+def test_from_4_0_on_a_lost_mapping_is_fatal_whoever_says_it(request_: Request) -> None:
+    assert asked(request_, 49, release=(4, 0)) == transactional(49, release=(4, 0)) == Reaction(batch=FAIL, state=FATAL)
+    assert asked(request_, 59, release=(4, 0)) == ABORTS
+
+
+def test_before_3_3_2_few_errors_of_coordinators_were_retried() -> None:
+    said = {request: asked(request, 3, release=(3, 3, 1)).batch for request in Request}
+    retried = {Request.ADD_PARTITIONS, Request.TXN_OFFSET_COMMIT}
+    assert said == {request: RETRY if request in retried else FAIL for request in Request}
+    assert transactional(51, release=(3, 3, 1)) == ABORTS
+    assert transactional(51, release=(3, 3, 2)) == AGAIN
+
+
+def test_before_3_8_few_errors_of_commits_of_offsets_were_retried() -> None:
+    states = [asked(Request.TXN_OFFSET_COMMIT, 51, release=release).state for release in ((3, 7), (3, 8))]
+    assert states == [FATAL, ClientState.UNCHANGED]
+
+
+def test_clients_before_2_7_do_not_know_what_fenced_means() -> None:
+    assert asked(Request.ADD_PARTITIONS, 90, release=(2, 6)).state is ABORTABLE
+    assert transactional(90, release=(2, 6)) == ABORTS
+    assert transactional(90, release=(2, 7)).state is FATAL
+
+
+def test_a_gap_brings_the_next_epoch_though_retries_are_used_up() -> None:
+    for code in (45, 59):
+        assert idempotent(code, has_retries=False, log_start_offset=1).bumps_epoch
+    assert not idempotent(29, has_retries=False).bumps_epoch
