@@ -109,6 +109,12 @@ class Settings(ServiceSettings, BaseSettings):
     high_watermark: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="High watermark of the one partition given, where no checkpoint tells it."
     )
+    bootstrap_server: str | None = Field(
+        default=None, description="Brokers of the running cluster, HOST:PORT with commas between."
+    )
+    command_config: Path | None = Field(
+        default=None, description="Properties for connecting to the cluster, as Kafka's own tools take them."
+    )
     full: bool = Field(default=False, description="Replay from the log start, whatever the window.")
 
     engine: Literal["spark", "local"] = Field(

@@ -20,10 +20,14 @@ from scheduler.settings import process_environment, state_directory
 from scheduler.sources import Scope, nothing_in
 from scheduler.tier_run import Uploading
 from scheduler.version import resnap_version
-from storage.errors import UsageError
+from storage.disk import legible
+from storage.errors import ConfigurationError, UsageError, in_file
 from storage.log.log_dir import log_dir_around
+from storage.log.properties import read_properties
 from storage.remote.store_log_dir import open_source
 from storage.source import Sources
+from tiering.cluster.client import Cluster
+from tiering.cluster.client_settings import client_settings
 from tiering.controller.audit import audit
 from tiering.controller.metadata.folding import load_image
 from tiering.memory_file import MemoryFiles
@@ -193,6 +197,23 @@ def metadata_log_of(settings: Settings, place: str | None) -> Path:
         hint = "give --metadata-log DIR: __cluster_metadata-0 of a controller or broker, or the log dir that holds it"
         raise UsageError("there is no metadata log to read", hint=hint)
     return found
+
+
+def cluster_of(settings: Settings) -> Cluster:
+    """Return a connection to the running cluster, which whoever asked for it must close.
+
+    Raises:
+        ConfigurationError: no cluster is named, or what it is to be reached by cannot be used.
+        ClusterError: it does not answer.
+
+    """
+    if settings.bootstrap_server is None:
+        raise ConfigurationError("no cluster is named", hint="give --bootstrap-server HOST:PORT")
+    properties: dict[str, str] = {}
+    if settings.command_config is not None:
+        with legible(settings.command_config), in_file(settings.command_config):
+            properties = read_properties(settings.command_config.read_bytes())
+    return Cluster(settings.bootstrap_server, client_settings(properties))
 
 
 def audit_of(settings: Settings, source: str) -> Audit:

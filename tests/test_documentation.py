@@ -19,6 +19,7 @@ from storage.remote.layouts.flat import EXTENSIONS
 from tiering.installation import Fate
 from tiering.inventory import SnapshotState
 from tiering.refusal import Reason
+from tiering.remote_log.announcement import Hurdle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,6 +110,11 @@ def test_the_table_of_exit_codes_is_that_of_the_errors_and_the_command_line() ->
 def test_every_reason_for_not_shipping_is_in_its_table() -> None:
     named = {code for cell, _ in table(section("Shipping"), "reason") for code in re.findall(r"`([a-z-]+)`", cell)}
     assert named == set(Reason) - STOCK_BROKER_ONLY
+
+
+def test_every_hurdle_of_an_announcement_is_in_its_table() -> None:
+    named = {code for cell, _ in table(section("Replay"), "hurdle") for code in re.findall(r"`([a-z-]+)`", cell)}
+    assert named == set(Hurdle)
 
 
 def test_every_state_of_a_boundary_is_in_its_table() -> None:

@@ -15,6 +15,7 @@ import typer
 from typer.main import get_command
 
 from scheduler.cli import (
+    announce,
     controller,
     demo,
     garbage,
@@ -43,6 +44,7 @@ FAMILIES = (
     look.app,
     controller.app,
     remote.app,
+    announce.app,
     producer.app,
     quota.app,
     serve.app,

@@ -63,6 +63,14 @@ SOURCE: Final[Group] = {
         int, "--high-watermark", metavar="OFFSET", help="Of the one partition given, where no checkpoint tells it."
     ),
 }
+CLUSTER: Final[Group] = {
+    "bootstrap_server": _flag(
+        str, "--bootstrap-server", metavar="HOST:PORT", help="Of the running cluster; several with commas."
+    ),
+    "command_config": _flag(
+        Path, "--command-config", metavar="FILE", help="Properties for connecting, as Kafka's own tools take them."
+    ),
+}
 METADATA: Final[Group] = {
     "metadata_log": _flag(
         Path, "--metadata-log", metavar="DIR", help="The cluster's __cluster_metadata-0, or the log dir that holds it."
@@ -259,7 +267,7 @@ SERVE: Final[Group] = {
         str, "--stop-grace", metavar="DURATION", help="For the run at work when the service is told to end; 20s."
     ),
 }
-ALL: Final[Group] = {**SOURCE, **REPLAY, **ENGINE, **READING, **MEMORY, **WRITE, **UPLOAD, **STORE, **SERVE}
+ALL: Final[Group] = {**SOURCE, **CLUSTER, **REPLAY, **ENGINE, **READING, **MEMORY, **WRITE, **UPLOAD, **STORE, **SERVE}
 
 Sources: TypeAlias = Annotated[
     list[str] | None,

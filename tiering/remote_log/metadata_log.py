@@ -21,6 +21,7 @@ from tiering.remote_log.records import METADATA_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from storage.crc32c import Buffer
     from storage.log.partition_dir import PartitionDir, Segment
     from storage.log.survey import LogDir
     from tiering.remote_log.records import RemoteLogRecord
@@ -72,6 +73,16 @@ def read_events(partition: PartitionDir) -> Iterator[Event]:
                 yield from _events(partition.topic_partition.partition, batch, position)
 
 
+def event_of(metadata_partition: int, offset: int, value: Buffer | None, at: int = 0) -> Event:
+    """Return what the record at ``offset`` tells; ``at`` is the file position of its value."""
+    told: RemoteLogRecord | FormatError
+    try:
+        told = decode_record(value, at=at)
+    except FormatError as error:
+        told = error
+    return Event(metadata_partition, offset, told)
+
+
 def _batches(file: BinaryIO, segment: Segment) -> Iterator[tuple[int, bytes]]:
     """Yield whole batches with their positions, up to the end of the file, or to what is not whole at the log's end."""
     position = 0
@@ -93,10 +104,4 @@ def _events(number: int, batch: bytes, position: int) -> Iterator[Event]:
     if header.is_control:
         return
     for record in read_records(batch, header, what="remote log metadata record", at=position):
-        offset = header.base_offset + record.offset_delta
-        told: RemoteLogRecord | FormatError
-        try:
-            told = decode_record(record.value, at=position + record.value_position)
-        except FormatError as error:
-            told = error
-        yield Event(number, offset, told)
+        yield event_of(number, header.base_offset + record.offset_delta, record.value, position + record.value_position)

@@ -1,0 +1,126 @@
+# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
+"""The command that makes shipped segments visible to brokers: announce."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.failures import OK
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import CLUSTER, STORE, TOPIC, with_settings
+from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
+
+if TYPE_CHECKING:
+    from tiering.remote_log.announcement import Announcement
+
+app = typer.Typer()
+
+
+@app.command()
+@with_settings(TOPIC, CLUSTER, STORE)
+def announce(
+    run: Invocation,
+    url: Annotated[str, typer.Argument(metavar="URL", help="What `resnap tier --to` was given, and brokers tier to.")],
+    *,
+    publish: Annotated[bool, typer.Option("--publish", help="Tell the brokers; else nothing is written.")] = False,
+) -> int:
+    """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
+
+    A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down.
+    """
+    from scheduler.announcing import Announcing
+    from scheduler.wiring import cluster_of, scope_of
+    from storage.errors import UsageError
+    from storage.remote.urls import open_store
+
+    with cluster_of(run.settings) as cluster, run.progress("read back") as progress:
+        announcing = Announcing(
+            store=open_store(url, run.settings.s3()),
+            cluster=cluster,
+            scope=scope_of(run.settings, [url]),
+            now_ms=run.clock.now_ms,
+        )
+        found = announcing.look()
+        totals = {"segments": 0, "bytes": 0, "below": 0, "published": publish}
+        stops: list[Announcement] = []
+        shown = announcing.publish(found, progress) if publish else iter(found)
+        run.answer(
+            Answer(
+                name="partitions",
+                kind="partition",
+                rows=_rows(run, shown, totals, stops),
+                columns=[
+                    Column(key="place", title="PARTITION"),
+                    Column(key="span", title="ANNOUNCED" if publish else "TO BE ANNOUNCED"),
+                    Column(key="segments", title="SEGMENTS", right=True),
+                    Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+                    Column(key="below", title="BELOW", right=True),
+                    Column(key="stops", title="STOPS"),
+                ],
+                tail=lambda: totals,
+                closing=lambda: _closing(totals),
+            )
+        )
+    for problem in announcing.problems:
+        run.error(problem)
+    for one in stops:
+        if one.stop is not None:
+            what = f"{one.partition.topic_partition}: {one.stop.hurdle.value}: {one.stop.detail}"
+            run.error(UsageError(what, hint=one.stop.hint))
+    run.partly_done = publish and totals["segments"] > 0
+    return OK
+
+
+def _rows(
+    run: Invocation, shown: "Iterator[Announcement]", totals: dict[str, int], stops: "list[Announcement]"
+) -> Iterator[Row]:
+    for one in shown:
+        totals["segments"] += len(one.segments)
+        totals["bytes"] += _size(one)
+        totals["below"] += one.below
+        if one.stop is not None and not one.segments:
+            stops.append(one)
+        yield _row(one, is_table=run.output.form == "table")
+
+
+def _row(one: "Announcement", *, is_table: bool) -> Row:
+    start = one.segments[0].base_offset if one.segments else None
+    end = one.segments[-1].next_base_offset if one.segments else None
+    row: Row = {
+        "topic": one.partition.name,
+        "partition": one.partition.partition,
+        "topicId": one.partition.id,
+        "startOffset": start,
+        "endOffset": end,
+        "segments": len(one.segments),
+        "bytes": _size(one),
+        "below": one.below,
+        "stop": None if one.stop is None else {"hurdle": one.stop.hurdle.value, **_where(one)},
+    }
+    if not is_table:
+        return row
+    span = "-" if start is None else f"[{start}, {end})"
+    stops = "-" if one.stop is None else f"{one.stop.hurdle.value}: {one.stop.detail}"
+    return {**row, "place": str(one.partition.topic_partition), "span": span, "stops": stops}
+
+
+def _where(one: "Announcement") -> Row:
+    return {} if one.stop is None else {"offset": one.stop.offset, "detail": one.stop.detail, "hint": one.stop.hint}
+
+
+def _size(one: "Announcement") -> int:
+    return sum(entry.size_bytes for manifest in one.segments for entry in manifest.objects)
+
+
+def _closing(totals: dict[str, int]) -> Iterator[str]:
+    what = f"{human_count(totals['segments'])} segments ({human_bytes(totals['bytes'])})"
+    if not totals["published"]:
+        yield f"{what} could be announced. Nothing was written: --publish tells the brokers."
+        return
+    yield f"{what} read back and announced."
+    if totals["segments"]:
+        yield (
+            "Leaders go by them once they begin to copy anew: set remote.log.copy.disable=false, or start them."
+            " Then they delete their own copies as local.retention says."
+        )

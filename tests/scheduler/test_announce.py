@@ -1,0 +1,24 @@
+"""What ``announce`` refuses before it talks to anybody; the rest is in ``tests/kafka/test_announce.py``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.scheduler.conftest import Resnap
+
+
+def test_without_a_cluster_there_is_nobody_to_tell(command: Resnap, tmp_path: Path) -> None:
+    ran = command("announce", tmp_path.as_uri())
+    assert (ran.code, ran.out) == (10, "")
+    assert "error: no cluster is named\nhint: give --bootstrap-server HOST:PORT" in ran.err
+
+
+def test_a_connection_that_cannot_be_made_as_it_is_meant_is_not_made(command: Resnap, tmp_path: Path) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("security.protocol=SSL\nssl.truststore.location=/etc/kafka/trust.jks\n")
+    ran = command("announce", tmp_path.as_uri(), "--bootstrap-server", "127.0.0.1:1", "--command-config", properties)
+    assert ran.code == 10
+    assert "ssl.truststore.location: a store of type JKS cannot be read" in ran.err

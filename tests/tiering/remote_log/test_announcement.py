@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.log.checkpoints import LeaderEpoch
+from storage.log.names import TopicPartition
+from storage.remote.layouts.local_tiered import object_key
+from storage.remote.manifest import Manifest, ManifestObject, ObjectKind
+from tests.storage.remote.manifests import a_manifest
+from tests.tiering.remote_log.telling import PARTITION, copied, events
+from tiering.cluster.client import EpochEnd
+from tiering.cluster.facts import PartitionFacts, TopicFacts
+from tiering.remote_log.announcement import (
+    Hurdle,
+    Situation,
+    Stop,
+    epochs_of,
+    judge,
+    kafka_id,
+    payload,
+    records_of,
+)
+from tiering.remote_log.beliefs import PartitionBeliefs, fold_events
+from tiering.remote_log.codec import decode_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tiering.remote_log.records import RemoteLogRecord
+
+TIERED = {"remote.storage.enable": "true", "remote.log.copy.disable": "true", "cleanup.policy": "delete"}
+
+
+def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **changes: Any) -> Manifest:
+    """A manifest of [start, end), its objects where brokers read them."""
+    segment_id = UUID(int=(start << 64) + (end << 8) + 0x5000_8000_0000_0000_0000)
+    place = TopicPartition(PARTITION.name, PARTITION.partition)
+    objects = tuple(
+        ManifestObject(
+            kind=kind,
+            key=object_key(place, PARTITION.id, start, segment_id, kind),
+            size_bytes=100,
+            sha256="ab" * 32,
+            crc32c=1,
+        )
+        for kind in ObjectKind
+    )
+    manifest = replace(
+        a_manifest(),
+        topic=PARTITION.name,
+        topic_id=PARTITION.id,
+        partition=PARTITION.partition,
+        base_offset=start,
+        next_base_offset=end,
+        last_offset=end - 1,
+        max_timestamp_ms=7,
+        segment_id=segment_id,
+        leader_epochs=tuple(LeaderEpoch(epoch, at) for epoch, at in epochs or [(0, start)]),
+        objects=objects,
+    )
+    return replace(manifest, **changes)
+
+
+def believed(records: Iterable[RemoteLogRecord]) -> PartitionBeliefs:
+    (found,) = fold_events(events(records)).partitions
+    return found
+
+
+def situation(*, settings: dict[str, str] | None = None, **changes: Any) -> Situation:
+    """A cluster that is ready to be told: the log starts at 0, all below 1000 is decided, one epoch."""
+    facts = PartitionFacts(
+        partition=0, leader=1, log_start_offset=0, local_start_offset=0, high_watermark=1000, last_stable_offset=1000
+    )
+    topic = TopicFacts(
+        name=PARTITION.name, topic_id=PARTITION.id, settings=TIERED | (settings or {}), partitions={0: facts}
+    )
+    usual = Situation(
+        topic=topic, partition=facts, beliefs=None, poison_at=None, lost=None, epoch_ends={0: EpochEnd(0, 1000)}
+    )
+    return replace(usual, **changes)
+
+
+def spans(manifests: Iterable[Manifest]) -> list[tuple[int, int]]:
+    return [(one.base_offset, one.next_base_offset) for one in manifests]
+
+
+def stop_of(*manifests: Manifest, **changes: Any) -> Stop:
+    found = judge(PARTITION, manifests, situation(**changes))
+    assert found.stop is not None
+    return found.stop
+
+
+CHAIN = [shipped(0, 10), shipped(10, 25), shipped(25, 40)]
+
+
+def test_what_was_shipped_from_the_log_start_on_is_announced_in_order() -> None:
+    found = judge(PARTITION, CHAIN[::-1], situation())
+    assert (spans(found.segments), found.stop, found.below) == ([(0, 10), (10, 25), (25, 40)], None, 0)
+
+
+def test_announcing_goes_on_where_brokers_are() -> None:
+    beliefs = believed(copied("a", 0, 24))
+    found = judge(PARTITION, CHAIN, situation(beliefs=beliefs))
+    assert (spans(found.segments), found.below, found.stop) == ([(25, 40)], 2, None)
+
+
+def test_what_was_announced_is_not_announced_again() -> None:
+    told = [record for one in CHAIN for record in records_of(PARTITION, one, broker_id=1, now_ms=2)]
+    found = judge(PARTITION, CHAIN, situation(beliefs=believed(told)))
+    assert (found.segments, found.below, found.stop) == ((), 3, None)
+
+
+def test_a_run_that_was_cut_short_between_two_records_is_gone_on_with() -> None:
+    told = [record for one in CHAIN for record in records_of(PARTITION, one, broker_id=1, now_ms=2)]
+    found = judge(PARTITION, CHAIN, situation(beliefs=believed(told[:3])))
+    assert spans(found.segments) == [(10, 25), (25, 40)]
+
+
+def test_the_log_may_start_within_the_first_segment() -> None:
+    started_late = replace(situation().partition, log_start_offset=12)  # type: ignore[type-var]
+    found = judge(PARTITION, CHAIN, situation(partition=started_late))
+    assert (spans(found.segments), found.below, found.stop) == ([(10, 25), (25, 40)], 1, None)
+
+
+def test_a_gap_ends_it_and_nothing_above_is_announced() -> None:
+    found = judge(PARTITION, [CHAIN[0], CHAIN[2]], situation())
+    assert spans(found.segments) == [(0, 10)]
+    assert found.stop is not None
+    assert (found.stop.hurdle, found.stop.offset) == (Hurdle.GAP, 25)
+
+
+def test_the_first_segment_must_not_lie_above_the_log_start() -> None:
+    assert stop_of(*CHAIN[1:]).hurdle is Hurdle.GAP
+
+
+def test_other_boundaries_than_those_of_brokers_overlap() -> None:
+    assert stop_of(*CHAIN, beliefs=believed(copied("a", 0, 14))).hurdle is Hurdle.OVERLAP
+
+
+@pytest.mark.parametrize(
+    ("changes", "hurdle"),
+    [
+        ({"topic": None}, Hurdle.TOPIC_UNKNOWN),
+        ({"partition": None}, Hurdle.TOPIC_UNKNOWN),
+        ({"topic": replace(situation().topic, topic_id="AAAAAAAAQACAAAAAAAAAAQ")}, Hurdle.TOPIC_ID_DIFFERS),  # type: ignore[type-var]
+        ({"settings": {"cleanup.policy": "compact,delete"}}, Hurdle.COMPACTED),
+        ({"settings": {"remote.storage.enable": "false"}}, Hurdle.NOT_TIERED),
+        ({"settings": {"remote.log.copy.disable": "false"}}, Hurdle.COPYING_NOT_PAUSED),
+        ({"poison_at": 7}, Hurdle.POISONED),
+        ({"lost": "kafka-tiered-storage/x"}, Hurdle.OTHER_STORE),
+    ],
+)
+def test_what_would_end_tiering_or_lose_records_keeps_the_whole_partition_back(
+    changes: dict[str, Any], hurdle: Hurdle
+) -> None:
+    found = judge(PARTITION, CHAIN, situation(**changes))
+    assert found.segments == ()
+    assert found.stop is not None
+    assert (found.stop.hurdle, bool(found.stop.hint)) == (hurdle, True)
+
+
+def test_where_no_leader_is_nobody_copies_meanwhile() -> None:
+    leaderless = PartitionFacts(partition=0, leader=None)
+    settings = {"remote.log.copy.disable": "false"}
+    found = judge(PARTITION, CHAIN, situation(partition=leaderless, settings=settings, epoch_ends={}))
+    assert (spans(found.segments), found.stop) == (spans(CHAIN), None)
+
+
+def test_what_is_not_decided_yet_waits() -> None:
+    undecided = replace(situation().partition, last_stable_offset=24)  # type: ignore[type-var]
+    found = judge(PARTITION, CHAIN, situation(partition=undecided))
+    assert spans(found.segments) == [(0, 10)]
+    assert found.stop is not None
+    assert found.stop.hurdle is Hurdle.ABOVE_LAST_STABLE_OFFSET
+
+
+@pytest.mark.parametrize(
+    ("changes", "hurdle"),
+    [
+        ({"leader_epochs": ()}, Hurdle.NOT_SAYABLE),
+        ({"max_timestamp_ms": None}, Hurdle.NOT_SAYABLE),
+        ({"objects": a_manifest().objects}, Hurdle.OTHER_LAYOUT),
+        ({"objects": tuple(one for one in CHAIN[0].objects if one.kind != "index")}, Hurdle.OTHER_LAYOUT),
+    ],
+)
+def test_a_segment_that_brokers_could_not_read_is_not_announced(changes: dict[str, Any], hurdle: Hurdle) -> None:
+    assert stop_of(shipped(0, 10, **changes)).hurdle is hurdle
+
+
+def test_aborted_transactions_are_the_one_index_that_may_be_absent() -> None:
+    without = tuple(one for one in CHAIN[0].objects if one.kind is not ObjectKind.TXN_INDEX)
+    assert judge(PARTITION, [shipped(0, 10, objects=without)], situation()).stop is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "agrees"),
+    [
+        ({0: EpochEnd(0, 5), 2: EpochEnd(2, 15), 3: EpochEnd(3, 1000)}, True),
+        ({0: EpochEnd(0, 6), 2: EpochEnd(2, 15), 3: EpochEnd(3, 1000)}, False),
+        ({0: EpochEnd(0, 5), 2: EpochEnd(0, 5), 3: EpochEnd(3, 1000)}, False),
+        ({0: EpochEnd(0, 5), 2: EpochEnd(2, 12), 3: EpochEnd(3, 1000)}, False),
+        ({0: EpochEnd(0, 5), 2: EpochEnd(2, 15), 3: EpochEnd(3, 19)}, False),
+        ({0: EpochEnd(-1, -1), 2: EpochEnd(2, 15), 3: EpochEnd(3, 1000)}, False),
+    ],
+)
+def test_leader_epochs_must_be_those_of_the_leader(ends: dict[int, EpochEnd], agrees: bool) -> None:
+    chain = [shipped(0, 10, [(0, 0), (2, 5)]), shipped(10, 20, [(2, 10), (3, 15)])]
+    assert epochs_of(chain) == {0, 2, 3}
+    found = judge(PARTITION, chain, situation(epoch_ends=ends))
+    assert (found.stop is None) is agrees
+    assert agrees or (found.stop is not None and found.stop.hurdle is Hurdle.LINEAGE_DIFFERS)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
+def test_whatever_is_announced_is_believed_without_a_gap(lengths: list[int], data: st.DataObject) -> None:
+    ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
+    manifests = [shipped(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+    kept = data.draw(st.lists(st.sampled_from(manifests), unique_by=kafka_id))
+    found = judge(PARTITION, kept, situation())
+    values = [payload(record) for one in found.segments for record in records_of(PARTITION, one, broker_id=1, now_ms=2)]
+    for beliefs in fold_events(events(map(decode_record, values))).partitions:
+        assert beliefs.readable_ids == {kafka_id(one) for one in found.segments}
+        assert (beliefs.start_offset, beliefs.gaps, beliefs.overlaps, beliefs.dropped) == (0, (), (), 0)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from storage.errors import ConfigurationError
+from tiering.cluster.client_settings import client_settings
+
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="us\\"er" password="pass";'
+
+
+def test_nothing_given_is_a_plain_connection() -> None:
+    assert client_settings({}) == {}
+
+
+def test_credentials_of_sasl_are_those_of_the_jaas_line() -> None:
+    found = client_settings(
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": JAAS}
+    )
+    assert found == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": 'us"er',
+        "sasl_plain_password": "pass",
+    }
+
+
+def test_stores_of_keys_are_read_as_pem() -> None:
+    found = client_settings(
+        {
+            "security.protocol": "SSL",
+            "ssl.truststore.location": "ca.pem",
+            "ssl.truststore.type": "PEM",
+            "ssl.keystore.location": "me.pem",
+            "ssl.keystore.type": "PEM",
+            "ssl.endpoint.identification.algorithm": "",
+            "request.timeout.ms": "1000",
+        }
+    )
+    assert (found["ssl_cafile"], found["ssl_certfile"], found["ssl_keyfile"]) == ("ca.pem", "me.pem", "me.pem")
+    assert (found["ssl_check_hostname"], found["request_timeout_ms"]) == (False, 1000)
+
+
+def test_what_only_tunes_a_client_is_passed_over() -> None:
+    assert client_settings({"fetch.max.bytes": "1", "acks": "1"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("properties", "complaint"),
+    [
+        ({"sasl.login.class": "x"}, "sasl.login.class cannot be honoured"),
+        ({"ssl.truststore.location": "a.jks"}, "a store of type JKS cannot be read"),
+        ({"security.protocol": "SASL_PLAINTEXT"}, "sasl.mechanism GSSAPI cannot be honoured"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "expected username"),
+    ],
+)
+def test_what_is_needed_and_cannot_be_had_is_refused_by_name(properties: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        client_settings(properties)

@@ -1,0 +1,222 @@
+"""The door to a running cluster: kafka-python, which is an optional extra (``resnap[kafka]``).
+
+Whatever the library raises comes out as a ``ClusterError`` that says what was asked. Nothing is cached: facts that
+guard a step are asked for right before it.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from storage.errors import ClusterError, ConfigurationError
+from storage.messages.wire import ZERO_UUID, uuid_text
+from tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from storage.log.names import TopicPartition
+
+_PATIENCE_MS: Final = 30_000
+_POLL_MS: Final = 500
+_NO_EPOCH: Final = -1
+
+
+class EpochEnd(NamedTuple):
+    """Where a leader epoch ends in the leader's log."""
+
+    epoch: int
+    """The epoch asked for, or the largest one below it that the leader knows."""
+    end_offset: int
+
+
+class Cluster:
+    """A connection to a cluster; to be closed."""
+
+    def __init__(self, bootstrap: str, settings: Mapping[str, object]) -> None:
+        """Connect to the brokers at ``bootstrap``; ``settings`` are the library's.
+
+        Raises:
+            ConfigurationError: the library is not installed.
+            ClusterError: nobody answers.
+
+        """
+        try:
+            import kafka  # noqa: PLC0415 - optional, and asked for only where a cluster is named
+        except ImportError as error:
+            raise ConfigurationError(
+                "talking to a cluster needs kafka-python, which is not installed", hint="pip install 'resnap[kafka]'"
+            ) from error
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters comes as an exception
+        self._kafka = kafka
+        self._config = {"bootstrap_servers": bootstrap.split(","), **settings}
+        self._open = ExitStack()
+        with _told(f"cannot connect to {bootstrap}"):
+            self._admin: Any = kafka.KafkaAdminClient(bootstrap_timeout_ms=_PATIENCE_MS, **self._config)
+        self._open.callback(self._admin.close)
+        self._producer: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._open.close()
+
+    def facts(self, wants: Callable[[str], bool]) -> ClusterFacts:
+        """Return what the cluster tells of the topics that are wanted.
+
+        Raises:
+            ClusterError: it does not tell.
+
+        """
+        with _told("cannot learn about topics"):
+            cluster_id = self._admin.describe_cluster().get("cluster_id")
+            described = [topic for topic in self._admin.describe_topics() if wants(topic["name"])]
+            settings = self._settings([topic["name"] for topic in described])
+            offsets = self._offsets(described)
+        topics = {topic["name"]: _topic(topic, settings.get(topic["name"], {}), offsets) for topic in described}
+        return ClusterFacts(cluster_id=cluster_id, topics=topics)
+
+    def epoch_ends(self, of: TopicPartition, leader: int, epochs: Iterable[int]) -> dict[int, EpochEnd]:
+        """Return where each of ``epochs`` ends in the leader's log.
+
+        Raises:
+            ClusterError: the leader does not tell.
+
+        """
+        with _told(f"{of}: cannot learn about leader epochs"):
+            return {epoch: self._epoch_end(of, leader, epoch) for epoch in epochs}
+
+    def read(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
+        """Yield offset and value of every record of a partition, up to the end that it has now.
+
+        Raises:
+            ClusterError: it cannot be read.
+
+        """
+        place = self._kafka.TopicPartition(topic, partition)
+        with _told(f"cannot read {topic}-{partition}"), ExitStack() as closing:
+            consumer = self._kafka.KafkaConsumer(group_id=None, enable_auto_commit=False, **self._config)
+            closing.callback(consumer.close)
+            consumer.assign([place])
+            consumer.seek_to_beginning(place)
+            end = consumer.end_offsets([place])[place]
+            while consumer.position(place) < end:
+                for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
+                    yield record.offset, record.value
+
+    def publish(self, topic: str, partition: int, value: bytes) -> int:
+        """Append a record without a key, wait until all replicas in sync have it, and return its offset.
+
+        Raises:
+            ClusterError: it may not be there.
+
+        """
+        with _told(f"cannot write to {topic}-{partition}"):
+            if self._producer is None:
+                self._producer = self._kafka.KafkaProducer(acks="all", enable_idempotence=True, **self._config)
+                self._open.callback(self._producer.close)
+            sent = self._producer.send(topic, value=value, partition=partition)
+            return int(sent.get(timeout=_PATIENCE_MS / 1000).offset)
+
+    def _settings(self, topics: list[str]) -> dict[str, dict[str, str]]:
+        from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
+
+        if not topics:
+            return {}
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+        told = self._admin.describe_configs(asked, config_filter="all")["topic"]
+        return {
+            topic: {name: entry["value"] for name, entry in entries.items() if entry["value"] is not None}
+            for topic, entries in told.items()
+        }
+
+    def _offsets(self, described: list[dict[str, Any]]) -> dict[str, dict[tuple[str, int], int]]:
+        """Return the offsets of all partitions that have a leader, by what they are."""
+        from kafka.admin import OffsetSpec  # noqa: PLC0415
+
+        led = [
+            self._kafka.TopicPartition(topic["name"], one["partition_index"])
+            for topic in described
+            for one in topic["partitions"]
+            if one["leader_id"] >= 0
+        ]
+        asked = {
+            "log_start_offset": (OffsetSpec.EARLIEST, "read_uncommitted"),
+            "high_watermark": (OffsetSpec.LATEST, "read_uncommitted"),
+            "last_stable_offset": (OffsetSpec.LATEST, "read_committed"),
+            "local_start_offset": (OffsetSpec.EARLIEST_LOCAL, "read_uncommitted"),
+        }
+        return {name: self._listed(led, spec, level) for name, (spec, level) in asked.items()}
+
+    def _listed(self, led: list[Any], spec: object, level: str) -> dict[tuple[str, int], int]:
+        from kafka.errors import UnsupportedVersionError  # noqa: PLC0415
+
+        if not led:
+            return {}
+        try:
+            told = self._admin.list_partition_offsets(dict.fromkeys(led, spec), isolation_level=level)
+        except UnsupportedVersionError:
+            return {}
+        return {(place.topic, place.partition): one.offset for place, one in told.items()}
+
+    def _epoch_end(self, of: TopicPartition, leader: int, epoch: int) -> EpochEnd:
+        from kafka.protocol.consumer import OffsetForLeaderEpochRequest as Request  # noqa: PLC0415
+
+        one = Request.OffsetForLeaderTopic.OffsetForLeaderPartition(
+            partition=of.partition, current_leader_epoch=_NO_EPOCH, leader_epoch=epoch
+        )
+        topic = Request.OffsetForLeaderTopic(topic=of.topic, partitions=[one])
+        # The library has this request, and calls it only for its own consumer.
+        manager = self._admin._manager  # noqa: SLF001
+        answer = manager.run(manager.send, Request(replica_id=-1, topics=[topic]), leader)
+        told = answer.topics[0].partitions[0]
+        if told.error_code:
+            from kafka.errors import for_code  # noqa: PLC0415
+
+            raise for_code(told.error_code)(str(of))
+        return EpochEnd(told.leader_epoch, told.end_offset)
+
+
+def _topic(
+    told: dict[str, Any], settings: Mapping[str, str], offsets: dict[str, dict[tuple[str, int], int]]
+) -> TopicFacts:
+    name = told["name"]
+    partitions = {}
+    for one in told["partitions"]:
+        number = one["partition_index"]
+        known = {what: found.get((name, number)) for what, found in offsets.items()}
+        leader = one["leader_id"] if one["leader_id"] >= 0 else None
+        partitions[number] = PartitionFacts(partition=number, leader=leader, **known)
+    return TopicFacts(
+        name=name, topic_id=_topic_id(told.get("topic_id")), settings=dict(settings), partitions=partitions
+    )
+
+
+def _topic_id(told: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one
+    from uuid import UUID  # noqa: PLC0415
+
+    if told is None:
+        return None
+    found = uuid_text((told if isinstance(told, UUID) else UUID(str(told))).bytes)
+    return None if found == ZERO_UUID else found
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Turn what the library raises into an error of ours."""
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    try:
+        yield
+    except (KafkaError, OSError, TimeoutError) as error:
+        why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise ClusterError(
+            f"{what}: {why}", hint="look at --bootstrap-server and --command-config, and whether brokers answer"
+        ) from error

@@ -1,0 +1,83 @@
+"""``--command-config``: a properties file as Kafka's own tools take it, said in the words of kafka-python.
+
+Only what decides how a broker is reached is taken over; other properties, which tune clients, are passed over. What
+would be needed and cannot be had (JKS stores, GSSAPI, tokens) is refused by name: going on without it would connect
+otherwise than was meant.
+
+Source: ``CommonClientConfigs``, ``SslConfigs``, ``SaslConfigs``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_PLAIN: Final = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "ssl.truststore.location": "ssl_cafile",
+    "ssl.keystore.location": "ssl_certfile",
+    "ssl.key.password": "ssl_password",
+    "client.id": "client_id",
+}
+"""Kafka's names and the library's."""
+_OURS: Final = {*_PLAIN, "sasl.jaas.config", "ssl.endpoint.identification.algorithm", "request.timeout.ms"}
+_STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
+_PASSED_OVER: Final = {"ssl.truststore.password", "ssl.keystore.password", "ssl.protocol", "ssl.enabled.protocols"}
+_MECHANISMS: Final = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
+_CREDENTIALS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+
+
+def client_settings(properties: Mapping[str, str]) -> dict[str, object]:
+    """Return what kafka-python is to be given for ``properties``.
+
+    Raises:
+        ConfigurationError: something is asked for that cannot be had.
+
+    """
+    for name in properties:
+        _check_known(name)
+    for name in _STORE_TYPES:
+        location = name.replace(".type", ".location")
+        if location in properties and properties.get(name, "JKS").upper() != "PEM":
+            raise ConfigurationError(f"{location}: a store of type {properties.get(name, 'JKS')} cannot be read",
+                                     hint=f"convert it to PEM, and set {name}=PEM")  # fmt: skip
+    found: dict[str, object] = {ours: properties[name] for name, ours in _PLAIN.items() if name in properties}
+    if "ssl_certfile" in found:
+        found["ssl_keyfile"] = found["ssl_certfile"]  # Kafka has key and certificates in one file
+    if properties.get("ssl.endpoint.identification.algorithm") == "":
+        found["ssl_check_hostname"] = False
+    if "request.timeout.ms" in properties:
+        found["request_timeout_ms"] = int(properties["request.timeout.ms"])
+    found.update(_credentials(properties))
+    return found
+
+
+def _check_known(name: str) -> None:
+    if name in _OURS or name in _PASSED_OVER or name in _STORE_TYPES:
+        return
+    if name.startswith(("sasl.", "ssl.", "security.")):
+        raise ConfigurationError(f"{name} cannot be honoured", hint="known are " + ", ".join(sorted(_OURS)))
+
+
+def _credentials(properties: Mapping[str, str]) -> Iterator[tuple[str, object]]:
+    if not properties.get("security.protocol", "").upper().startswith("SASL_"):
+        return
+    mechanism = properties.get("sasl.mechanism", "GSSAPI")
+    if mechanism not in _MECHANISMS:
+        raise ConfigurationError(f"sasl.mechanism {mechanism} cannot be honoured",
+                                 hint=f"known are {', '.join(sorted(_MECHANISMS))}")  # fmt: skip
+    told = dict(_CREDENTIALS.findall(properties.get("sasl.jaas.config", "")))
+    if told.keys() < {"username", "password"}:
+        raise ConfigurationError('sasl.jaas.config: expected username="..." and password="..."')
+    yield "sasl_plain_username", _unescaped(told["username"])
+    yield "sasl_plain_password", _unescaped(told["password"])
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)

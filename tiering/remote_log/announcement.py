@@ -1,0 +1,292 @@
+"""What may be announced to brokers, judged before a byte is sent: segments that Resnap shipped, or why not.
+
+Announcing makes brokers serve a segment from remote storage, and delete their own copies of it. Nothing stands between
+a wrong record and the loss of data, or the end of tiering on every broker, so each way to that is a hurdle here:
+
+- a topic of another id, one that is not tiered, or one whose leaders still copy: they keep their place in memory, copy
+  the same offsets again, and nothing fences the two;
+- a gap: brokers go on from the highest offset that is remote, and never fill what lies below it;
+- an overlap with what brokers believe already, and leader epochs that are not the leader's: what they do not lead to
+  is neither found nor ever deleted, and what is of another lineage is served as the truth;
+- offsets that are not decided yet, objects that are not where brokers read, and a metadata topic that is poisoned.
+
+Source: KIP-405; ``RemoteLogManager``, ``RemoteLogMetadataCache``, ``ConsumerTask``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage.log.names import TopicPartition
+from storage.messages.wire import uuid_text
+from storage.remote.layouts.local_tiered import object_key
+from storage.remote.manifest import ObjectKind
+from tiering.remote_log.codec import decode_record, encode_record
+from tiering.remote_log.records import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadataRecord,
+    RemoteLogSegmentMetadataUpdateRecord,
+    SegmentLeaderEpoch,
+    SegmentState,
+    TopicIdPartition,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from storage.remote.manifest import Manifest
+    from tiering.cluster.client import EpochEnd
+    from tiering.cluster.facts import PartitionFacts, TopicFacts
+    from tiering.remote_log.beliefs import PartitionBeliefs
+
+_MAX_INT32: Final = 0x7FFFFFFF
+
+
+class Hurdle(StrEnum):
+    """Why a segment, and with it all above, is not announced; the values are codes that users and programs see."""
+
+    TOPIC_UNKNOWN = "topic-unknown"
+    TOPIC_ID_DIFFERS = "topic-id-differs"
+    NOT_TIERED = "not-tiered"
+    COMPACTED = "compacted"
+    COPYING_NOT_PAUSED = "copying-not-paused"
+    POISONED = "poisoned"
+    OTHER_LAYOUT = "other-layout"
+    OTHER_STORE = "other-store"
+    """What brokers believe in does not lie there."""
+    GAP = "gap"
+    OVERLAP = "overlap"
+    ABOVE_LAST_STABLE_OFFSET = "above-last-stable-offset"
+    LINEAGE_DIFFERS = "lineage-differs"
+    NOT_SAYABLE = "not-sayable"
+    """A record cannot hold it: no leader epoch, no timestamp, or a size over 2 GiB."""
+
+
+_HINTS: Final = {
+    Hurdle.TOPIC_UNKNOWN: "look at --bootstrap-server: another cluster?",
+    Hurdle.TOPIC_ID_DIFFERS: "the topic was deleted and made anew: what was shipped is of the old one",
+    Hurdle.NOT_TIERED: "set remote.storage.enable=true on the topic; brokers pass over what they hear of others",
+    Hurdle.COMPACTED: "Kafka does not tier compacted topics",
+    Hurdle.COPYING_NOT_PAUSED: "set remote.log.copy.disable=true on the topic (3.9 with KRaft), or stop its leaders",
+    Hurdle.POISONED: "no broker reads past that record: see `resnap remote status`",
+    Hurdle.OTHER_LAYOUT: "ship it where brokers read it: `resnap tier --layout local-tiered`, to a new prefix",
+    Hurdle.OTHER_STORE: "give the URL of what brokers tier to, and ship there",
+    Hurdle.GAP: "ship what is missing: brokers never fill a gap below what is remote",
+    Hurdle.OVERLAP: "let the brokers go on by themselves: they have copied here with other boundaries",
+    Hurdle.ABOVE_LAST_STABLE_OFFSET: "run again when the transaction has ended",
+    Hurdle.LINEAGE_DIFFERS: "ship the partition from the log dir of its leader, to a new prefix",
+    Hurdle.NOT_SAYABLE: "let the broker copy it",
+}
+
+
+class Stop(NamedTuple):
+    """Where announcing a partition ends, and why."""
+
+    hurdle: Hurdle
+    offset: int
+    detail: str
+
+    @property
+    def hint(self) -> str:
+        """What the operator does next."""
+        return _HINTS[self.hurdle]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """What is to be announced of one partition."""
+
+    partition: TopicIdPartition
+    segments: tuple[Manifest, ...]
+    """In offset order, without a gap."""
+    below: int
+    """Segments that end at or below what brokers believe in, or where the log starts: nothing to be said of them."""
+    stop: Stop | None
+    """None where all that was shipped is, or will be, believed in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All that is judged by, of one partition, as it is now."""
+
+    topic: TopicFacts | None
+    partition: PartitionFacts | None
+    beliefs: PartitionBeliefs | None
+    """None where nothing was ever told of it."""
+    poison_at: int | None
+    """Offset of a record that ends the reading of the metadata partition."""
+    lost: str | None
+    """A key that brokers believe in, and that the store does not have."""
+    epoch_ends: Mapping[int, EpochEnd]
+    """Of the leader, by the epoch asked for; empty where there is no leader."""
+
+
+def judge(partition: TopicIdPartition, shipped: Iterable[Manifest], situation: Situation) -> Announcement:
+    """Return what of ``shipped``, the manifests of one partition, is to be announced, and where that ends."""
+    ours = sorted(shipped, key=attrgetter("base_offset", "created_at_ms"))
+    reached = _reached(situation)
+    left = [one for one in ours if reached is None or one.next_base_offset > reached]
+    stop = _of_topic(partition, left[0].base_offset if left else 0, situation) if left else None
+    segments: list[Manifest] = []
+    if stop is None:
+        segments, stop = _chain(left, situation)
+    return Announcement(partition=partition, segments=tuple(segments), below=len(ours) - len(left), stop=stop)
+
+
+def epochs_of(manifests: Iterable[Manifest]) -> set[int]:
+    """Return the leader epochs whose ends ``judge`` wants to know."""
+    return {entry.epoch for one in manifests for entry in one.leader_epochs}
+
+
+def kafka_id(manifest: Manifest) -> str:
+    """Return the segment's id in Kafka's form."""
+    return uuid_text(manifest.segment_id.bytes)
+
+
+def records_of(
+    partition: TopicIdPartition, manifest: Manifest, *, broker_id: int, now_ms: int
+) -> tuple[RemoteLogSegmentMetadataRecord, RemoteLogSegmentMetadataUpdateRecord]:
+    """Return the two records that announce a segment, in the order in which they must come."""
+    segment = RemoteLogSegmentId(topic_id_partition=partition, id=kafka_id(manifest))
+    log, newest = manifest.object(ObjectKind.LOG), manifest.max_timestamp_ms
+    if log is None or newest is None:
+        raise AssertionError("judge() lets no such segment pass")
+    begun = RemoteLogSegmentMetadataRecord(
+        remote_log_segment_id=segment,
+        start_offset=manifest.base_offset,
+        end_offset=manifest.next_base_offset - 1,
+        broker_id=broker_id,
+        max_timestamp_ms=newest,
+        event_timestamp_ms=now_ms,
+        segment_leader_epochs=tuple(
+            SegmentLeaderEpoch(leader_epoch=entry.epoch, offset=entry.start_offset) for entry in manifest.leader_epochs
+        ),
+        segment_size_in_bytes=log.size_bytes,
+    )
+    finished = RemoteLogSegmentMetadataUpdateRecord(
+        remote_log_segment_id=segment,
+        broker_id=broker_id,
+        event_timestamp_ms=now_ms,
+        remote_log_segment_state=SegmentState.COPY_SEGMENT_FINISHED,
+    )
+    return begun, finished
+
+
+def payload(record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataUpdateRecord) -> bytes:
+    """Return the bytes of ``record``, decoded again and compared.
+
+    Raises:
+        FormatError: a broker would not survive them.
+
+    """
+    value = encode_record(record)
+    if decode_record(value) != record:
+        raise AssertionError(f"{record} does not survive its own encoding")
+    return value
+
+
+def _of_topic(partition: TopicIdPartition, offset: int, situation: Situation) -> Stop | None:
+    """Return what keeps the whole partition from being announced."""
+    topic, facts = situation.topic, situation.partition
+    if topic is None or facts is None:
+        return Stop(Hurdle.TOPIC_UNKNOWN, offset, "the cluster has no such partition")
+    ids = f"the topic's id is {topic.topic_id}, what was shipped is of {partition.id}"
+    hurdles = {
+        Hurdle.TOPIC_ID_DIFFERS: ids if topic.topic_id != partition.id else None,
+        Hurdle.COMPACTED: "cleanup.policy has compact in it" if topic.is_compacted else None,
+        Hurdle.NOT_TIERED: None if topic.is_tiered else "remote.storage.enable is not true on the topic",
+        Hurdle.COPYING_NOT_PAUSED: None
+        if facts.leader is None or topic.is_copying_paused
+        else f"broker {facts.leader} leads, and copies by itself",
+        Hurdle.POISONED: None
+        if situation.poison_at is None
+        else f"the metadata topic has a record at offset {situation.poison_at} that no broker survives",
+        Hurdle.OTHER_STORE: None
+        if situation.lost is None
+        else f"brokers believe in {situation.lost}, which is not there",
+    }
+    return next((Stop(hurdle, offset, detail) for hurdle, detail in hurdles.items() if detail is not None), None)
+
+
+def _chain(left: Sequence[Manifest], situation: Situation) -> tuple[list[Manifest], Stop | None]:
+    """Return the segments that follow one another from where brokers are, and what ends them."""
+    chain: list[Manifest] = []
+    is_new = situation.beliefs is None or situation.beliefs.end_offset is None
+    reached = _reached(situation)
+    for one in _newest_of_each_range(left):
+        start = one.base_offset if reached is None else reached
+        stop = _of_place(one, start, is_first=is_new and not chain) or _of_segment(one, situation)
+        if stop is None:
+            stop = _of_lineage([*chain[-1:], one], situation)
+        if stop is not None:
+            return chain, stop
+        chain.append(one)
+        reached = one.next_base_offset
+    return chain, None
+
+
+def _newest_of_each_range(left: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Yield one manifest for each range; both of two are true, the one made last counts, as for other readers."""
+    ranges = {(one.base_offset, one.next_base_offset): one for one in left}
+    yield from (ranges[offsets] for offsets in sorted(ranges))
+
+
+def _reached(situation: Situation) -> int | None:
+    """Return where announcing goes on: behind what brokers believe in, else where the log starts, if that is known."""
+    end = situation.beliefs.end_offset if situation.beliefs is not None else None
+    if end is not None or situation.partition is None:
+        return end
+    return situation.partition.log_start_offset
+
+
+def _of_place(one: Manifest, start: int, *, is_first: bool) -> Stop | None:
+    """Return why a segment cannot follow ``start``; the log may start within the first one."""
+    span = f"[{one.base_offset}, {one.next_base_offset})"
+    if one.base_offset > start:
+        what = "the log starts" if is_first else "what brokers believe in ends"
+        return Stop(Hurdle.GAP, one.base_offset, f"{what} at {start}, and the next segment is {span}")
+    if one.base_offset < start and not (is_first and start < one.next_base_offset):
+        return Stop(Hurdle.OVERLAP, one.base_offset, f"{span} begins below {start}")
+    return None
+
+
+def _of_segment(one: Manifest, situation: Situation) -> Stop | None:
+    facts = situation.partition
+    stable = facts.last_stable_offset if facts is not None else None
+    if stable is not None and one.next_base_offset > stable:
+        detail = f"it ends at {one.next_base_offset}, the last stable offset is {stable}"
+        return Stop(Hurdle.ABOVE_LAST_STABLE_OFFSET, one.base_offset, detail)
+    log = one.object(ObjectKind.LOG)
+    if not one.leader_epochs or one.max_timestamp_ms is None or log is None or log.size_bytes > _MAX_INT32:
+        return Stop(Hurdle.NOT_SAYABLE, one.base_offset, "no leader epoch, no timestamp, or over 2 GiB")
+    elsewhere = [entry.key for entry in one.objects if entry.key != _brokers_key(one, entry.kind)]
+    missing = set(ObjectKind) - {entry.kind for entry in one.objects} - {ObjectKind.TXN_INDEX}
+    if elsewhere or missing:
+        lacking = f"{elsewhere[0]} is not where brokers read" if elsewhere else f"there is no {min(missing)}"
+        return Stop(Hurdle.OTHER_LAYOUT, one.base_offset, lacking)
+    return None
+
+
+def _brokers_key(one: Manifest, kind: ObjectKind) -> str | None:
+    if one.topic_id is None:
+        return None
+    return object_key(TopicPartition(one.topic, one.partition), one.topic_id, one.base_offset, one.segment_id, kind)
+
+
+def _of_lineage(neighbours: Sequence[Manifest], situation: Situation) -> Stop | None:
+    """Compare the leader epochs of the last of ``neighbours``, and the seam to the one before, with the leader's."""
+    one = neighbours[-1]
+    begun = [entry for manifest in neighbours for entry in manifest.leader_epochs]
+    for entry, following in zip(begun, [*begun[1:], None], strict=True):
+        end = situation.epoch_ends.get(entry.epoch)
+        if end is None or (following is not None and following.epoch == entry.epoch):
+            continue
+        here = one.next_base_offset if following is None else following.start_offset
+        goes_on = end.end_offset >= here if following is None else end.end_offset == here
+        if end.epoch != entry.epoch or not goes_on:
+            detail = f"leader epoch {entry.epoch} goes on to {here} here, with the leader to {end.end_offset}"
+            return Stop(Hurdle.LINEAGE_DIFFERS, one.base_offset, detail)
+    return None
