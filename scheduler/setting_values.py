@@ -8,9 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from scheduler.clock import milliseconds
-
-MASK: Final = "***"
-"""Stands where a credential stood."""
+from scheduler.redaction import MASK, redacted
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhdw]))+")
@@ -23,8 +21,6 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 """Kafka's settings of type PASSWORD, and what plugins call theirs; one too many is masked rather than one shown."""
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+(?=@)")
-_URL_SECRETS = re.compile(r"(?<=[?&])([^=&\s]*(?:secret|password|token|signature|key)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
 
 
 def parse_duration(text: str) -> timedelta:
@@ -119,7 +115,7 @@ def shown(value: object) -> object:
         return value.isoformat()
     if value is None or isinstance(value, bool | int):
         return value
-    return _URL_SECRETS.sub(rf"\g<1>{MASK}", _URL_CREDENTIALS.sub(MASK, str(value)))
+    return redacted(str(value))
 
 
 def shown_as(name: str, value: object) -> object:

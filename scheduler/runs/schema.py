@@ -106,13 +106,21 @@ CREATE TABLE sources (
 
 CREATE TABLE tokens (
     id TEXT PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
     role TEXT NOT NULL,
     digest TEXT NOT NULL UNIQUE,     -- SHA-256 of a secret of 256 random bits
     created_ms INTEGER NOT NULL,
     expires_ms INTEGER,
     revoked_ms INTEGER
 );
+CREATE UNIQUE INDEX tokens_in_use ON tokens (name) WHERE revoked_ms IS NULL;
+
+CREATE TABLE sessions (              -- of browsers
+    digest TEXT PRIMARY KEY,         -- SHA-256 of a secret of 256 random bits
+    token_id TEXT NOT NULL REFERENCES tokens (id) ON DELETE CASCADE,
+    expires_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX sessions_by_token ON sessions (token_id, expires_ms);
 
 CREATE TABLE audit (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -124,6 +132,7 @@ CREATE TABLE audit (
     outcome TEXT NOT NULL,           -- an HTTP status, or ok
     detail TEXT NOT NULL
 );
+CREATE INDEX audit_by_principal ON audit (principal, seq);
 CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
 BEGIN SELECT RAISE (ABORT, 'the audit is only appended to'); END;
 CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit

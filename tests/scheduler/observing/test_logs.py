@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.observing import logs
-from scheduler.observing.redaction import redacted, redacted_value
+from scheduler.observing.redaction import redacted_value
+from scheduler.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

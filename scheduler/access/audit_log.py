@@ -1,0 +1,137 @@
+"""The audit: who changed what, or was refused, when, and with what outcome. Only ever appended to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from scheduler.redaction import redacted
+from scheduler.runs.database import Database, inserted
+from scheduler.setting_values import shown
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping
+
+    from scheduler.clock import Clock
+
+_TEXT: Final = 300
+"""Characters of a field at most: what is refused may be as long as its sender likes."""
+_DETAIL: Final = 4000
+PAGE: Final = 50
+LARGEST_PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """What somebody did, or tried to do.
+
+    Attributes:
+        seq: counts up; a cursor.
+        at_ms: when, in milliseconds since 1970.
+        principal: name of the token, ``local``, ``anonymous``, or ``user:NAME`` of a shell.
+        role: of the principal; empty where there is none.
+        action: such as ``POST /v1/replays`` or ``token create``.
+        resource: path, or name of what was changed.
+        outcome: HTTP status, or ``ok``.
+        detail: facts about it, without secrets.
+
+    """
+
+    seq: int
+    at_ms: int
+    principal: str
+    role: str
+    action: str
+    resource: str
+    outcome: str
+    detail: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """Which entries a page is of; None means all. Times are milliseconds since 1970, half-open."""
+
+    principal: str | None = None
+    action: str | None = None
+    outcome: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def clauses(self) -> dict[str, object]:
+        """Return conditions with their values."""
+        asked = {
+            "principal = ?": self.principal,
+            "action = ?": self.action,
+            "outcome = ?": self.outcome,
+            "at_ms >= ?": self.since_ms,
+            "at_ms < ?": self.until_ms,
+        }
+        return {clause: value for clause, value in asked.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPage:
+    """Entries, newest first; ``before`` is the cursor of the next page, None at the end."""
+
+    entries: list[AuditEntry] = field(default_factory=list)
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLog:
+    """The audit in the service's file."""
+
+    database: Database
+    clock: Clock
+
+    def append(
+        self,
+        *,
+        principal: str,
+        role: str,
+        action: str,
+        resource: str,
+        outcome: str,
+        detail: Mapping[str, object] | None = None,
+    ) -> None:
+        """Add an entry, without the secrets in it; it is on disk when this returns.
+
+        Raises:
+            StateError: it could not be kept.
+
+        """
+        texts = {"principal": principal, "role": role, "action": action, "resource": resource, "outcome": outcome}
+        values: dict[str, object] = {name: redacted(text[:_TEXT]) for name, text in texts.items()}
+        with self.database.write() as connection:
+            inserted(connection, "audit", {"at_ms": self.clock.now_ms(), **values, "detail": _kept(detail or {})})
+
+    def page(self, wanted: AuditFilter | None = None, *, before: int | None = None, limit: int = PAGE) -> AuditPage:
+        """Return up to ``limit`` entries, newest first, older than the entry ``before`` if it is given."""
+        conditions = {**(wanted or AuditFilter()).clauses(), **({} if before is None else {"seq < ?": before})}
+        where = " AND ".join(["1", *conditions])
+        size = max(1, min(limit, LARGEST_PAGE))
+        query = f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - our own words
+        with self.database.read() as connection:
+            rows = connection.execute(query, (*conditions.values(), size + 1)).fetchall()
+        entries = [_entry(row) for row in rows[:size]]
+        return AuditPage(entries=entries, before=entries[-1].seq if len(rows) > size else None)
+
+
+def _kept(detail: Mapping[str, object]) -> str:
+    text = json.dumps(shown(detail), default=str)
+    return text if len(text) <= _DETAIL else json.dumps({"beginning": text[:_DETAIL]})
+
+
+def _entry(row: sqlite3.Row) -> AuditEntry:
+    return AuditEntry(
+        seq=row["seq"],
+        at_ms=row["at_ms"],
+        principal=row["principal"],
+        role=row["role"],
+        action=row["action"],
+        resource=row["resource"],
+        outcome=row["outcome"],
+        detail=json.loads(row["detail"]),
+    )

@@ -1,0 +1,121 @@
+"""Who asks, told by a token or a session; how often somebody may be wrong; what is kept of it. One per service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.access.audit_log import AuditLog
+from scheduler.access.errors import ForbiddenError, TooManyFailuresError, UnauthenticatedError
+from scheduler.access.logins import AttemptLimit
+from scheduler.access.roles import LOCAL, Principal, Role
+from scheduler.access.sessions import Sessions
+from scheduler.access.tokens import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.access.hosts import AuthMode, Hosts
+    from scheduler.clock import Clock
+    from scheduler.runs.database import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What stands between a request and the service.
+
+    Attributes:
+        failures: wrong credentials by address.
+        strangers: refusals by address, of callers nobody knows, that the audit keeps.
+        random_bytes: for secrets, and for ids of requests.
+
+    """
+
+    auth: AuthMode
+    hosts: Hosts
+    tokens: Tokens
+    sessions: Sessions
+    audit: AuditLog
+    failures: AttemptLimit
+    strangers: AttemptLimit
+    random_bytes: Callable[[int], bytes]
+
+    @classmethod
+    def of(
+        cls,
+        database: Database,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+        *,
+        auth: AuthMode,
+        hosts: Hosts,
+        failures: AttemptLimit | None = None,
+    ) -> Gate:
+        """Return the gate of the service that keeps its state in ``database``."""
+        return cls(
+            auth=auth,
+            hosts=hosts,
+            tokens=Tokens(database, clock, random_bytes),
+            sessions=Sessions(database, clock, random_bytes),
+            audit=AuditLog(database, clock),
+            failures=failures or AttemptLimit(clock),
+            strangers=AttemptLimit(clock),
+            random_bytes=random_bytes,
+        )
+
+    def identify(self, *, bearer: str | None, session: str | None, address: str) -> Principal:
+        """Return who asks.
+
+        Args:
+            bearer: the token that was sent.
+            session: the session that a browser has; None where it does not count.
+            address: where the request comes from.
+
+        Raises:
+            UnauthenticatedError: nobody who is known.
+            TooManyFailuresError: the same, too often.
+
+        """
+        if self.auth == "none":
+            return LOCAL
+        if bearer is not None:
+            found = self.tokens.find(bearer)
+            if found is None:
+                raise self._failed(address)
+            return found.principal
+        principal = self.sessions.find(session) if session else None
+        if principal is None:
+            raise UnauthenticatedError("no valid token came with the request")
+        return principal
+
+    def enter(self, secret: str, address: str) -> tuple[Principal, str]:
+        """Return whom a token stands for, and the secret of a new session.
+
+        Raises:
+            UnauthenticatedError: it is no valid token.
+            TooManyFailuresError: the same, too often.
+
+        """
+        found = self.tokens.find(secret.strip())
+        if found is None:
+            raise self._failed(address)
+        return found.principal, self.sessions.begin(found)
+
+    def _failed(self, address: str) -> UnauthenticatedError | TooManyFailuresError:
+        wait_s = self.failures.take(address)
+        if wait_s > 0:
+            return TooManyFailuresError("too many tokens from this address were wrong", retry_after_s=wait_s)
+        return UnauthenticatedError(
+            "the token is not known, was revoked, or has expired", hint="`resnap token list` shows which are valid"
+        )
+
+
+def require(principal: Principal, needed: Role) -> None:
+    """Make sure that somebody has a role.
+
+    Raises:
+        ForbiddenError: they have a lesser one.
+
+    """
+    if not principal.role.covers(needed):
+        raise ForbiddenError(f"{principal.name} is {principal.role.value}; this needs the role {needed.value}")

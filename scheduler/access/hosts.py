@@ -1,0 +1,86 @@
+"""Where the service listens, by which names it goes, and which pages may speak to it.
+
+On the loopback interface every browser of the machine reaches it, and with it any page that somebody opens there: by a
+name that the page's owner had rebound to 127.0.0.1, or by a plain form. So a name that is not the service's is refused,
+and what would change something is refused if a page of another origin asks for it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from scheduler.access.errors import CrossSiteError, UnknownHostError
+from storage.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AuthMode: TypeAlias = Literal["token", "none"]
+_LOOPBACK_NAME: Final = "localhost"
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+"""Of ``Sec-Fetch-Site``: the page itself, or somebody who typed the address."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches ``host``; a name other than ``localhost`` may mean anything."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == _LOOPBACK_NAME
+
+
+def check_listening(host: str, auth: AuthMode) -> None:
+    """Make sure that nobody but this machine reaches a service that asks for no token.
+
+    Raises:
+        ConfigurationError: others would.
+
+    """
+    if auth == "none" and not is_loopback(host):
+        raise ConfigurationError(
+            f"listen {host}: whoever reaches it could start runs, since auth is none",
+            hint="set auth = token, and make tokens with `resnap token create`; or listen on 127.0.0.1",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """By which names the service goes: where it listens, and those that the configuration adds.
+
+    Where it listens for other machines and no names are set, every name will do: there nothing is had without a token,
+    which a browser does not send by itself.
+    """
+
+    listen: str
+    allowed: tuple[str, ...] = ()
+
+    def check(self, headers: Mapping[str, str], *, changes: bool) -> None:
+        """Judge a request by its headers, in lower case; ``changes`` tells whether it is one to change something.
+
+        Raises:
+            UnknownHostError: it was made to another name.
+            CrossSiteError: it would change something, and a page of another origin made it.
+
+        """
+        authority = headers.get("host", "").lower()
+        if not self._knows(_name_in(authority)):
+            raise UnknownHostError(f"Host {authority[:100]!r} is no name of this service")
+        if not changes:
+            return
+        site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+        if site not in _OWN_SITES or (origin is not None and origin.lower().partition("://")[2] != authority):
+            raise CrossSiteError(f"a page of {(origin or site)[:100]!r} may change nothing here")
+
+    def _knows(self, name: str) -> bool:
+        if not self.allowed and not is_loopback(self.listen):
+            return True
+        return is_loopback(name) or name in {self.listen.lower(), *(host.lower() for host in self.allowed)}
+
+
+def _name_in(authority: str) -> str:
+    """Return the host in ``host:port``, ``[v6]:port`` or either without a port."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]

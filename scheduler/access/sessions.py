@@ -1,0 +1,66 @@
+"""Sessions of browsers: begun with a token, good for looking alone, ended with it.
+
+What a browser holds is a random name of the session, of which only the digest is kept.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scheduler.access.roles import Principal, Role
+from scheduler.access.tokens import SECRET_BYTES, digest
+from scheduler.runs.database import Database, inserted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.access.tokens import Token
+    from scheduler.clock import Clock
+
+SESSION_S: Final = 12 * 3600
+SESSIONS_PER_TOKEN: Final = 20
+"""One more ends the oldest: whoever has a token cannot fill the disk with sessions."""
+_LONGEST: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Sessions in the service's file, which therefore outlast a restart."""
+
+    database: Database
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
+
+    def begin(self, token: Token) -> str:
+        """Return the secret of a new session for whom ``token`` stands for."""
+        secret = base64.urlsafe_b64encode(self.random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
+        now_ms = self.clock.now_ms()
+        oldest = "SELECT digest FROM sessions WHERE token_id = ? ORDER BY expires_ms DESC LIMIT -1 OFFSET ?"
+        with self.database.write() as connection:
+            connection.execute("DELETE FROM sessions WHERE expires_ms <= ?", (now_ms,))
+            begun = {"digest": digest(secret), "token_id": token.id, "expires_ms": now_ms + SESSION_S * 1000}
+            inserted(connection, "sessions", begun)
+            connection.execute(
+                f"DELETE FROM sessions WHERE digest IN ({oldest})",  # noqa: S608 - our own words
+                (token.id, SESSIONS_PER_TOKEN),
+            )
+        return secret
+
+    def find(self, secret: str) -> Principal | None:
+        """Return whose session it is, if it and its token are valid now."""
+        if len(secret) > _LONGEST:
+            return None
+        now_ms = self.clock.now_ms()
+        query = """SELECT tokens.name, tokens.role FROM sessions JOIN tokens ON tokens.id = sessions.token_id
+                   WHERE sessions.digest = ? AND sessions.expires_ms > ? AND tokens.revoked_ms IS NULL
+                   AND (tokens.expires_ms IS NULL OR tokens.expires_ms > ?)"""
+        with self.database.read() as connection:
+            row = connection.execute(query, (digest(secret), now_ms, now_ms)).fetchone()
+        return None if row is None else Principal(name=row["name"], role=Role(row["role"]))
+
+    def end(self, secret: str) -> None:
+        """End a session; nothing if there is none."""
+        with self.database.write() as connection:
+            connection.execute("DELETE FROM sessions WHERE digest = ?", (digest(secret),))

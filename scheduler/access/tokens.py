@@ -1,0 +1,161 @@
+"""Bearer tokens: 256 random bits each, shown once when made, kept as SHA-256.
+
+A slow hash would protect nothing here: it is for secrets that people think up. What is looked up is the digest, so the
+time that takes tells nothing of a secret. A revoked token is gone with the next request, in every process: it is looked
+up each time.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scheduler.access.roles import ANONYMOUS, LOCAL, Principal, Role
+from scheduler.runs.database import Database, inserted
+from storage.errors import UsageError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from scheduler.clock import Clock
+
+PREFIX: Final = "resnap_"
+"""Begins every secret, so that it is known for one wherever it turns up."""
+SECRET_BYTES: Final = 32
+_LONGEST: Final = 128
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_RESERVED: Final = frozenset({ANONYMOUS, LOCAL.name})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A token as it is kept. Times are milliseconds since 1970."""
+
+    id: str
+    name: str
+    role: Role
+    created_ms: int
+    expires_ms: int | None
+    revoked_ms: int | None
+
+    def state(self, now_ms: int) -> str:
+        """Return ``valid``, ``expired`` or ``revoked``."""
+        if self.revoked_ms is not None:
+            return "revoked"
+        return "expired" if self.expires_ms is not None and self.expires_ms <= now_ms else "valid"
+
+    @property
+    def principal(self) -> Principal:
+        """Whom it stands for."""
+        return Principal(name=self.name, role=self.role)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens in the service's file; safe in several threads, and in several processes."""
+
+    database: Database
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
+
+    def create(self, name: str, role: Role, *, lifetime: timedelta | None = None) -> tuple[Token, str]:
+        """Make a token, and return it with its secret, which nobody can tell again.
+
+        Raises:
+            UsageError: the name cannot be used, or is taken; or the lifetime is nothing.
+
+        """
+        self._check_name(name)
+        now_ms = self.clock.now_ms()
+        expires_ms = None if lifetime is None else now_ms + int(lifetime.total_seconds() * 1000)
+        if expires_ms is not None and expires_ms <= now_ms:
+            raise UsageError("--expires: expected a duration longer than nothing", hint="give one such as 30d")
+        secret = PREFIX + base64.urlsafe_b64encode(self.random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
+        token = Token(id=self.random_bytes(8).hex(), name=name, role=role, created_ms=now_ms, expires_ms=expires_ms,
+                      revoked_ms=None)  # fmt: skip
+        with self.database.write() as connection:
+            if _named(connection, name) is not None:
+                raise UsageError(f"there is a token {name!r} already",
+                                 hint=f"`resnap token revoke {name}` first, or give another name")  # fmt: skip
+            inserted(
+                connection,
+                "tokens",
+                {
+                    "id": token.id,
+                    "name": name,
+                    "role": role.value,
+                    "digest": digest(secret),
+                    "created_ms": now_ms,
+                    "expires_ms": expires_ms,
+                },
+            )
+        return token, secret
+
+    def revoke(self, name: str) -> Token:
+        """End a token, and all sessions that were begun with it; its name may then be given again.
+
+        Raises:
+            UsageError: there is none of this name that was not revoked.
+
+        """
+        with self.database.write() as connection:
+            found = _named(connection, name)
+            if found is None:
+                raise UsageError(f"there is no token {name!r}", hint="`resnap token list` shows those there are")
+            connection.execute("UPDATE tokens SET revoked_ms = ? WHERE id = ?", (self.clock.now_ms(), found.id))
+            connection.execute("DELETE FROM sessions WHERE token_id = ?", (found.id,))
+        return found
+
+    def all(self) -> list[Token]:
+        """Return every token there ever was, by name, then by time."""
+        with self.database.read() as connection:
+            return [_token(row) for row in connection.execute("SELECT * FROM tokens ORDER BY name, created_ms")]
+
+    def find(self, secret: str) -> Token | None:
+        """Return the token of ``secret``, if it is valid now."""
+        if not secret.startswith(PREFIX) or len(secret) > _LONGEST or not secret.isascii():
+            return None
+        wanted = digest(secret)
+        with self.database.read() as connection:
+            row = connection.execute("SELECT * FROM tokens WHERE digest = ?", (wanted,)).fetchone()
+        if row is None or not hmac.compare_digest(row["digest"], wanted):
+            return None
+        token = _token(row)
+        return token if token.state(self.clock.now_ms()) == "valid" else None
+
+    @staticmethod
+    def _check_name(name: str) -> None:
+        if not _NAME.fullmatch(name) or name in _RESERVED:
+            raise UsageError(
+                f"{name!r} cannot be the name of a token: expected up to 64 of A-Z a-z 0-9 . _ @ -, but not"
+                f" {' or '.join(sorted(_RESERVED))}",
+                hint="name it after who uses it, such as ci or alice@example.org",
+            )
+
+
+def digest(secret: str) -> str:
+    """Return what is kept of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _named(connection: sqlite3.Connection, name: str) -> Token | None:
+    query = "SELECT * FROM tokens WHERE name = ? AND revoked_ms IS NULL"
+    row = connection.execute(query, (name,)).fetchone()
+    return None if row is None else _token(row)
+
+
+def _token(row: sqlite3.Row) -> Token:
+    return Token(
+        id=row["id"],
+        name=row["name"],
+        role=Role(row["role"]),
+        created_ms=row["created_ms"],
+        expires_ms=row["expires_ms"],
+        revoked_ms=row["revoked_ms"],
+    )

@@ -1,0 +1,78 @@
+"""Every request to change something is in the audit before it is answered: who, what, and the outcome; refusals too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+
+from scheduler.access.roles import ANONYMOUS
+from scheduler.api.notes import SAFE_METHODS, address_in, note_in
+from scheduler.api.problem_kinds import INTERNAL
+from storage.errors import ResnapError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from scheduler.access.gate import Gate
+
+
+class Auditing:
+    """ASGI middleware.
+
+    What was done and cannot be kept in the audit is answered as a failure, since nothing may be done in silence. Of
+    callers whom nobody knows only so many refusals are kept: they must not be able to fill the disk.
+    """
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app, self._gate = app, gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and keep what came of it before the answer goes out."""
+        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
+            await self._app(scope, receive, send)
+            return
+        is_kept = False
+        failure: ResnapError | None = None
+
+        async def send_on(message: Message) -> None:
+            nonlocal is_kept, failure
+            if message["type"] == "http.response.start":
+                is_kept = True
+                try:
+                    await run_in_threadpool(self._keep, scope, message["status"])
+                except ResnapError as error:
+                    failure = error
+            if failure is None:
+                await send(message)
+
+        try:
+            await self._app(scope, receive, send_on)
+        except Exception:
+            if not is_kept:
+                await run_in_threadpool(self._keep, scope, INTERNAL.status)
+            raise
+        if failure is not None:
+            raise failure
+
+    def _keep(self, scope: Scope, status: int) -> None:
+        note, address = note_in(scope), address_in(scope)
+        who, ended = note.principal, {} if note.code is None else {"code": note.code}
+        if who is None and self._gate.strangers.take(address) > 0:
+            return
+        self._gate.audit.append(
+            principal=ANONYMOUS if who is None else who.name,
+            role="" if who is None else who.role.value,
+            action=f"{scope['method']} {_path_format(scope)}",
+            resource=scope["path"],
+            outcome=str(status),
+            detail={"requestId": note.request_id, "address": address, **ended, **note.detail},
+        )
+
+
+def _path_format(scope: Scope) -> str:
+    """Return the path with the names of its parameters, so that the audit can be filtered by what was done."""
+    path = str(scope["path"]).split("/")
+    known = getattr(scope.get("route"), "path", "")  # without the prefixes of the routers that the route is in
+    tail = known.split("/")[1:]
+    return "/".join([*path[: len(path) - len(tail)], *tail])

@@ -1,0 +1,62 @@
+"""Puts the guard around an application: ``guard(app, gate)``, once all its routes are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from scheduler.api.auditing import Auditing
+from scheduler.api.doorkeeper import Doorkeeper
+from scheduler.api.envelope import Envelope
+from scheduler.api.notes import answer_of
+from scheduler.api.openapi import describe
+from scheduler.api.problem_kinds import BY_CODE, PROBLEMS_PATH, Kind, NotFoundError
+from scheduler.api.problems import problems
+from storage.errors import ResnapError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request
+    from fastapi.responses import JSONResponse
+
+    from scheduler.access.gate import Gate
+
+
+def guard(app: FastAPI, gate: Gate) -> None:
+    """Have every request of ``app`` go by ``gate``, and every error be told as a problem."""
+    app.state.gate = gate
+    for kind in (ResnapError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _answered)
+    app.include_router(router)
+    describe(app, needs_token=gate.auth == "token")
+    # The last one added is the outermost.
+    app.add_middleware(Doorkeeper, gate=gate)
+    app.add_middleware(Auditing, gate=gate)
+    app.add_middleware(Envelope, random_bytes=gate.random_bytes)
+
+
+async def _answered(request: Request, error: Exception) -> JSONResponse:
+    return answer_of(request.scope, error)
+
+
+router = APIRouter(prefix=PROBLEMS_PATH, tags=["problems"])
+
+
+@router.get("", summary="All kinds of problems")
+def list_problems() -> dict[str, list[dict[str, object]]]:
+    """Return every kind of problem that this service tells of; needs no token."""
+    return {"problems": [_told(kind) for kind in BY_CODE.values()]}
+
+
+@router.get("/{code}", summary="One kind of problem", responses=problems("not-found"))
+def get_problem(code: str) -> dict[str, object]:
+    """Return what the ``type`` of a problem stands for; needs no token."""
+    if code not in BY_CODE:
+        raise NotFoundError(f"there is no kind of problem {code[:100]!r}")
+    return _told(BY_CODE[code])
+
+
+def _told(kind: Kind) -> dict[str, object]:
+    return {"type": kind.type, "code": kind.code, "status": kind.status, "title": kind.title, "hint": kind.hint}

@@ -1,0 +1,66 @@
+"""What is noted of a request while it is answered: its id, who asks, and what the audit shall say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from scheduler.api.problem_kinds import INTERNAL
+from scheduler.api.problems import problem_answer, problem_kind
+from scheduler.observing.logs import logger
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from fastapi.responses import JSONResponse
+    from starlette.requests import HTTPConnection
+
+    from scheduler.access.roles import Principal
+
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing (RFC 9110); all others are audited."""
+_KEY: Final = "note"
+_log = logger(__name__)
+
+
+@dataclass(slots=True)
+class Note:
+    """Of one request; ``detail`` is what a route wants the audit to keep, ``code`` of the problem it ended in."""
+
+    request_id: str
+    principal: Principal | None = None
+    code: str | None = None
+    detail: dict[str, object] = field(default_factory=dict)
+
+
+def add_note(scope: MutableMapping[str, Any], note: Note) -> None:
+    """Attach a note to a request."""
+    scope.setdefault("state", {})[_KEY] = note
+
+
+def note_in(scope: MutableMapping[str, Any]) -> Note:
+    """Return the note of a request."""
+    note: Note = scope["state"][_KEY]
+    return note
+
+
+def note_of(request: HTTPConnection) -> Note:
+    """Return the note of a request, as routes see it."""
+    return note_in(request.scope)
+
+
+def address_in(scope: MutableMapping[str, Any]) -> str:
+    """Return where a request comes from; a socket of this machine has no address."""
+    client = scope.get("client")
+    return str(client[0]) if client else "local"
+
+
+def answer_of(scope: MutableMapping[str, Any], error: BaseException) -> JSONResponse:
+    """Return the problem that ``error`` is answered with; the log gets what the service is to blame for."""
+    note = note_in(scope)
+    answer = problem_answer(error, note.request_id)
+    note.code = problem_kind(error).code
+    if answer.status_code >= INTERNAL.status:
+        asked = {"method": scope["method"], "path": str(scope["path"])}
+        _log.error("request failed", request_id=note.request_id, **asked, exc_info=error)
+    return answer

@@ -1,0 +1,150 @@
+"""Errors as RFC 9457 problems: what went wrong, a code that programs can go by, and the next step.
+
+``instance`` is the request's id, which is in the log as well. No problem holds a secret, nor what a bug said of itself.
+Routes name the problems they may answer with by ``responses=problems("not-found", ...)``; what every route may answer
+is added to the description by ``openapi.describe``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from scheduler.access.errors import UnauthenticatedError
+from scheduler.api.problem_kinds import (
+    BY_CODE,
+    INTERNAL,
+    BodyTooLargeError,
+    HttpError,
+    InvalidRequestError,
+    Kind,
+    MethodNotAllowedError,
+    NotFoundError,
+    OtherHttpError,
+    kind_of,
+)
+from scheduler.redaction import redacted
+from storage.errors import ResnapError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MEDIA_TYPE: Final = "application/problem+json"
+_LONGEST: Final = 2000
+"""Characters of a text: what is refused may be as long as its sender likes."""
+_SHOWN_ERRORS: Final = 20
+
+
+class WrongPart(BaseModel):
+    """One part of a request that is wrong."""
+
+    within: Annotated[str, Field(alias="in", examples=["body"])]
+    """body, query, path, header or cookie"""
+    at: Annotated[str, Field(examples=["/partitions/0"])]
+    """JSON pointer into the body, or the parameter's name."""
+    detail: str
+
+
+class Problem(BaseModel):
+    """A problem, as RFC 9457 has it, with a code, a next step, and what is wrong part by part."""
+
+    type: Annotated[str, Field(examples=["/v1/problems/not-found"])]
+    title: str
+    status: int
+    detail: str
+    instance: Annotated[str, Field(examples=["urn:uuid:5f0c954e-52c2-4a6c-8f2b-5a9c3a2d8f11"])]
+    code: Annotated[str, Field(examples=["not-found"])]
+    hint: str
+    errors: list[WrongPart] = []
+
+
+def problem_answer(error: BaseException, request_id: str) -> JSONResponse:
+    """Return what is answered where ``error`` ended a request."""
+    error, kind = _ours(error), problem_kind(error)
+    detail = str(error) if isinstance(error, ResnapError) else "the log has what happened, under the id of instance"
+    body: dict[str, object] = {
+        "type": kind.type,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": redacted(detail)[:_LONGEST],
+        "instance": f"urn:uuid:{request_id}",
+        "code": kind.code,
+        "hint": redacted(getattr(error, "hint", None) or kind.hint)[:_LONGEST],
+    }
+    if isinstance(error, _InvalidPartsError):
+        body["errors"] = error.parts
+    return JSONResponse(body, kind.status, headers=_headers(error, kind), media_type=MEDIA_TYPE)
+
+
+def problem_kind(error: BaseException) -> Kind:
+    """Return the kind of problem that ``error`` is told as, be it of ours or the framework's."""
+    return kind_of(_ours(error))
+
+
+def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """Return ``responses`` of a route that may answer with the problems of these codes."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for kind in (BY_CODE[code] for code in codes):
+        said = found.setdefault(kind.status, {"description": "", "content": _CONTENT})
+        said["description"] = f"{said['description']}; {_described(kind)}".removeprefix("; ")
+    return found
+
+
+_CONTENT: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+
+
+def _described(kind: Kind) -> str:
+    return f"{kind.title} (`{kind.code}`)"
+
+
+class _InvalidPartsError(InvalidRequestError):
+    def __init__(self, parts: Sequence[Mapping[str, str]]) -> None:
+        first = parts[0]
+        more = f", and {len(parts) - 1} more" if len(parts) > 1 else ""
+        where = f"{first['in']} {first['at']}".rstrip()
+        super().__init__(f"{where}: {first['detail']}{more}")
+        self.parts = list(parts)[:_SHOWN_ERRORS]
+
+
+def _ours(error: BaseException) -> BaseException:
+    """Return the error of ours that stands for one of the framework's."""
+    if isinstance(error, RequestValidationError):
+        return _InvalidPartsError([_wrong_part(part) for part in error.errors()])
+    if isinstance(error, HTTPException) and error.status_code < INTERNAL.status:
+        made = _OF_STATUS.get(error.status_code, OtherHttpError)
+        return made(_DETAILS.get(error.status_code, str(error.detail)), headers=error.headers)
+    return error
+
+
+_OF_STATUS: Final[Mapping[int, type[HttpError]]] = {
+    404: NotFoundError,
+    405: MethodNotAllowedError,
+    413: BodyTooLargeError,
+}
+_DETAILS: Final = {404: "there is nothing at this path", 405: "this path knows no such method"}
+
+
+def _wrong_part(part: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is wrong without what was sent, which may hold a secret."""
+    where, *path = (str(step) for step in part["loc"])
+    detail = str(part["msg"])
+    if part["type"] == "json_invalid":
+        path, detail = [], f"no JSON, from character {part['loc'][-1]} on: {part['ctx']['error']}"
+    steps = ["/" + step.replace("~", "~0").replace("/", "~1") for step in path]
+    at = "".join(steps) if where == "body" else ".".join(path)
+    return {"in": where, "at": redacted(at)[:_LONGEST], "detail": redacted(detail)[:_LONGEST]}
+
+
+def _headers(error: BaseException, kind: Kind) -> dict[str, str]:
+    headers = dict(getattr(error, "headers", None) or {})
+    if isinstance(error, UnauthenticatedError):
+        headers["WWW-Authenticate"] = 'Bearer realm="resnap"'
+    wait_s = getattr(error, "retry_after_s", None) or kind.retry_after_s
+    if wait_s is not None:
+        headers.setdefault("Retry-After", str(max(1, math.ceil(wait_s))))
+    return headers

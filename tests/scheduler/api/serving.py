@@ -1,0 +1,90 @@
+"""Applications behind a real server on loopback, with tokens of every role."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from scheduler.access.gate import Gate
+from scheduler.access.hosts import AuthMode, Hosts
+from scheduler.access.roles import Role
+from scheduler.api.guard import guard
+from scheduler.clock import FixedClock
+from scheduler.runs.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fastapi import APIRouter
+
+START_MS: Final = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A service that answers; ``secrets`` are its tokens by name: one per role, one expired, one revoked."""
+
+    client: httpx.Client
+    gate: Gate
+    clock: FixedClock
+    secrets: dict[str, str]
+    app: FastAPI
+
+    def bearer(self, name: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.secrets[name]}"}
+
+    def audited(self) -> list[tuple[str, str, str]]:
+        """Return who did what, with which outcome; the newest first."""
+        return [(entry.principal, entry.action, entry.outcome) for entry in self.gate.audit.page(limit=500).entries]
+
+
+@contextmanager
+def listening(app: FastAPI) -> Iterator[str]:
+    """Give the address at which ``app`` is served."""
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        time.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def served(
+    directory: Path, *routers: APIRouter, auth: AuthMode = "token", hosts: Hosts | None = None
+) -> Iterator[Served]:
+    """Serve routes behind a gate, whose clock stands still."""
+    clock = FixedClock(START_MS)
+    database = Database(directory / "service.db")
+    gate = Gate.of(database, clock, os.urandom, auth=auth, hosts=hosts or Hosts("127.0.0.1"))
+    app = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False)
+    for router in routers:
+        app.include_router(router)
+    guard(app, gate)
+    with listening(app) as address, httpx.Client(base_url=address) as client:
+        yield Served(client=client, gate=gate, clock=clock, secrets=_secrets(gate, clock), app=app)
+    database.close()
+
+
+def _secrets(gate: Gate, clock: FixedClock) -> dict[str, str]:
+    secrets = {role.value: gate.tokens.create(role.value, role)[1] for role in Role}
+    secrets["revoked"] = gate.tokens.create("revoked", Role.ADMIN)[1]
+    gate.tokens.revoke("revoked")
+    secrets["expired"] = gate.tokens.create("expired", Role.ADMIN, lifetime=timedelta(seconds=1))[1]
+    clock.advance(1000)
+    return secrets
