@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging.config
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -85,6 +86,8 @@ def relative(paths: Iterator[Path]) -> set[str]:
 
 def test_each_package_imports_only_what_stands_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    # It would switch off every logger of this process, which other tests listen to.
+    monkeypatch.setattr(logging.config, "dictConfig", lambda _: None)
     assert lint_imports(config_filename="pyproject.toml", no_cache=True, no_logo=True) == 0
 
 

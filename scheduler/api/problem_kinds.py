@@ -189,7 +189,8 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
         code="failed", status=500, title="It did not work", hint="read detail; the log has more under instance"
     ),
     errors.ClusterError: Kind(
-        code="cluster-failed", status=502, title="The brokers refused, or do not answer", hint="read detail; see their logs"
+        code="cluster-failed", status=502, title="The brokers refused, or do not answer",
+        hint="read detail; see their logs",
     ),
     errors.StoreError: Kind(
         code="store-failed", status=502, title="The store refused or failed", hint="read detail; `resnap doctor` probes"
