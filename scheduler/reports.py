@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from replay.explain import Batch, Explanation
     from replay.results import BoundaryResult, PartitionResult
     from scheduler.rendering import Row
+    from scheduler.sources import Sighted
     from scheduler.work_items import Cost, PartitionScan, Planned
     from storage.log.names import TopicPartition
     from tiering.chains import Chain
@@ -40,6 +41,7 @@ def scan_row(scan: PartitionScan) -> Row:
         "bytes": sum(segment.size_bytes for segment in partition.segments),
         "logStartOffset": partition.log_start_offset,
         "highWatermark": scan.candidates.high_watermark,
+        "live": live_row(scan.sighted),
         "boundaries": len(inventory.boundaries),
         "lost": inventory.lost,
         "states": states(inventory),
@@ -56,6 +58,23 @@ def scan_row(scan: PartitionScan) -> Row:
         "blocking": refusal_row(scan.candidates.blocking),
         "brokerStops": refusal_row(scan.blockers.stop),
         "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
+    }
+
+
+def live_row(sighted: Sighted) -> Row | None:
+    """Return what the running cluster tells of a partition; None where it was not asked, or has none."""
+    topic = sighted.live
+    facts = None if topic is None else topic.partitions.get(sighted.topic_partition.partition)
+    if topic is None or facts is None:
+        return None
+    return {
+        "leader": facts.leader,
+        "logStartOffset": facts.log_start_offset,
+        "localStartOffset": facts.local_start_offset,
+        "highWatermark": facts.high_watermark,
+        "lastStableOffset": facts.last_stable_offset,
+        "remoteStorageEnable": topic.is_tiered,
+        "remoteLogCopyDisable": topic.is_copying_paused,
     }
 
 

@@ -13,6 +13,7 @@ from storage.log.log_dir import META_PROPERTIES
 from storage.remote.store_log_dir import open_source
 from storage.remote.urls import is_store_url, local_path
 from storage.source import PLAIN
+from tiering.cluster.overlay import with_facts
 from tiering.controller.topic_ids import with_topic_ids
 from tiering.inventory import take_inventory
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from storage.log.names import TopicPartition
     from storage.log.partition_dir import PartitionDir, SnapshotFile
     from storage.source import Sources
+    from tiering.cluster.client import Cluster
+    from tiering.cluster.facts import ClusterFacts, TopicFacts
     from tiering.inventory import PartitionInventory, SnapshotLook
 
 
@@ -41,6 +44,8 @@ class Scope:
     """Of the cluster; where it is not named, it is looked for in the sources."""
     read_ahead: ClusterMetadata | None = None
     """The metadata log that the settings of the run were read from."""
+    connect: Callable[[], Cluster] | None = None
+    """Connects to the running cluster; None where none is named."""
 
     def wants(self, topic: str) -> bool:
         """Whether ``topic`` is to be looked at."""
@@ -49,6 +54,18 @@ class Scope:
     def wants_partition(self, partition: TopicPartition) -> bool:
         """Whether ``partition`` is to be looked at."""
         return self.wants(partition.topic) and (not self.partitions or str(partition) in self.partitions)
+
+    def live(self) -> ClusterFacts | None:
+        """Ask the running cluster, where one is named, how its topics are now.
+
+        Raises:
+            ClusterError, ConfigurationError: it does not tell, or cannot be reached as was meant.
+
+        """
+        if self.connect is None:
+            return None
+        with self.connect() as cluster:
+            return cluster.facts(self.wants)
 
     def metadata(self, source: str) -> ClusterMetadata:
         """Return the metadata log that tells of ``source``."""
@@ -63,6 +80,8 @@ class Sighted:
 
     inventory: PartitionInventory
     log_dir: LogDir
+    live: TopicFacts | None = None
+    """What the running cluster tells of the topic, where it was asked."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -106,14 +125,17 @@ def look(
     """
     partitions: dict[TopicPartition, Sighted] = {}
     problems: list[PartitionProblem] = []
+    facts = scope.live()
     for source in scope.sources:
         listed = open_source(source, sources, topics=scope.wants_partition)
         metadata = scope.metadata(source)
-        log_dir = with_topic_ids(listed, metadata.image)
-        inventory = take_inventory(log_dir, cleanup_policies=metadata.cleanup_policies(), sources=sources, known=known)
+        log_dir = with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image)
+        policies = metadata.cleanup_policies() | ({} if facts is None else facts.cleanup_policies())
+        inventory = take_inventory(log_dir, cleanup_policies=policies, sources=sources, known=known)
         problems += inventory.problems
         for found in inventory.partitions:
-            _add(partitions, Sighted(inventory=found, log_dir=log_dir))
+            live = None if facts is None else facts.topics.get(found.partition.topic_partition.topic)
+            _add(partitions, Sighted(inventory=found, log_dir=log_dir, live=live))
     if not partitions and not problems:
         raise nothing_in(scope)
     if scope.high_watermark is not None and len(partitions) > 1:

@@ -248,6 +248,7 @@ def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
     return Scope(
         sources=places,
         topics=settings.topics,
+        connect=None if settings.bootstrap_server is None else partial(cluster_of, settings),
         high_watermark=settings.high_watermark,
         metadata_log=settings.metadata_log,
         read_ahead=settings.metadata,

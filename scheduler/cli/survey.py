@@ -9,7 +9,7 @@ import typer
 
 from scheduler.cli.failures import MISSING_FOUND, OK
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources, with_settings
+from scheduler.cli.options import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources, with_settings
 from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _why(value: object) -> str:
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, STORE)
+@with_settings(SOURCE, CLUSTER, REPLAY, STORE)
 def scan(
     run: Invocation,
     sources: Sources = None,
@@ -115,7 +115,7 @@ def scan(
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, STORE)
+@with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE)
 def plan(
     run: Invocation,
     sources: Sources = None,

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, UPLOAD, WRITE, Sources, with_settings
+from scheduler.cli.options import (
+    CLUSTER,
+    ENGINE,
+    MEMORY,
+    READING,
+    REPLAY,
+    SOURCE,
+    STORE,
+    UPLOAD,
+    WRITE,
+    Sources,
+    with_settings,
+)
 from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
 from scheduler.cli.shipped import answer_tier
 from scheduler.cli.survey import report_problems, report_sight, totals_of
@@ -28,7 +40,7 @@ PlanFile = Annotated[
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE)
+@with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE)
 def regenerate(
     run: Invocation,
     into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where the snapshots go.")],
@@ -50,7 +62,7 @@ def regenerate(
 
 
 @app.command()
-@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE)
+@with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE)
 def tier(
     run: Invocation,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],

@@ -51,6 +51,10 @@ def test_a_stock_broker_serves_and_goes_on_from_what_resnap_alone_has_shipped(
         broker.drive("append", TOPIC, 0, 40)
         before = broker.drive("read", TOPIC, 0)
         *closed, closed_end = bases(partition)
+        (scanned,) = command("scan", partition, "--bootstrap-server", broker.address, *JSON).document["partitions"]
+        told = dict(map(str.split, before.splitlines()))
+        assert (scanned["live"]["leader"], scanned["highWatermark"]) == (1, int(told["end"]))
+        assert scanned["live"]["remoteStorageEnable"] is False
         operator.follow(ANNOUNCE)
         assert status()["partitions"] == []  # a dry run
         operator.follow(ANNOUNCE, PUBLISH)

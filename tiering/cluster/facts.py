@@ -65,6 +65,11 @@ class ClusterFacts:
     cluster_id: str | None
     topics: Mapping[str, TopicFacts]
 
+    def cleanup_policies(self) -> dict[str, str]:
+        """Return the cleanup policy of each topic that tells it."""
+        policies = {name: topic.settings.get("cleanup.policy") for name, topic in self.topics.items()}
+        return {name: policy for name, policy in policies.items() if policy is not None}
+
     def partition(self, of: TopicPartition) -> PartitionFacts | None:
         """Return what is known of a partition; None where the cluster has none."""
         topic = self.topics.get(of.topic)

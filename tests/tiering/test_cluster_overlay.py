@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from storage.errors import UsageError
+from storage.log.log_dir import LogDir, load_log_dir
+from tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
+from tiering.cluster.overlay import with_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixture_sets import FixtureSet
+
+TOPIC_ID = "qRkflhTtSyCfY_5C8Ka4hg"
+
+
+@pytest.fixture
+def log_dir(fixture_set: Callable[[str], FixtureSet]) -> LogDir:
+    return load_log_dir(fixture_set("kafka-3.9.1-tiered").data, topics=lambda one: one.topic == "payments")
+
+
+def facts(log_dir: LogDir, **changes: Any) -> ClusterFacts:
+    """What a cluster would tell of ``payments``: partition 0 led by the broker of the log dir, 1 by another."""
+    partitions = {
+        number: PartitionFacts(
+            partition=number, leader=leader, log_start_offset=130, local_start_offset=130, high_watermark=10_000
+        )
+        for number, leader in ((0, log_dir.broker_id), (1, 77))
+    }
+    topic = TopicFacts(name="payments", topic_id=TOPIC_ID, settings={"cleanup.policy": "delete"}, partitions=partitions)
+    return ClusterFacts(cluster_id=log_dir.cluster_id, topics={"payments": replace(topic, **changes)})
+
+
+def test_what_a_leader_says_counts_for_its_own_log_dir_alone(log_dir: LogDir) -> None:
+    led, followed = with_facts(log_dir, facts(log_dir)).partitions
+    assert (led.high_watermark, led.log_start_offset) == (10_000, 130)
+    assert followed == log_dir.partitions[1]
+
+
+def test_a_topic_id_that_the_files_lack_is_the_clusters(log_dir: LogDir) -> None:
+    without = replace(log_dir, partitions=tuple(replace(one, topic_id=None) for one in log_dir.partitions))
+    assert {one.topic_id for one in with_facts(without, facts(log_dir)).partitions} == {TOPIC_ID}
+
+
+def test_what_remains_of_a_deleted_topic_is_a_problem_and_no_partition(log_dir: LogDir) -> None:
+    found = with_facts(log_dir, facts(log_dir, topic_id="AAAAAAAAQACAAAAAAAAAAQ"))
+    assert found.partitions == ()
+    assert [str(one.path.name) for one in found.problems] == ["payments-0", "payments-1"]
+    assert "the cluster's payments has AAAAAAAAQACAAAAAAAAAAQ" in str(found.problems[0].error)
+
+
+def test_a_topic_that_the_cluster_does_not_tell_of_stays_as_it_is(log_dir: LogDir) -> None:
+    assert with_facts(log_dir, replace(facts(log_dir), topics={})) == log_dir
+
+
+def test_another_cluster_is_refused(log_dir: LogDir) -> None:
+    with pytest.raises(UsageError, match="the running one is other"):
+        with_facts(log_dir, replace(facts(log_dir), cluster_id="other"))
+
+
+def test_compaction_is_what_the_topic_goes_by_now(log_dir: LogDir) -> None:
+    told = facts(log_dir, settings={"cleanup.policy": "compact"})
+    assert told.cleanup_policies() == {"payments": "compact"}
+    assert facts(log_dir, settings={}).cleanup_policies() == {}
