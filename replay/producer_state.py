@@ -12,6 +12,9 @@ epochs and older coordinator epochs are applied as they stand):
   from that offset on.
 - a *marker* of another epoch forgets the cached batch; it closes the transaction, and brings its coordinator epoch and
   its record timestamp. The last batch of an equal epoch stays.
+- a replica that starts replays segment by segment, and only then looks whether the epoch is another: had one gone away
+  and come back within a segment, it would keep the batch from before. A leader takes batch by batch, as this does, and
+  refuses a lower epoch, so that no log holds such a history.
 - an emptied control batch, a batch without producer id and a legacy message change nothing here.
 
 Entries never expire while the fold runs, since Kafka expires by wall clock and not by log position. One trace of

@@ -18,6 +18,8 @@ from storage.kafka_errors import KafkaError, RefusedError
 from storage.log.record_batch import wrap_sequence
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from replay.append_validation import VerificationGuard
 
 MAX_EPOCH: Final = 2**15 - 1
@@ -53,6 +55,8 @@ class SimulatedPartition:
         self._snapshots = MemorySnapshots()
         self._log: list[tuple[int, ProducerBatch]] = []
         """Each batch with the offset after it."""
+        self._bases = [0]
+        """Where segments begin."""
         self._clients: dict[int, _Client] = {}
         self._checked_ms = now_ms
         self.log_start_offset = self.log_end_offset = 0
@@ -142,6 +146,7 @@ class SimulatedPartition:
 
     def roll(self) -> Verdict:
         """Roll the segment: a snapshot at the end of the log."""
+        self._bases = sorted({*self._bases, self.log_end_offset})
         taken = self.manager.take_snapshot()
         return Verdict(
             verdict="done", detail="no snapshot: nothing is new" if taken is None else f"snapshot at {taken}"
@@ -150,7 +155,8 @@ class SimulatedPartition:
     def restart(self, *, clean: bool = True, keep_snapshots: bool = True) -> Verdict:
         """Stop and start the broker: in order, which leaves a snapshot, or not; with its snapshots, or without.
 
-        After an orderly stop a broker without any snapshot reads nothing, and knows no producer.
+        After an orderly stop a broker without any snapshot reads nothing, knows no producer, and writes empty snapshots
+        where its last two segments begin and at the end.
         """
         if clean:
             self.manager.take_snapshot()
@@ -159,10 +165,11 @@ class SimulatedPartition:
         self.manager = ProducerStateManager(self._snapshots, self._settings, where="the partition")
         self._checked_ms = self.now_ms
         if clean and not keep_snapshots:
-            self.manager.end_offset = self.log_end_offset
-            self.manager.take_snapshot()
+            for offset in (*self._bases[-2:], self.log_end_offset):
+                self.manager.end_offset = offset
+                self.manager.take_snapshot()
             return Verdict(verdict="done", detail="no snapshot after an orderly stop: no producer is known")
-        return self._reload()
+        return self._reload(self._bases[-2:] if clean else self._bases)
 
     def truncate(self, offset: int) -> Verdict:
         """Cut the log off, as a follower does whose leader never had the rest.
@@ -175,7 +182,8 @@ class SimulatedPartition:
             return Verdict(verdict="done", detail="nothing to cut off: the log ends there")
         self._log = [(end, batch) for end, batch in self._log if end <= offset]
         self.log_end_offset = offset
-        return self._reload()
+        self._bases = [base for base in self._bases if base <= offset]
+        return self._reload(self._bases[-2:])
 
     def delete_records(self, offset: int) -> Verdict:
         """Let the log begin at ``offset``; no producer is forgotten by that."""
@@ -217,14 +225,20 @@ class SimulatedPartition:
         named = ", ".join(map(str, producer_ids))
         return Verdict(verdict="done", detail=f"expired: {named}" if named else "nothing expired")
 
-    def _reload(self) -> Verdict:
-        """Load the newest snapshot that counts, and replay what lies above it, as a broker does that starts."""
+    def _reload(self, boundaries: Sequence[int]) -> Verdict:
+        """Load the newest snapshot that counts, and replay what lies above it, as a broker does that starts.
+
+        On its way it takes a snapshot at each of ``boundaries``: where its last two segments begin, or, after a crash,
+        where any segment begins that it reads again.
+        """
         self.manager.truncate_and_reload(self.log_start_offset, self.log_end_offset, self.now_ms)
         begun = self.manager.end_offset
         replayed = [(end, batch) for end, batch in self._log if end > begun]
         try:
             for end, batch in replayed:
                 self.manager.append([batch], end_offset=end, origin=AppendOrigin.REPLICATION)
+                if end in boundaries:
+                    self.manager.take_snapshot()
         except RefusedError as error:
             detail = f"the broker cannot load the log, and takes the partition offline: {error.why}"
             return Verdict(verdict="refused", error=error.error, detail=detail)

@@ -36,6 +36,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *
  * create BOOTSTRAP TOPIC PARTITIONS NAME=VALUE...    a topic with these settings
  * configure BOOTSTRAP TOPIC NAME=VALUE...            other settings for it
+ * broker BOOTSTRAP ID NAME VALUE                     a setting of broker ID, or of all for "-"; VALUE "-" takes it away
  * place BOOTSTRAP TOPIC PARTITION LOG_DIR            moves a partition to a log dir of broker 1, if it is not there
  * traffic BOOTSTRAP TOPIC PARTITIONS ROUNDS SEED     producers of every kind, in turn; prints what became of them
  * append BOOTSTRAP TOPIC PARTITION TRANSACTIONS      transactions of five records, each fourth aborted
@@ -55,6 +56,7 @@ public class Driver {
         switch (arguments[0]) {
             case "create" -> create(topic, Integer.parseInt(rest[0]), settings(Arrays.copyOfRange(rest, 1, rest.length)));
             case "configure" -> configure(topic, settings(rest));
+            case "broker" -> broker(topic.equals("-") ? "" : topic, rest[0], rest[1]);
             case "place" -> place(new TopicPartitionReplica(topic, Integer.parseInt(rest[0]), 1), rest[1]);
             case "traffic" -> new Traffic(topic, Integer.parseInt(rest[0]), Long.parseLong(rest[2])).run(Integer.parseInt(rest[1]));
             case "append" -> append(new TopicPartition(topic, Integer.parseInt(rest[0])), Integer.parseInt(rest[1]));
@@ -104,6 +106,14 @@ public class Driver {
         settings.forEach((name, value) -> all.add(new AlterConfigOp(new ConfigEntry(name, value), AlterConfigOp.OpType.SET)));
         try (Admin admin = admin()) {
             admin.incrementalAlterConfigs(Map.of(new ConfigResource(ConfigResource.Type.TOPIC, topic), all)).all().get();
+        }
+    }
+
+    static void broker(String id, String name, String value) throws Exception {
+        AlterConfigOp.OpType how = value.equals("-") ? AlterConfigOp.OpType.DELETE : AlterConfigOp.OpType.SET;
+        List<AlterConfigOp> one = List.of(new AlterConfigOp(new ConfigEntry(name, value), how));
+        try (Admin admin = admin()) {
+            admin.incrementalAlterConfigs(Map.of(new ConfigResource(ConfigResource.Type.BROKER, id), one)).all().get();
         }
     }
 

@@ -331,6 +331,29 @@ def in_our_order(verdict: str) -> str:
     return f"{word} {snapshot_bytes(read_snapshot(bytes.fromhex(data)).values()).hex()}" if data else word
 
 
+@pytest.mark.kafka
+@pytest.mark.parametrize("version", RULES)
+@pytest.mark.parametrize("together", [True, False], ids=["one append", "one by one"])
+def test_an_epoch_that_goes_away_and_comes_back_leaves_the_last_batch_only_within_one_append(
+    together: bool, version: str, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    data = {"kind": "data", "producer_id": 1, "sequence": "next", "records": 1, "transactional": False}
+    marker = {"kind": "marker", "producer_id": 1, "commit": True, "coordinator_epoch": 1}
+    away, back = {**marker, "step": 1}, {**marker, "step": 0 if together else -1}
+    with state_driver(release(version), tmp_path) as driver:
+
+        class Machine(SideBySide):
+            pass
+
+        Machine.driver, Machine.validation = driver, RULES[version]
+        machine = Machine()
+        machine.begin(expiration_ms=1_000_000, verification=False)
+        for appended in [[{**data, "step": 0}], *([[away, back]] if together else [[away], [back]])]:
+            machine.append(appended, AppendOrigin.REPLICATION)
+        known = machine.manager.producers[1]
+        assert (known.entry.producer_epoch, bool(known.batches)) == (0, together)
+
+
 def run_beside(release: Release, directory: Path, steps: int) -> int:
     """Run random histories until there have been ``steps`` of them; return how many there were."""
     with state_driver(release, directory) as driver:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from storage.log.log_dir import load_log_dir
 from storage.messages.schema import message_json
-from tests.kafka.brokers import Broker
+from tests.kafka.brokers import Broker, eventually
 from tests.scheduler.installed import copied
 from tests.tiering.controller.metadata.metadata_dump import DumpedRecord, dumped_records
 from tiering.controller.audit import audit
 from tiering.controller.metadata.batches import MetadataBatch
 from tiering.controller.metadata.folding import load_image
+from tiering.controller.metadata.image import ConfigResource, ResourceType
 from tiering.controller.metadata.log_files import list_metadata_log, read_metadata_log
 from tiering.controller.metadata.records import (
     TYPES_BY_MESSAGE,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
     from tests.kafka.releases import Release
+    from tests.scheduler.conftest import Resnap
 
 pytestmark = pytest.mark.kafka
 
@@ -196,3 +199,37 @@ def test_a_broker_goes_on_with_a_metadata_log_that_we_wrote(
     assert audit(load_log_dir(data), lambda: ours).findings, (
         "the producer of the new records has an id of the new block"
     )
+
+
+def test_a_change_while_the_broker_runs_is_seen_at_once(
+    release: Callable[[str], Release], tmp_path: Path, command: Resnap
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    broker = Broker(release("4.1.1"), [data], {"producer.id.expiration.ms": 7_200_000})
+    with broker.running():
+        broker.drive("create", "payments", 1)
+        assert effective(command, broker) == (7_200_000, "server-properties")
+        for level, value in (("", 3_600_000), ("1", 1_800_000)):
+            broker.drive("broker", level or "-", "producer.id.expiration.ms", value)
+            eventually(partial(is_in_force, data, level, str(value)), "the broker has not replayed the change")
+            name = "dynamic-broker" if level else "dynamic-default"
+            assert effective(command, broker) == (value, name)
+            told = command("plan", data, "--output", "json", "--server-properties", broker.settings)
+            assert f"metadata log {data / '__cluster_metadata-0'}: {name}" in told.out
+        broker.drive("broker", "1", "producer.id.expiration.ms", "-")
+        eventually(partial(is_in_force, data, "1", None), "the broker has not replayed the change")
+        assert effective(command, broker) == (3_600_000, "dynamic-default")
+        assert broker.is_running
+
+
+def is_in_force(data: Path, level: str, value: str | None) -> bool:
+    values = load_image(data).configs.get(ConfigResource(ResourceType.BROKER, level), {})
+    return values.get("producer.id.expiration.ms") == value
+
+
+def effective(command: Resnap, broker: Broker) -> tuple[int, str]:
+    """Return the expiration that the broker goes by, and who said so."""
+    ran = command("controller", "config", *broker.log_dirs, "--server-properties", broker.settings, "--output", "json")
+    (row,) = [one for one in ran.document["settings"] if one["name"] == "producer.id.expiration.ms"]
+    return row["value"], row["level"]

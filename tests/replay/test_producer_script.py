@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from replay.append_validation import RULES_2_5
 from replay.producer_script import Taken, run_script
+from replay.producer_state import Expiry
+from replay.simulated_partition import SimulatedPartition
 from storage.errors import UsageError
 from storage.kafka_errors import KafkaError
 
@@ -206,12 +209,23 @@ def test_a_log_that_a_broker_cannot_load_is_told() -> None:
 # -- what Kafka's own tests say of whole logs and of expiry
 
 
-def test_initialization_of_producer_snapshots_upgrade_path() -> None:
-    history = [append(), append()]
-    clean = {"do": "restart", "keepSnapshots": False}
-    unclean = {"do": "restart", "clean": False, "keepSnapshots": False}
-    assert taken(*history, clean, append(sequence=40))[-1].verdict.verdict == "accepted"
-    assert taken(*history, unclean, append(sequence=40))[-1].verdict.error is KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+def of_four_segments() -> SimulatedPartition:
+    """Segments that begin at 0, 1, 2 and 3, with a batch in each."""
+    partition = SimulatedPartition(RULES_2_5, Expiry(1_000_000, 1_000), now_ms=0)
+    for _ in range(3):
+        partition.append(7)
+        partition.roll()
+    partition.append(7)
+    return partition
+
+
+@pytest.mark.parametrize(("clean", "snapshots"), [(True, [2, 3, 4]), (False, [1, 2, 3, 4])])
+def test_initialization_of_producer_snapshots_upgrade_path(clean: bool, snapshots: list[int]) -> None:
+    partition = of_four_segments()
+    partition.restart(clean=clean, keep_snapshots=False)
+    assert partition.manager.snapshots.offsets == snapshots
+    is_known = partition.append(7, sequence=40).error is KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert is_known is not clean
 
 
 def test_producer_id_map_truncate_to_with_no_snapshots() -> None:

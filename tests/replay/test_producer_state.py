@@ -65,6 +65,11 @@ def test_a_marker_of_another_epoch_forgets_the_last_batch() -> None:
     assert entry == ProducerEntry(7, 1, -1, -1, 0, NOW_MS, 5, -1)
 
 
+def test_an_epoch_that_goes_away_and_comes_back_forgets_the_last_batch_as_on_a_leader() -> None:
+    entry = state_after(data(4, transactional=True), marker(9, producer_epoch=1), marker(10, producer_epoch=0))
+    assert entry == ProducerEntry(7, 0, -1, -1, 0, NOW_MS, 5, -1)
+
+
 def test_a_marker_alone_makes_an_entry_without_a_batch() -> None:
     assert state_after(marker(9)) == ProducerEntry(7, 0, -1, -1, 0, NOW_MS, 5, -1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 
 from replay.append_validation import (
+    RULES_2_5,
     RULES_3_6,
     RULES_4_0,
     AppendOrigin,
@@ -32,6 +35,8 @@ from tests.strategies import Event, encode_events, histories
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from replay.append_validation import ValidationRules
 
 REPLICATION = AppendOrigin.REPLICATION
 
@@ -412,26 +417,31 @@ def test_coordinator_fenced_after_reload(leader: Leader) -> None:
     refused(KafkaError.TRANSACTION_COORDINATOR_FENCED, lambda: recovered.end(101, coordinator_epoch=0))
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [lambda _: b"", lambda data: data[: len(data) // 2], lambda data: data[:-1] + bytes([data[-1] ^ 1])],
-    ids=["test_load_from_empty_snapshot_file", "test_load_from_truncated_snapshot_file",
-         "test_load_from_corrupt_snapshot_file"],
-)  # fmt: skip
-def test_a_bad_newest_snapshot_is_deleted_and_an_older_one_is_used(
-    damage: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
-    leader = Leader(SnapshotFiles(tmp_path))
+def falls_back_where_the_newest_snapshot_is(damaged: Callable[[bytes], bytes], directory: Path) -> None:
+    """Damage the newest of two snapshots, and see that it is deleted and the older one used."""
+    leader = Leader(SnapshotFiles(directory))
     leader.data(0, 0)
     leader.manager.take_snapshot()
     leader.data(1, 1)
     leader.manager.take_snapshot()
-    newest = tmp_path / segment_name(2, "snapshot")
-    newest.write_bytes(damage(newest.read_bytes()))
+    newest = directory / segment_name(2, "snapshot")
+    newest.write_bytes(damaged(newest.read_bytes()))
     recovered = leader.restarted(0, 2)
     assert recovered.manager.snapshots.offsets == [1]
     assert not newest.exists()
     assert (recovered.known().last_sequence, recovered.manager.end_offset) == (0, 1)
+
+
+def test_load_from_empty_snapshot_file(tmp_path: Path) -> None:
+    falls_back_where_the_newest_snapshot_is(lambda _: b"", tmp_path)
+
+
+def test_load_from_truncated_snapshot_file(tmp_path: Path) -> None:
+    falls_back_where_the_newest_snapshot_is(lambda data: data[: len(data) // 2], tmp_path)
+
+
+def test_load_from_corrupt_snapshot_file(tmp_path: Path) -> None:
+    falls_back_where_the_newest_snapshot_is(lambda data: data[:-1] + bytes([data[-1] ^ 1]), tmp_path)
 
 
 def test_append_empty_control_batch(leader: Leader) -> None:
@@ -440,19 +450,26 @@ def test_append_empty_control_batch(leader: Leader) -> None:
     assert leader.undecided is None
 
 
-@pytest.mark.parametrize(
-    ("bases", "kept"),
-    [([5], [5, 42]), ([42], [42]), ([], [42])],
-    ids=["test_remove_stray_snapshots_keep_clean_shutdown_snapshot", "test_remove_all_stray_snapshots", "no segment"],
-)
-def test_snapshots_of_no_segment_are_removed_but_for_that_of_a_clean_stop(
-    bases: list[int], kept: list[int], tmp_path: Path
-) -> None:
+def kept_beside_segments(bases: list[int], directory: Path) -> list[int]:
+    """Return which of the snapshots 2, 5 and 42 stay where segments begin at ``bases``."""
     for offset in (5, 2, 42):
-        (tmp_path / segment_name(offset, "snapshot")).touch()
-    leader = Leader(SnapshotFiles(tmp_path))
+        (directory / segment_name(offset, "snapshot")).touch()
+    leader = Leader(SnapshotFiles(directory))
     leader.manager.snapshots.delete_strays(bases)
-    assert sorted(leader.store.offsets()) == leader.manager.snapshots.offsets == kept
+    assert sorted(leader.store.offsets()) == leader.manager.snapshots.offsets
+    return leader.manager.snapshots.offsets
+
+
+def test_remove_stray_snapshots_keep_clean_shutdown_snapshot(tmp_path: Path) -> None:
+    assert kept_beside_segments([5], tmp_path) == [5, 42]
+
+
+def test_remove_all_stray_snapshots(tmp_path: Path) -> None:
+    assert kept_beside_segments([42], tmp_path) == [42]
+
+
+def test_without_a_segment_the_snapshot_of_a_clean_stop_stays(tmp_path: Path) -> None:
+    assert kept_beside_segments([], tmp_path) == [42]
 
 
 def test_remove_and_mark_snapshot_for_deletion(tmp_path: Path) -> None:
@@ -589,6 +606,14 @@ def test_old_producer_epoch(leader: Leader) -> None:
     stale(lambda: leader.data(0, 1, epoch=0))
 
 
+@pytest.mark.parametrize("rules", [RULES_2_5, RULES_3_6, RULES_4_0])
+def test_should_replace_producer_fenced_with_invalid_producer_epoch_in_produce_response(rules: ValidationRules) -> None:
+    leader = Leader(rules=rules)
+    leader.data(0, 0, epoch=2)
+    stale(lambda: leader.data(1, 1, epoch=1))
+    stale(lambda: leader.end(2, epoch=1))
+
+
 def test_allow_non_zero_sequence_on_first_append_non_zero_epoch() -> None:
     leader = Leader(rules=RULES_3_6)
     guard = leader.manager.start_verification(PID, sequence=3, epoch=1, now_ms=leader.now)
@@ -653,12 +678,8 @@ def test_producer_id_map_truncate_fully_and_start_at(leader: Leader) -> None:
     assert (leader.manager.snapshots.latest, leader.manager.end_offset) == (None, 29)
 
 
-@pytest.mark.parametrize(
-    "origin",
-    [REPLICATION, AppendOrigin.CLIENT],
-    ids=["test_rebuild_producer_id_map_with_compacted_data", "test_rebuild_producer_state_with_empty_compacted_batch"],
-)
-def test_a_batch_of_which_compaction_left_less_counts_with_all_its_sequences(origin: AppendOrigin) -> None:
+def counts_with_all_its_sequences(origin: AppendOrigin) -> None:
+    """Append a batch of which compaction has left nothing but its header."""
     leader = Leader()
     header = read_header(
         write_emptied_batch(offset=7, records=3, timestamp=5, producer_id=PID, producer_epoch=0, base_sequence=4)
@@ -669,19 +690,54 @@ def test_a_batch_of_which_compaction_left_less_counts_with_all_its_sequences(ori
     assert (leader.known().first_sequence, leader.known().last_sequence, leader.known().entry.last_offset) == (4, 6, 9)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["test_retention_deletes_producer_state_snapshots", "test_log_start_offset_movement_deletes_snapshots",
-     "test_compaction_deletes_producer_state_snapshots"],
-)  # fmt: skip
-def test_a_snapshot_goes_with_its_segment(name: str, tmp_path: Path) -> None:
+def test_rebuild_producer_id_map_with_compacted_data() -> None:
+    counts_with_all_its_sequences(REPLICATION)
+
+
+def test_rebuild_producer_state_with_empty_compacted_batch() -> None:
+    counts_with_all_its_sequences(AppendOrigin.CLIENT)
+
+
+@pytest.fixture
+def of_three_segments(tmp_path: Path) -> Leader:
+    """A leader whose log has rolled after each of three batches."""
     leader = Leader(SnapshotFiles(tmp_path))
     for number in range(3):
         leader.data(number, number)
         leader.manager.take_snapshot()
-    assert leader.manager.snapshots.mark_deleted(1), name
-    assert leader.manager.snapshots.offsets == [2, 3]
-    assert not leader.manager.snapshots.mark_deleted(1)
+    return leader
+
+
+def test_retention_deletes_producer_state_snapshots(of_three_segments: Leader) -> None:
+    snapshots = of_three_segments.manager.snapshots
+    assert snapshots.mark_deleted(1)
+    assert snapshots.mark_deleted(2)
+    assert snapshots.offsets == [3]
+    assert of_three_segments.known().last_sequence == 2
+
+
+def test_log_start_offset_movement_deletes_snapshots(of_three_segments: Leader) -> None:
+    of_three_segments.manager.log_start_incremented(2)
+    assert of_three_segments.manager.snapshots.mark_deleted(1)
+    assert of_three_segments.manager.snapshots.offsets == [2, 3]
+    assert of_three_segments.known().last_sequence == 2
+
+
+def test_compaction_deletes_producer_state_snapshots(of_three_segments: Leader) -> None:
+    snapshots = of_three_segments.manager.snapshots
+    assert snapshots.mark_deleted(2), "the segment that began there is now part of the one before"
+    assert snapshots.offsets == [1, 3]
+    assert not snapshots.mark_deleted(2)
+
+
+def test_producer_expire_check_after_delete() -> None:
+    leader = Leader()
+    leader.data(0, 0)
+    manager = weakref.ref(leader.manager)
+    leader.manager.remove_expired(leader.now)
+    del leader
+    gc.collect()
+    assert manager() is None, "a log that is gone leaves nothing that would check it for expired producers"
 
 
 def test_loading_log_deletes_producer_state_snapshots_past_log_end_offset(leader: Leader) -> None:

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
+from replay.append_validation import RULES_3_6
+from replay.producer_state import Expiry
+from replay.simulated_partition import SimulatedPartition
 from tiering.controller.expiration import (
     CHECK_INTERVAL,
     EXPIRATION,
@@ -162,3 +165,30 @@ def test_a_live_change_is_in_force_from_when_it_was_made() -> None:
 )  # fmt: skip
 def test_a_value_is_read_as_a_broker_reads_it(text: str, value: int | None) -> None:
     assert parse_milliseconds(text) == value
+
+
+def test_dynamic_producer_id_expiration_ms() -> None:
+    """Three brokers follow one setting: raised they keep a producer, lowered they drop it, a restarted one, too."""
+    brokers = {broker_id: SimulatedPartition(RULES_3_6, Expiry(10_000, 500), now_ms=0) for broker_id in (0, 1, 2)}
+
+    def follow(value: str) -> None:
+        for broker_id, partition in brokers.items():
+            found = expiration_of(image({ALL_BROKERS: {EXPIRATION: value}}), broker_id, {EXPIRATION: "10000"})
+            partition.set_expiration(found.expiration.value_ms)
+
+    def who_knows() -> set[int]:
+        return {broker_id for broker_id, partition in brokers.items() if partition.manager.producers}
+
+    for partition in brokers.values():
+        partition.append(7)
+    follow("100000")
+    for partition in brokers.values():
+        partition.wait(14_000)
+    assert who_knows() == {0, 1, 2}
+    follow("100")
+    assert who_knows() == {0, 1, 2}, "it counts from the next check on"
+    brokers[2].restart()
+    assert who_knows() == {0, 1}
+    for partition in brokers.values():
+        partition.wait(500)
+    assert who_knows() == set()

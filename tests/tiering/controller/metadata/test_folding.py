@@ -211,6 +211,33 @@ def test_the_old_checkpoints_that_name_broker_0_tell_of_no_holder_either(tmp_pat
     assert (block.source, block.broker_id, block.first_producer_id) == (BlockSource.CHECKPOINT, None, 0)
 
 
+def with_next_id(directory: Path, next_producer_id: int | None) -> MetadataImage:
+    """Return the image of a checkpoint that says no more than where the next block begins, or nothing."""
+    path = directory / f"{9:020d}-{1:010d}.checkpoint"
+    records = [] if next_producer_id is None else [ProducerIdsRecord(broker_id=-1, next_producer_id=next_producer_id)]
+    path.write_bytes(checkpoint_bytes(records, epoch=1, timestamp=77))
+    return fold(read_checkpoint(path), covered=9)
+
+
+def test_empty_image_round_trip(tmp_path: Path) -> None:
+    assert with_next_id(tmp_path, None).next_producer_id is None
+
+
+def test_image_1_round_trip(tmp_path: Path) -> None:
+    assert with_next_id(tmp_path, 123).next_producer_id == 123
+
+
+def test_apply_delta_1(folded: Callable[..., MetadataImage]) -> None:
+    records = [
+        ProducerIdsRecord(broker_id=id_, broker_epoch=2, next_producer_id=at) for id_, at in ((2, 1123), (3, 2123))
+    ]
+    assert folded(*records).next_producer_id == 2123
+
+
+def test_image_2_round_trip(tmp_path: Path) -> None:
+    assert with_next_id(tmp_path, 2123).next_producer_id == 2123
+
+
 def spans(image: MetadataImage) -> list[tuple[int, int, str]]:
     return [(one.first_producer_id, one.next_producer_id, one.source.value) for one in image.producer_id_blocks]
 

@@ -87,6 +87,13 @@ def test_a_snapshot_says_where_to_go_on_and_not_who_asked(steps: list[tuple[int,
     assert len(allocation.snapshot()) == bool(steps)
 
 
+def test_snapshot_iterator(allocation: ProducerIdAllocation) -> None:
+    assert allocation.snapshot() == ()
+    for _ in range(3):
+        allocation.replay(allocation.allocate(1, 100)[1])
+    assert [written.next_producer_id for written in allocation.snapshot()] == [3000]
+
+
 # -- ProducerIdsBlockTest
 
 
@@ -138,3 +145,10 @@ def test_a_refusal_is_an_answer_without_a_block() -> None:
 def test_a_controller_with_zookeeper_tells_unknown_brokers_from_stale_ones() -> None:
     assert refusal_by_zookeeper_controller(is_registered=False) is KafkaError.BROKER_ID_NOT_REGISTERED
     assert refusal_by_zookeeper_controller(is_registered=True) is KafkaError.STALE_BROKER_EPOCH
+
+
+def test_allocate_producer_ids_returns_not_controller() -> None:
+    def allocate(_broker_id: int, _epoch: int) -> ProducerIdsBlock:
+        raise RefusedError(KafkaError.NOT_CONTROLLER, "another one leads meanwhile")
+
+    assert answer_allocate(REQUEST, allocate) == AllocateProducerIdsResponse(error_code=KafkaError.NOT_CONTROLLER)

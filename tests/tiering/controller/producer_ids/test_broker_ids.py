@@ -12,6 +12,7 @@ from storage.kafka_errors import KafkaError
 from tiering.controller.producer_ids.block import MAX_PRODUCER_ID
 from tiering.controller.producer_ids.broker_ids import (
     RETRY_BACKOFF_MS,
+    RETRY_TIMEOUT_MS,
     BrokerProducerIds,
     Generated,
     error_without_block,
@@ -159,3 +160,20 @@ def test_empty_blocks_give_no_id_and_do_not_hang() -> None:
 )
 def test_what_clients_hear_without_a_block_depends_on_the_release(release: tuple[int, int, int], error: int) -> None:
     assert error_without_block(release).value == error
+
+
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_contiguous_ids(size: int) -> None:
+    broker = Broker(size)
+    ids = [generated.producer_id for _ in range(size * 5) if (generated := broker.generate()).producer_id is not None]
+    assert ids == list(range(len(ids)))
+    assert len(ids) > size * 2
+
+
+def test_rpc_producer_id_manager_throws_concurrent_transactions() -> None:
+    ids = BrokerProducerIds(0)
+    assert ids.generate(0).wants_block
+    assert has_timed_out(0, RETRY_TIMEOUT_MS)
+    ids.on_timeout()
+    assert ids.generate(RETRY_TIMEOUT_MS).error is NOTHING
+    assert error_without_block((3, 4, 0)) is NOTHING

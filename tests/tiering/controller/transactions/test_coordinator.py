@@ -63,16 +63,7 @@ def test_should_respond_with_coordinator_load_in_progress_on_init_pid_when_coord
     assert ours.init() == error(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
 
-@pytest.mark.parametrize(
-    "state",
-    [State.EMPTY, State.COMPLETE_ABORT, State.COMPLETE_COMMIT],
-    ids=[
-        "should_increment_epoch_and_update_metadata_on_handle_init_pid_when_existing_empty_transaction",
-        "should_increment_epoch_and_update_metadata_on_handle_init_pid_when_existing_complete_transaction",
-        "should_increment_epoch_and_update_metadata_on_handle_init_pid_when_existing_complete_commit_transaction",
-    ],
-)
-def test_the_epoch_goes_up_and_the_new_timeout_counts(ours: Coordinated, state: State) -> None:
+def gets_the_next_epoch_and_the_new_timeout(ours: Coordinated, state: State) -> None:
     ours.known(state, epoch=4)
     ours.now += 10
     assert ours.init(timeout_ms=777) == given(PID, 5)
@@ -81,16 +72,35 @@ def test_the_epoch_goes_up_and_the_new_timeout_counts(ours: Coordinated, state: 
     assert metadata.last_producer_epoch == -1
 
 
-@pytest.mark.parametrize(
-    "state",
-    [State.PREPARE_COMMIT, State.PREPARE_ABORT],
-    ids=[
-        "should_wait_for_commit_to_complete_on_handle_init_pid_and_existing_transaction_in_prepare_commit_state",
-        "should_wait_for_commit_to_complete_on_handle_init_pid_and_existing_transaction_in_prepare_abort_state",
-    ],
-)
-def test_while_a_transaction_ends_the_producer_is_to_come_again(ours: Coordinated, state: State) -> None:
-    ours.known(state)
+def test_should_increment_epoch_and_update_metadata_on_handle_init_pid_when_existing_empty_transaction(
+    ours: Coordinated,
+) -> None:
+    gets_the_next_epoch_and_the_new_timeout(ours, State.EMPTY)
+
+
+def test_should_increment_epoch_and_update_metadata_on_handle_init_pid_when_existing_complete_transaction(
+    ours: Coordinated,
+) -> None:
+    gets_the_next_epoch_and_the_new_timeout(ours, State.COMPLETE_ABORT)
+
+
+def test_should_increment_epoch_and_update_metadata_on_handle_init_pid_when_existing_complete_commit_transaction(
+    ours: Coordinated,
+) -> None:
+    gets_the_next_epoch_and_the_new_timeout(ours, State.COMPLETE_COMMIT)
+
+
+def test_should_wait_for_commit_to_complete_on_handle_init_pid_and_existing_transaction_in_prepare_commit_state(
+    ours: Coordinated,
+) -> None:
+    ours.known(State.PREPARE_COMMIT)
+    assert ours.init() == error(AGAIN)
+
+
+def test_should_wait_for_commit_to_complete_on_handle_init_pid_and_existing_transaction_in_prepare_abort_state(
+    ours: Coordinated,
+) -> None:
+    ours.known(State.PREPARE_ABORT)
     assert ours.init() == error(AGAIN)
 
 
@@ -218,14 +228,22 @@ def test_should_not_bump_epoch_with_pending_transaction(ours: Coordinated) -> No
     assert metadata.producer_epoch == 0
 
 
-@pytest.mark.parametrize(
-    "epoch", [1, -1], ids=["should_return_invalid_epoch_on_end_txn_when_epoch_is_larger", "is_smaller"]
-)
+def test_should_return_invalid_epoch_on_end_txn_when_epoch_is_larger(ours: Coordinated) -> None:
+    ours.known(State.ONGOING)
+    assert ours.end(PID, 1) == error(FENCED)
+
+
+def test_should_return_invalid_epoch_on_end_txn_when_epoch_is_smaller(ours: Coordinated) -> None:
+    ours.known(State.ONGOING, epoch=1)
+    assert ours.end(PID, 0) == error(FENCED)
+
+
+@pytest.mark.parametrize("commit", [True, False])
 def test_should_reply_with_producer_fenced_on_end_txn_when_epoch_is_not_same_as_transaction(
-    ours: Coordinated, epoch: int
+    ours: Coordinated, commit: bool
 ) -> None:
     ours.known(State.ONGOING)
-    assert ours.end(PID, epoch) == error(FENCED)
+    assert ours.end(PID, 1, commit=commit) == error(FENCED)
 
 
 def test_should_reply_with_invalid_pid_mapping_on_end_txn_when_txn_id_doesnt_exist(ours: Coordinated) -> None:
@@ -301,6 +319,16 @@ def test_transaction_after_transaction_id_expires_but_producer_id_remains(ours: 
         del ours.coordinator.transactions[name]
     assert ours.begin(PID, 0) == error(KafkaError.INVALID_PRODUCER_ID_MAPPING)
     assert ours.init(PID, 0) == given(PID + 1, 0)
+
+
+def test_bump_transactional_epoch_after_invalid_producer_id_mapping(ours: Coordinated) -> None:
+    assert ours.init() == given(PID, 0)
+    for name in ours.coordinator.expired(ours.now + 5_000, 5_000):
+        del ours.coordinator.transactions[name]
+    assert ours.begin(PID, 0) == error(KafkaError.INVALID_PRODUCER_ID_MAPPING)
+    recovered = ours.init(PID, 0)  # what a producer asks after it has aborted
+    assert recovered == given(PID + 1, 0)
+    assert ours.begin(PID + 1, 0) == given(PID + 1, 0)
 
 
 @pytest.mark.parametrize(

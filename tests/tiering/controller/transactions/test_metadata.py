@@ -84,26 +84,32 @@ def test_tolerate_time_shift_during_add_partitions() -> None:
     assert (known.start_ms, known.update_ms) == (NOW - 1, NOW - 2)
 
 
-@pytest.mark.parametrize(
-    ("commit", "state"),
-    [(True, State.PREPARE_COMMIT), (False, State.PREPARE_ABORT)],
-    ids=["test_tolerate_time_shift_during_prepare_commit", "test_tolerate_time_shift_during_prepare_abort"],
-)
-def test_a_decision_may_be_earlier_than_what_came_before(commit: bool, state: State) -> None:
+def decides_earlier_than_what_came_before(state: State, *, commit: bool) -> None:
     known = metadata(State.ONGOING, start=1)
     known.complete(known.prepare_end(commit=commit, now_ms=NOW - 1))
     assert (known.state, epochs(known), known.start_ms, known.update_ms) == (state, (PID, 735, -1), 1, NOW - 1)
 
 
-@pytest.mark.parametrize(
-    ("prepared", "completed"),
-    [(State.PREPARE_COMMIT, State.COMPLETE_COMMIT), (State.PREPARE_ABORT, State.COMPLETE_ABORT)],
-    ids=["test_tolerate_time_shift_during_complete_commit", "test_tolerate_time_shift_during_complete_abort"],
-)
-def test_an_end_may_be_earlier_than_its_decision(prepared: State, completed: State) -> None:
+def test_tolerate_time_shift_during_prepare_commit() -> None:
+    decides_earlier_than_what_came_before(State.PREPARE_COMMIT, commit=True)
+
+
+def test_tolerate_time_shift_during_prepare_abort() -> None:
+    decides_earlier_than_what_came_before(State.PREPARE_ABORT, commit=False)
+
+
+def ends_earlier_than_its_decision(prepared: State, completed: State) -> None:
     known = metadata(prepared, start=1)
     known.complete(known.prepare_complete(NOW - 1))
     assert (known.state, known.update_ms, known.partitions) == (completed, NOW - 1, frozenset())
+
+
+def test_tolerate_time_shift_during_complete_commit() -> None:
+    ends_earlier_than_its_decision(State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+
+
+def test_tolerate_time_shift_during_complete_abort() -> None:
+    ends_earlier_than_its_decision(State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
 def test_fence_producer_after_epochs_exhausted() -> None:
@@ -124,14 +130,20 @@ def test_rotate_producer_id() -> None:
     assert known.previous_producer_id == PID
 
 
-@pytest.mark.parametrize(
-    "state",
-    [State.ONGOING, State.PREPARE_ABORT, State.PREPARE_COMMIT],
-    ids=["test_rotate_producer_id_in_ongoing_state", "test_rotate_producer_id_in_prepare_abort_state",
-         "test_rotate_producer_id_in_prepare_commit_state"],
-)  # fmt: skip
-def test_an_open_transaction_keeps_its_producer_id(state: State) -> None:
+def cannot_rotate(state: State) -> None:
     illegal(lambda: metadata(state).prepare_rotation(PID + 1, 30_000, NOW, remember_epoch=False))
+
+
+def test_rotate_producer_id_in_ongoing_state() -> None:
+    cannot_rotate(State.ONGOING)
+
+
+def test_rotate_producer_id_in_prepare_abort_state() -> None:
+    cannot_rotate(State.PREPARE_ABORT)
+
+
+def test_rotate_producer_id_in_prepare_commit_state() -> None:
+    cannot_rotate(State.PREPARE_COMMIT)
 
 
 def test_attempted_epoch_bump_with_newly_created_metadata() -> None:
