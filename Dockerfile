@@ -4,7 +4,10 @@
 #   docker run --rm --read-only --tmpfs /tmp:exec,mode=1777 --user "$(id -u):$(id -g)" \
 #     -v /var/lib/kafka/data:/data:ro resnap scan /data
 #
-# /tmp is the one place that is written to. It must allow programs (exec), since Java unpacks libraries there.
+#   docker run -d --read-only --tmpfs /tmp:exec,mode=1777 -p 8936:8936 -v resnap-state:/var/lib/resnap \
+#     -v /var/lib/kafka/data:/data:ro -e RESNAP_LOG_DIRS=/data resnap serve --listen 0.0.0.0:8936 --auth token
+#
+# /tmp and the state are all that is written to. /tmp must allow programs (exec), since Java unpacks libraries there.
 # On a Spark cluster the executors need the same minor version of Python.
 ARG PYTHON=3.11
 
@@ -33,10 +36,18 @@ LABEL org.opencontainers.image.title="Resnap" \
       org.opencontainers.image.description="Rebuilds missing Kafka producer snapshots and ships segments with them to tiered storage" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/resnap /opt/resnap
-ENV PATH=/opt/resnap/bin:$PATH HOME=/tmp XDG_CACHE_HOME=/opt/resnap/cache
+ENV PATH=/opt/resnap/bin:$PATH HOME=/tmp XDG_CACHE_HOME=/opt/resnap/cache RESNAP_STATE_DIR=/var/lib/resnap
+# What the service keeps, and what runs leave to each other; as open as /tmp, since any user may be the one below.
+RUN install -d -m 1777 /var/lib/resnap
+VOLUME /var/lib/resnap
+# Of `resnap serve`, once it is told to listen beyond the container.
+EXPOSE 8936
 # Any other user will do as well, such as the broker's, who may read its log dir.
 USER 1000:1000
 WORKDIR /tmp
+# Of `resnap serve`: is the process alive? No shell, no other program, no proxy.
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \
+  CMD ["python", "-c", "from http.client import HTTPConnection as C; c = C('127.0.0.1', 8936, timeout=4); c.request('GET', '/livez'); exit(c.getresponse().status != 200)"]
 # Python as the first process of a container ignores SIGTERM, but not this; it ends with 130.
 STOPSIGNAL SIGINT
 ENTRYPOINT ["resnap"]

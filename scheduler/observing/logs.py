@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
     from structlog.typing import EventDict, Processor
 
-LogFormat: TypeAlias = Literal["json", "text"]
-OURS: Final = ("scheduler", "tiering", "replay", "storage")
+LogFormat: TypeAlias = Literal["auto", "json", "console"]
+OURS: Final = ("resnap", "scheduler", "tiering", "replay", "storage")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FIRST: Final = ("timestamp", "level", "logger", "event", "run", "partition")
 _MANY_LINES: Final = frozenset({"exception", "stack"})
@@ -34,11 +34,11 @@ _MANY_LINES: Final = frozenset({"exception", "stack"})
 def set_up(stream: TextIO, form: LogFormat, *, is_verbose: bool = False) -> None:
     """Log to ``stream`` from now on, whoever logs in this process: our packages from INFO on, or DEBUG if verbose.
 
-    Called once when a service starts, and again when its settings have changed. An HTTP server is to be told to leave
+    ``auto`` is ``console`` on a terminal, else ``json``. Called once when a service starts, and again when its settings have changed. An HTTP server is to be told to leave
     logging alone (uvicorn: ``log_config=None``).
     """
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_formatter(form))
+    handler.setFormatter(_formatter(("console" if stream.isatty() else "json") if form == "auto" else form))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -83,9 +83,9 @@ def _formatter(form: LogFormat) -> logging.Formatter:
     to_read = structlog.dev.ConsoleRenderer(
         colors=False, sort_keys=False, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
     )
-    endings: dict[LogFormat, list[Processor]] = {
+    endings: dict[str, list[Processor]] = {
         "json": [structlog.processors.JSONRenderer()],
-        "text": [_in_one_line, to_read],
+        "console": [_in_one_line, to_read],
     }
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*_common(), structlog.stdlib.ExtraAdder()],

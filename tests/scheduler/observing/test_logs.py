@@ -135,9 +135,9 @@ def test_warnings_of_python_are_logged() -> None:
     assert "DeprecationWarning: old" in str(lines(stream)[0]["event"])
 
 
-def test_the_text_form_has_one_line_an_event_whatever_the_values() -> None:
+def test_the_console_form_has_one_line_an_event_whatever_the_values() -> None:
     stream = io.StringIO()
-    logs.set_up(stream, "text")
+    logs.set_up(stream, "console")
     with logs.bound(run="r1"):
         log.warning("left out", topic="x\n2026-01-01 [error] forged", escape="\x1b[31m")
     logging.getLogger("uvicorn").error("GET /\r\nforged \x1b[2J")
@@ -149,9 +149,9 @@ def test_the_text_form_has_one_line_an_event_whatever_the_values() -> None:
     assert r"\r\nforged" in second
 
 
-def test_the_text_form_prints_a_traceback_as_python_does() -> None:
+def test_the_console_form_prints_a_traceback_as_python_does() -> None:
     stream = io.StringIO()
-    logs.set_up(stream, "text")
+    logs.set_up(stream, "console")
     try:
         fail()
     except ValueError:
@@ -160,6 +160,18 @@ def test_the_text_form_prints_a_traceback_as_python_does() -> None:
     assert "run failed" in first
     assert second == "Traceback (most recent call last):"
     assert last == "second line"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "is_json"), [(io.StringIO(), True), (Terminal(), False)])
+def test_left_to_itself_the_form_is_json_but_on_a_terminal(stream: io.StringIO, is_json: bool) -> None:
+    logs.set_up(stream, "auto")
+    log.info("up")
+    assert stream.getvalue().startswith("{") is is_json
 
 
 def test_setting_up_again_changes_form_and_level_without_a_second_handler() -> None:

@@ -1,0 +1,355 @@
+"""The files that an operator copies: they load, they are of one mind with the program, and with each other."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import yaml
+
+from scheduler.cli import failures
+from scheduler.setting_layers import _setting_name
+from scheduler.settings import SETTING_NAMES, Settings, load_settings
+from storage.errors import ConfigurationError, UsageError
+from tests.deploy.dockerfile import Dockerfile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parent.parent.parent
+DEPLOY: Final = ROOT / "docs" / "deploy"
+EXAMPLE: Final = DEPLOY / "resnap.toml"
+DEFAULTS: Final = Settings()
+PORT: Final = int(DEFAULTS.listen.rpartition(":")[2])
+OF_THE_COMMAND_LINE: Final = {"config"}
+"""A file cannot name itself."""
+
+
+def uncommented(text: str) -> str:
+    """Return the example with every setting set."""
+    return re.sub(r"^#(?=[a-z\[])", "", text, flags=re.MULTILINE)
+
+
+def load(directory: Path, text: str) -> Settings:
+    file = directory / "resnap.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_settings({"config": str(file)}, environment={}, directory=directory)
+
+
+@pytest.fixture
+def etc(tmp_path: Path) -> Path:
+    """What the example names, so that all of it can be loaded."""
+    (tmp_path / "server.properties").write_text("log.dirs=/data\n")
+    return tmp_path
+
+
+def in_here(text: str, etc: Path) -> str:
+    text = text.replace("/etc/kafka/server.properties", str(etc / "server.properties"))
+    return re.sub(r"^metadata-log = .*$", "", text, flags=re.MULTILINE)
+
+
+def test_the_example_loads_as_it_is(etc: Path) -> None:
+    settings = load(etc, EXAMPLE.read_text(encoding="utf-8"))
+    assert [str(path) for path in settings.log_dirs] == ["/var/lib/kafka/data"]
+    assert [(spec.name, spec.run) for spec in settings.schedules] == [("look", "scan")]
+
+
+def test_the_example_loads_with_every_setting_set(etc: Path) -> None:
+    settings = load(etc, in_here(uncommented(EXAMPLE.read_text(encoding="utf-8")), etc))
+    assert [spec.name for spec in settings.schedules] == ["look", "ship-payments"]
+    assert settings.spark_conf == {"spark.executor.memory": "2g"}
+    from_the_file = {name for name in SETTING_NAMES if settings.origin(name).startswith("file ")}
+    assert from_the_file == set(SETTING_NAMES) - OF_THE_COMMAND_LINE - {"metadata_log"}
+
+
+def test_the_example_names_every_setting_once() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8").split("[[schedules]]")[0]
+    named = [_setting_name(name) for name in re.findall(r"^#?([a-z][\w.-]*) = ", text, flags=re.MULTILINE)]
+    assert sorted([*named, "schedules", *OF_THE_COMMAND_LINE]) == sorted(SETTING_NAMES)
+
+
+def test_where_a_setting_has_a_default_the_example_shows_it(etc: Path) -> None:
+    settings = load(etc, in_here(uncommented(EXAMPLE.read_text(encoding="utf-8")), etc))
+    has_one = {name for name in SETTING_NAMES if getattr(DEFAULTS, name) not in (None, (), {})}
+    assert len(has_one) > 20
+    differing = {name for name in has_one if getattr(settings, name) != getattr(DEFAULTS, name)}
+    assert differing == set()
+
+
+def test_a_word_that_is_wrong_in_the_example_would_be_seen(etc: Path) -> None:
+    with pytest.raises(ConfigurationError, match="queue-size"):
+        load(etc, uncommented("#queue-size = 0\n"))
+
+
+# ---- Dockerfile
+
+
+@pytest.fixture(scope="module")
+def image() -> Dockerfile:
+    return Dockerfile.read(ROOT / "Dockerfile")
+
+
+def test_every_instruction_is_known_and_words_are_in_the_form_without_a_shell(image: Dockerfile) -> None:
+    assert image.problems() == []
+
+
+def test_what_is_wrong_in_a_dockerfile_would_be_seen(tmp_path: Path) -> None:
+    wrong = tmp_path / "Dockerfile"
+    wrong.write_text("""
+FROM python
+ADD x /x
+ENV API_TOKEN=x
+RUN pip install \\
+  resnap
+COPY --from=build /a /a
+WORKDIR a
+CMD resnap
+CMD x
+""")
+    assert Dockerfile.read(wrong).problems() == [
+        "ADD is not known",
+        "a secret in ENV",
+        "python has no version",
+        "CMD twice",
+        "there is no stage build",
+        "a is not absolute",
+        "pip leaves its cache in the image",
+        "CMD goes through a shell",
+        "CMD goes through a shell",
+    ]
+
+
+def test_what_is_copied_is_there_and_is_let_into_the_build(image: Dockerfile) -> None:
+    copied = image.copied()
+    assert {"requirements.lock", "pyproject.toml", "scheduler"} <= set(copied)
+    let_in = set(re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE))
+    for name in copied:
+        assert (ROOT / name).exists()
+        assert name in let_in
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert set(packages) <= set(copied)
+
+
+def test_the_container_does_not_run_as_root_and_keeps_its_state_in_a_volume(image: Dockerfile) -> None:
+    last = image.stages()[-1]
+    user = last.one("USER").partition(":")[0]
+    assert user.isdecimal()
+    assert int(user) > 0
+    state_dir = re.search(r"RESNAP_STATE_DIR=(\S+)", last.one("ENV"))
+    assert state_dir is not None
+    assert last.one("VOLUME") == state_dir[1]
+    assert last.at("RUN") < last.at("USER")
+    assert json.loads(last.one("ENTRYPOINT")) == ["resnap"]
+
+
+def test_the_port_is_the_one_that_the_service_listens_at(image: Dockerfile) -> None:
+    assert image.stages()[-1].one("EXPOSE") == str(PORT)
+
+
+class Answers(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/livez" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None: ...  # noqa: A002 - its name there
+
+
+@pytest.fixture
+def server() -> Iterator[HTTPServer]:
+    with HTTPServer(("127.0.0.1", 0), Answers) as found:
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def health_check(image: Dockerfile, port: int) -> int:
+    command = image.stages()[-1].health_check()
+    program, *arguments = [word.replace(str(PORT), str(port)) for word in command]
+    assert program == "python"
+    assert str(port) in " ".join(arguments)
+    proxied = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    return subprocess.run([sys.executable, *arguments], env=proxied, check=False, capture_output=True).returncode
+
+
+@pytest.mark.parametrize(("status", "is_healthy"), [(200, True), (503, False), (404, False)])
+def test_the_health_check_asks_whether_the_service_lives(
+    image: Dockerfile, server: HTTPServer, monkeypatch: pytest.MonkeyPatch, status: int, is_healthy: bool
+) -> None:
+    monkeypatch.setattr(Answers, "status", status)
+    assert (health_check(image, server.server_port) == 0) is is_healthy
+
+
+def test_the_health_check_fails_where_nobody_answers(image: Dockerfile, server: HTTPServer) -> None:
+    port = server.server_port
+    server.shutdown()
+    server.server_close()
+    assert health_check(image, port) != 0
+
+
+# ---- systemd
+
+UNIT: Final = (DEPLOY / "resnap.service").read_text(encoding="utf-8")
+
+
+def unit(key: str) -> str:
+    found = re.findall(rf"^{key}=(.*)$", UNIT, flags=re.MULTILINE)
+    assert len(found) == 1, key
+    return str(found[0])
+
+
+def seconds(text: str) -> float:
+    settings = load_settings({"stop_grace": text if text[-1].isalpha() else f"{text}s"}, environment={})
+    return settings.stop_grace.total_seconds()
+
+
+def test_the_unit_starts_a_command_that_there_is() -> None:
+    program, *arguments = shlex.split(unit("ExecStart"))
+    assert program.endswith("/bin/resnap")
+    done = subprocess.run(
+        [sys.executable, "-m", "scheduler", *arguments[:1], "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for flag in (word for word in arguments if word.startswith("--")):
+        assert flag in done.stdout
+
+
+def test_the_unit_waits_longer_than_the_service_takes_to_end() -> None:
+    assert seconds(unit("TimeoutStopSec")) > DEFAULTS.stop_grace.total_seconds()
+    assert unit("Type") == "notify"
+    assert seconds(unit("WatchdogSec")) >= 30
+
+
+def test_the_unit_does_not_try_again_what_does_not_mend_itself() -> None:
+    never = {int(code) for code in unit("RestartPreventExitStatus").split()}
+    assert never == {UsageError.exit_code, ConfigurationError.exit_code}
+
+
+def test_the_unit_forbids_nothing_that_java_and_numba_need() -> None:
+    keys = set(re.findall(r"^(\w+)=", UNIT, flags=re.MULTILINE))
+    assert "MemoryDenyWriteExecute" not in keys
+    assert {"NoNewPrivileges", "ProtectSystem", "ReadOnlyPaths", "StateDirectory", "SystemCallFilter"} <= keys
+    assert unit("User") == "kafka"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not on this machine")
+def test_systemd_itself_takes_the_unit_and_finds_it_well_confined(tmp_path: Path) -> None:
+    file = tmp_path / "resnap.service"
+    file.write_text(UNIT.replace(shlex.split(unit("ExecStart"))[0], "/bin/true"))
+    verified = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    security = ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(file)]
+    assert subprocess.run(security, capture_output=True, check=False).returncode == 0
+
+
+# ---- Kubernetes
+
+KUBERNETES: Final = DEPLOY / "kubernetes"
+
+
+def documents() -> dict[str, Any]:
+    return {
+        file.relative_to(KUBERNETES).as_posix(): yaml.safe_load(file.read_text(encoding="utf-8"))
+        for file in sorted(KUBERNETES.rglob("*.yaml"))
+    }
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, document in documents().items():
+        if document["kind"] in {"StatefulSet", "Job"}:
+            yield name, document["spec"]["template"]["spec"]
+
+
+def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each container of ours with its pod."""
+    for _, pod in pods():
+        yield from ((pod, container) for container in pod["containers"] if container["name"] == "resnap")
+
+
+def test_there_are_a_sidecar_and_a_job() -> None:
+    assert [container["args"][0] for _, container in containers()] == ["tier", "serve"]
+
+
+def test_each_container_is_confined_and_writes_to_its_volumes_alone() -> None:
+    for pod, container in containers():
+        context = {**pod.get("securityContext", {}), **container["securityContext"]}
+        assert context["runAsNonRoot"] is True
+        assert context["runAsUser"] > 0
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
+        assert {path for path, is_read_only in mounts.items() if not is_read_only} == {"/tmp", "/var/lib/resnap"}  # noqa: S108
+        assert "memory" in container["resources"]["limits"]
+
+
+def test_volumes_that_are_mounted_are_there() -> None:
+    for pod, container in containers():
+        there = {volume["name"] for volume in pod["volumes"]} | {"data"}
+        assert {mount["name"] for mount in container["volumeMounts"]} <= there
+
+
+def test_probes_ask_for_what_the_service_answers_at_its_port() -> None:
+    (sidecar,) = [container for _, container in containers() if container["args"][0] == "serve"]
+    ports = {port["name"]: port["containerPort"] for port in sidecar["ports"]}
+    assert ports == {"resnap": PORT}
+    for probe in ("startupProbe", "livenessProbe"):
+        assert sidecar[probe]["httpGet"] == {"path": "/livez", "port": "resnap"}
+    assert "readinessProbe" not in sidecar
+
+
+def test_the_job_gives_up_at_once_where_trying_again_is_of_no_use() -> None:
+    job = documents()["job/job.yaml"]
+    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
+    assert set(rule["onExitCodes"]["values"]) == {UsageError.exit_code, ConfigurationError.exit_code, 13}
+    assert failures.PARTIAL not in rule["onExitCodes"]["values"]
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_the_sidecars_configuration_loads(tmp_path: Path) -> None:
+    settings = load(tmp_path, (KUBERNETES / "sidecar" / "resnap.toml").read_text(encoding="utf-8"))
+    assert settings.listen == f"0.0.0.0:{PORT}"
+    assert settings.auth == "token"
+    grace = dict(pods())["sidecar/statefulset.yaml"]["terminationGracePeriodSeconds"]
+    assert grace > settings.stop_grace.total_seconds()
+
+
+def test_kustomizations_name_files_that_there_are() -> None:
+    for name, document in documents().items():
+        if not name.endswith("kustomization.yaml"):
+            continue
+        folder = KUBERNETES / Path(name).parent
+        named = [*document.get("resources", []), *document.get("components", [])]
+        named += [patch["path"] for patch in document.get("patches", [])]
+        named += [file for made in document.get("configMapGenerator", []) for file in made["files"]]
+        assert named
+        assert [one for one in named if not (folder / one).exists()] == []
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
+def test_kustomize_itself_puts_the_sidecar_beside_the_broker() -> None:
+    command = ["kubectl", "kustomize", str(KUBERNETES / "example")]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (broker,) = [one for one in yaml.safe_load_all(made) if one["kind"] == "StatefulSet"]
+    pod = broker["spec"]["template"]["spec"]
+    assert {container["name"] for container in pod["containers"]} == {"kafka", "resnap"}
+    (configuration,) = [volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume]
+    assert configuration.startswith("resnap-")

@@ -1,0 +1,88 @@
+"""Datagrams to systemd, received by a real socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.daemon.notify import Notifier, notifier_of, watchdog_interval_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(params=["path", "abstract"])
+def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)  # a socket's path may have 108 characters
+    return f"{tmp_path}/n" if request.param == "path" else f"@resnap-test-{uuid.uuid4()}"
+
+
+@pytest.fixture
+def systemd(address: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(address.replace("@", "\0", 1))
+        receiver.settimeout(10)
+        yield receiver
+
+
+def test_each_message_is_one_datagram_of_assignments(address: str, systemd: socket.socket) -> None:
+    notifier = notifier_of({"NOTIFY_SOCKET": address})
+    sent = [
+        notifier.ready("3 schedules"),
+        notifier.reloading(12.3456789),
+        notifier.alive(),
+        notifier.status("1 run at work"),
+        notifier.stopping("told to"),
+    ]
+    assert sent == [True] * 5
+    assert [systemd.recv(4096) for _ in sent] == [
+        b"READY=1\nSTATUS=3 schedules",
+        b"RELOADING=1\nMONOTONIC_USEC=12345678",
+        b"WATCHDOG=1",
+        b"STATUS=1 run at work",
+        b"STOPPING=1\nSTATUS=told to",
+    ]
+
+
+def test_a_status_cannot_hold_another_assignment(address: str, systemd: socket.socket) -> None:
+    Notifier(address).status("payments\nREADY=1\0x")
+    assert systemd.recv(4096) == b"STATUS=payments READY=1 x"
+
+
+@pytest.mark.parametrize("nowhere", [None, "", "vsock:2:1234", "relative/path"])
+def test_without_a_socket_of_systemd_nothing_is_sent(nowhere: str | None) -> None:
+    assert Notifier(nowhere).ready("up") is False
+
+
+def test_a_socket_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    assert Notifier(str(tmp_path / "gone")).ready("up") is False
+    assert Notifier("/" + "x" * 200).ready("up") is False
+
+
+def test_a_receiver_that_does_not_read_does_not_hold_the_service_up(address: str, systemd: socket.socket) -> None:
+    notifier = Notifier(address)
+    answers = [notifier.alive()]
+    while answers[-1] and len(answers) < 10_000:
+        answers.append(notifier.alive())
+    assert answers[-1] is False
+    assert systemd.recv(4096) == b"WATCHDOG=1"
+
+
+@pytest.mark.parametrize(
+    ("variables", "interval_s"),
+    [
+        ({"WATCHDOG_USEC": "60000000"}, 30.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}, 30.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_the_watchdog_is_told_twice_in_the_time_it_waits(variables: dict[str, str], interval_s: float | None) -> None:
+    assert watchdog_interval_s(variables, os.getpid()) == interval_s
