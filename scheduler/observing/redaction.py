@@ -1,4 +1,4 @@
-"""What a log must not hold is masked in it: under names that tell a secret, and in running text.
+"""Values that are logged, without the secrets in them: by the names they stand under, and in running text.
 
 Libraries below write what they like into their messages, and errors of a store quote requests; so all text is looked
 through, tracebacks included.
@@ -14,10 +14,10 @@ from scheduler.setting_values import shown_as
 
 def redacted_value(name: str, value: object) -> object:
     """Return what is logged under ``name``, down to the last text in it, without secrets."""
-    if value is None or isinstance(value, bool | int | float):
-        return value if shown_as(name, 0) == 0 else MASK
     if isinstance(value, Mapping):
         return {str(key): redacted_value(str(key), entry) for key, entry in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
         return [redacted_value(name, entry) for entry in value]
-    return MASK if shown_as(name, 0) == MASK else redacted(str(value))
+    if value is None or shown_as(name, 0) == 0:
+        return value if value is None or isinstance(value, bool | int | float) else redacted(str(value))
+    return MASK
