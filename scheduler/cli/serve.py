@@ -16,12 +16,17 @@ def serve(run: Invocation) -> int:
     Schedules are [[schedules]] tables of the configuration file. All other settings are those of every run, unless a
     schedule or a request gives its own.
     """
+    import sys  # noqa: PLC0415
+
     from scheduler.cli.failures import FAILED, OK  # noqa: PLC0415
-    from scheduler.daemon.observation import Observation  # noqa: PLC0415
     from scheduler.daemon.serve import Daemon  # noqa: PLC0415
     from scheduler.daemon.services import services_of  # noqa: PLC0415
+    from scheduler.observing.logs import set_up  # noqa: PLC0415
     from scheduler.runs.configuration import Configuration  # noqa: PLC0415
 
-    services = services_of(Configuration(flags=run.flags), run.clock, Observation())
-    run.note(f"listening at http://{services.settings.listen}")
+    form = run.settings.log_format
+    if form == "auto":
+        form = "text" if sys.stderr.isatty() else "json"
+    set_up(sys.stderr, form, is_verbose=run.settings.verbose)
+    services = services_of(Configuration(flags=run.flags), run.clock)
     return OK if Daemon(services).run() else FAILED

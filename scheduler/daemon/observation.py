@@ -1,42 +1,127 @@
-"""What happens in the service, as it is told to the log."""
+"""What happens in the service, as metrics and log lines. Called from any thread."""
 
 from __future__ import annotations
 
-import logging
+import threading
 from typing import TYPE_CHECKING
 
+from scheduler.observing.logs import logger
+from scheduler.runs.run import RunKind, RunState
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from scheduler.runs.run import Run, RunEnd
+    from scheduler.clock import Clock
+    from scheduler.daemon.services import Services
+    from scheduler.observing.metrics import Metrics
+    from scheduler.runs.run import Run, RunEnd, Told
 
-_LOG = logging.getLogger("resnap")
+_log = logger(__name__)
 
 
 class Observation:
-    """Hears of runs and schedules, from any thread."""
+    """Hears of runs, schedules and requests."""
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self.metrics, self._clock = metrics, clock
+        self._lock = threading.Lock()
+        self._streams = 0
+        self.stores = "unknown"
+        """How the last run fared that needed a store."""
 
     def run_began(self, run: Run) -> None:
         """Hear that a run is at work."""
-        _LOG.info("run began: %s %s", run.id, run.kind)
+        _log.info("run began", run=run.id, kind=run.kind.value, origin=run.origin, principal=run.principal)
 
     def run_ended(self, run: Run, end: RunEnd, seconds: float) -> None:
         """Hear how a run ended."""
-        _LOG.info("run ended: %s %s after %.1f s", run.id, end.state, seconds)
+        at_ms, schedule = self._clock.now_ms(), _schedule_of(run)
+        self.metrics.run_ended(run.kind.value, end.state.value, seconds, at_ms, schedule=schedule)
+        if end.state is RunState.SUCCEEDED:
+            self.metrics.last_success(at_ms, schedule=schedule)
+        if run.kind is RunKind.SCAN:
+            self.metrics.scan_tried(succeeded=end.state is RunState.SUCCEEDED)
+        else:
+            self._count(run, end)
+        _log.info("run ended", run=run.id, state=end.state.value, seconds=round(seconds, 3), **_shown(end.totals))
+        for error in end.errors:
+            _log.error("in this run", run=run.id, code=error.code, error=error.message, hint=error.hint)
+
+    def scanned(self, cluster: str, log_dir: str, *, segments: int, missing: int) -> None:
+        """Hear what a look at one source showed."""
+        self.metrics.scan_seen(cluster, log_dir, segments=segments, missing=missing)
+
+    def snapshots(self, cluster: str, *, made: int, failed: int, skipped: int) -> None:
+        """Hear what became of the snapshots of one partition."""
+        for result, count in (("ok", made), ("failed", failed), ("skipped", skipped)):
+            self.metrics.snapshots(cluster, result, count)
 
     def bug(self, error: BaseException) -> None:
         """Hear of an error that nobody meant to raise."""
-        _LOG.error("a bug in resnap", exc_info=error)
+        _log.error("a bug in resnap", exc_info=error)
 
     def warn(self, text: str) -> None:
         """Hear of what may lead to trouble."""
-        _LOG.warning("%s", text)
+        _log.warning(text)
+
+    def note(self, text: str, **values: object) -> None:
+        """Hear of what is as it should be."""
+        _log.info(text, **values)
 
     def scheduler_event(self, event: str, schedule: str, detail: str = "") -> None:
         """Hear of a schedule that could not do as it should."""
-        _LOG.warning("schedule %s: %s %s", schedule, event, detail)
+        self.metrics.scheduler_event(event)
+        _log.warning("schedule could not run", schedule=schedule, event_kind=event, detail=detail)
 
     def orphaned(self, runs: Sequence[Run]) -> None:
         """Hear of runs that the last service left unfinished."""
+        self.metrics.orphaned(len(runs))
         for run in runs:
-            _LOG.warning("run %s was left unfinished by the last service", run.id)
+            _log.warning("run was left unfinished by the last service", run=run.id, kind=run.kind.value)
+
+    def event_stream(self, change: int) -> None:
+        """Hear that a stream of events began or ended."""
+        with self._lock:
+            self._streams += change
+            self.metrics.event_streams(self._streams)
+
+    def measure(self, services: Services) -> None:
+        """Set what is measured when somebody looks."""
+        self.metrics.queue(waiting=services.worker.waiting, running=services.worker.running)
+        counts = services.sightings.counts()
+        ready = sum(count for readiness, count in counts.items() if readiness.is_good)
+        self.metrics.partitions(ready=ready, not_ready=sum(counts.values()) - ready)
+
+    def _count(self, run: Run, end: RunEnd) -> None:
+        total = {key: int(str(value)) for key, value in end.totals.items() if isinstance(value, int)}
+        self.metrics.replayed(batches=total.get("batches", 0), size_bytes=total.get("bytesRead", 0))
+        failures = [error for error in end.errors if error.exit_code == _STORE]
+        if run.kind in (RunKind.TIER, RunKind.VERIFY) and not run.request.is_dry:
+            self.stores = failures[0].code if failures else "ok"
+        if run.kind is RunKind.TIER:
+            self.metrics.uploaded(size_bytes=total.get("bytes", 0))
+            for error in failures:
+                self.metrics.upload_failed(error.code)
+        for error in end.errors:
+            if error.exit_code == _MISMATCH:
+                self.metrics.verify_mismatch(_kind_of_mismatch(error), 1)
+
+
+_STORE = 12
+_MISMATCH = 13
+
+
+def _kind_of_mismatch(error: Told) -> str:
+    for word, kind in (("nothing was shipped", "gap"), ("two segments", "overlap"), ("snapshot", "snapshot")):
+        if word in error.message:
+            return kind
+    return "object"
+
+
+def _schedule_of(run: Run) -> str | None:
+    kind, _, name = run.origin.partition(":")
+    return name if kind == "schedule" else None
+
+
+def _shown(totals: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in totals.items() if isinstance(value, int)}

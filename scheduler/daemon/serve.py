@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from scheduler.api.app import create_app
+from scheduler.daemon.services import address_of
+from scheduler.version import resnap_version
 from storage.errors import ConfigurationError, ResnapError
 from storage.log.work_lock import at_work_on
 
@@ -62,7 +64,11 @@ class Daemon:
 
     async def _serve(self, listener: socket.socket) -> None:
         config = uvicorn.Config(
-            create_app(self._services), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5
+            create_app(self._services, resnap_version()),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
         )
         server = _Server(config)
         loop = asyncio.get_running_loop()
@@ -90,7 +96,11 @@ class Daemon:
         try:
             self._services.reload()
         except ResnapError as error:
+            self._services.observation.metrics.config_reloaded(succeeded=False)
             self._services.observation.warn(f"the configuration stays as it was: {error}")
+        else:
+            self._services.observation.metrics.config_reloaded(succeeded=True)
+            self._services.observation.note("the configuration was read anew")
 
     async def _tick(self) -> None:
         clock = self._services.clock
@@ -114,16 +124,3 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
-
-
-def address_of(listen: str) -> tuple[str, int]:
-    """Return host and port of ``--listen``.
-
-    Raises:
-        ConfigurationError: it names none.
-
-    """
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) < 1 << 16:
-        raise ConfigurationError(f"--listen {listen!r}: expected HOST:PORT", hint="such as 127.0.0.1:8936")
-    return host.strip("[]"), int(port)

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from scheduler.access.admission import AdmissionControl
+from scheduler.access.gate import Gate
+from scheduler.access.hosts import Hosts, check_listening
+from scheduler.daemon.observation import Observation
 from scheduler.daemon.schedules import Schedules
+from scheduler.observing.metrics import Metrics, Watched
 from scheduler.runs.database import DATABASE_FILE, Database
 from scheduler.runs.execution import Execution
 from scheduler.runs.history import History
 from scheduler.runs.hub import Hub
 from scheduler.runs.ids import Ids
+from scheduler.runs.looking import Looking
 from scheduler.runs.plans import Plans
 from scheduler.runs.sightings import Sightings
 from scheduler.runs.worker import Worker
 from scheduler.settings import process_environment, state_directory
+from scheduler.version import resnap_version
 from scheduler.wiring import engine_of
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, ResnapError
+from storage.log.log_dir import META_PROPERTIES
+from storage.log.properties import read_properties
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scheduler.clock import Clock
-    from scheduler.daemon.observation import Observation
     from scheduler.engines import Engine
     from scheduler.runs.configuration import Configuration
     from scheduler.settings import Settings
+
+UNKNOWN_CLUSTER: Final = "unknown"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,8 +60,13 @@ class Services:
     engine: Engine
     worker: Worker
     schedules: Schedules
+    looking: Looking
+    gate: Gate
+    admission: AdmissionControl
     observation: Observation
     is_ending: bool = False
+    submitting: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a request becomes a run, so that one idempotency key never gives two."""
 
     def start(self) -> None:
         """Say what the last service left unfinished, forget what is old, and begin to work."""
@@ -70,6 +85,7 @@ class Services:
         """
         settings = self.configuration.load()
         self.schedules.load(settings.schedules)
+        self.observation.metrics.watch(watched(settings))
         self.settings = settings
 
     def forget_old(self) -> None:
@@ -77,6 +93,7 @@ class Services:
         older_than_ms = self.clock.now_ms() - int(self.settings.history_retention.total_seconds() * 1000)
         self.history.prune(older_than_ms)
         self.plans.prune(older_than_ms)
+        self.admission.clean_up()
 
     def stop(self) -> bool:
         """Take no more work and let what is at work end; False if that took longer than ``stop_grace``."""
@@ -88,7 +105,7 @@ class Services:
         return in_time
 
 
-def services_of(configuration: Configuration, clock: Clock, observation: Observation) -> Services:
+def services_of(configuration: Configuration, clock: Clock) -> Services:
     """Put the service together; nothing is at work yet.
 
     Raises:
@@ -96,18 +113,24 @@ def services_of(configuration: Configuration, clock: Clock, observation: Observa
 
     """
     settings = configuration.load()
-    database = Database(state_directory_of(settings) / DATABASE_FILE)
+    directory = state_directory_of(settings)
+    host, _ = address_of(settings.listen)
+    check_listening(host, settings.auth)
+    observation = Observation(Metrics(watched(settings), version=resnap_version(), revision=""), clock)
+    database = Database(directory / DATABASE_FILE)
     hub, ids = Hub(), Ids(clock.now_ms, secrets.randbits)
     history, sightings = History(database, clock.now_ms, hub.publish), Sightings(database, clock.now_ms)
     engine = engine_of(settings)
     plans = Plans(database=database, configuration=configuration, engine=engine, ids=ids, clock=clock)
+    admission = AdmissionControl(directory, settings.metadata_log, clock, observation.warn)
     execution = Execution(
         configuration=configuration,
         engine=engine,
         clock=clock,
         sightings=sightings,
         saved_plan=plans.text,
-        warn=observation.warn,
+        observer=observation,
+        admission=admission,
     )
     worker = Worker(history, execution, ids, clock, observation, queue_size=settings.queue_size)
     return Services(
@@ -122,8 +145,42 @@ def services_of(configuration: Configuration, clock: Clock, observation: Observa
         engine=engine,
         worker=worker,
         schedules=Schedules(worker, history, database, clock, observation),
+        looking=Looking(configuration=configuration, engine=engine, clock=clock, sightings=sightings),
+        gate=Gate.of(database, clock, secrets.token_bytes, auth=settings.auth, hosts=Hosts(host, settings.allow_hosts)),
+        admission=admission,
         observation=observation,
     )
+
+
+def watched(settings: Settings) -> Watched:
+    """Return what there is to be counted, as the configuration has it."""
+    sources = {*map(str, settings.log_dirs), *(place for spec in settings.schedules for place in spec.sources)}
+    return Watched(
+        sources=tuple(sorted((cluster_of(source), source) for source in sources)),
+        schedules=tuple(spec.name for spec in settings.schedules),
+        queue_limit=settings.queue_size,
+    )
+
+
+def cluster_of(source: str) -> str:
+    """Return the id of the cluster whose log dir ``source`` is, as far as this machine tells."""
+    try:
+        return read_properties(Path(source, META_PROPERTIES).read_bytes()).get("cluster.id", UNKNOWN_CLUSTER)
+    except (OSError, ResnapError, ValueError):
+        return UNKNOWN_CLUSTER
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    """Return host and port of ``--listen``.
+
+    Raises:
+        ConfigurationError: it names none.
+
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or not 0 <= int(port) < 1 << 16:
+        raise ConfigurationError(f"--listen {listen!r}: expected HOST:PORT", hint="such as 127.0.0.1:8936")
+    return host.strip("[]"), int(port)
 
 
 def state_directory_of(settings: Settings) -> Path:

@@ -88,6 +88,16 @@ class Database:
                     self._readers.append(connection)
             yield connection
 
+    def probe(self) -> None:
+        """Make sure that it can be written.
+
+        Raises:
+            StateError: it cannot.
+
+        """
+        with self.write() as connection:
+            connection.execute("UPDATE probe SET times = times + 1")
+
     def close(self) -> None:
         """Close every connection; the file is then one, without a write-ahead log beside it."""
         with self._guard, self._readers_guard:

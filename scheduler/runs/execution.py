@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from replay.results import Outcome
 from scheduler.io_priority import set_io_priority
@@ -26,12 +26,14 @@ from scheduler.runs.run import PartitionOutcome, PartitionState, RunKind
 from scheduler.sources import is_of
 from scheduler.wiring import journal_of, scope_of, service_of, with_memory
 from storage.errors import DataError, ResnapError, UsageError, VerificationError
+from storage.log.names import segment_name
+from storage.log.producer_snapshot import read_snapshot_array
 from storage.remote.urls import open_store
 from tiering.planning import read_saved_plan
 from tiering.refusal import FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from scheduler.clock import Clock
     from scheduler.engines import Engine
@@ -48,6 +50,30 @@ if TYPE_CHECKING:
     from tiering.shipment import PartitionShipment
 
 
+class WorkObserver(Protocol):
+    """Hears of the work itself, for the metrics and the log."""
+
+    def warn(self, text: str) -> None:
+        """Hear of what may lead to trouble."""
+        ...
+
+    def scanned(self, cluster: str, log_dir: str, *, segments: int, missing: int) -> None:
+        """Hear what a look at one source showed."""
+        ...
+
+    def snapshots(self, cluster: str, *, made: int, failed: int, skipped: int) -> None:
+        """Hear what became of the snapshots of one partition."""
+        ...
+
+
+class Admission(Protocol):
+    """Takes what replays cost."""
+
+    def activated(self, principal: str, producer_ids: Iterable[int]) -> None:
+        """Charge the producer ids that a replay has activated."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """What runs need.
@@ -55,7 +81,8 @@ class Execution:
     Attributes:
         engine: shared by all runs, one after the other.
         saved_plan: gives the text of a kept plan by its id, or None if there is none.
-        warn: hears what may lead to trouble.
+        observer: hears of what is seen and made, and of what may lead to trouble.
+        admission: takes what replays cost those who asked for them.
 
     """
 
@@ -64,7 +91,8 @@ class Execution:
     clock: Clock
     sightings: Sightings
     saved_plan: Callable[[str], str | None]
-    warn: Callable[[str], None]
+    observer: WorkObserver
+    admission: Admission
 
     def carry_out(self, run: Run, report: RunReport) -> Row:
         """Do what ``run`` asks for, and return what it came to.
@@ -81,7 +109,7 @@ class Execution:
         }
         settings = self.configuration.of(run.request)
         for warning in settings.metadata_warnings:
-            self.warn(warning)
+            self.observer.warn(warning)
         saved = self._saved(run)
         service = service_of(settings, self.clock, saved.rules if saved else None, engine=self.engine)
         return work[run.kind](
@@ -123,7 +151,7 @@ class _Work:
         return self.run.request.destination
 
     def remembering(self) -> Service:
-        return with_memory(self.service, self.settings, self.context.warn)
+        return with_memory(self.service, self.settings, self.context.observer.warn)
 
     def problems(self, sight: Sight) -> None:
         """Report what could not be read; the rest goes on."""
@@ -169,9 +197,9 @@ class _Scan(_Work):
 
     def _look(self, source: str, totals: Counter[str]) -> None:
         scans, problems = self.service.scan(replace(self.scope, sources=(source,)))
-        rows = []
+        rows, cluster = [], "unknown"
         for scanned in scans:
-            row = scan_row(scanned)
+            row, cluster = scan_row(scanned), scanned.sighted.log_dir.cluster_id or cluster
             rows.append(row)
             totals["partitions"] += 1
             if row["compaction"] != "compacted":
@@ -183,6 +211,9 @@ class _Scan(_Work):
             self.report.failed += 1
         totals["problems"] += len(problems)
         self.context.sightings.saw(source, rows)
+        lost, segments = (sum(int(str(row[key])) for row in rows if row["compaction"] != "compacted")
+                          for key in ("lost", "segments"))  # fmt: skip
+        self.context.observer.scanned(cluster, source, segments=segments, missing=lost)
 
 
 class _Regeneration(_Work):
@@ -221,8 +252,25 @@ class _Regeneration(_Work):
                 *(boundary_row(topic_partition, found) for found in replayed.result.boundaries),
             ]
         }
-        self.mended(replayed.planned.sighted, self.mending("regenerated", frozenset([*made, *standing])))
+        sighted = replayed.planned.sighted
+        self.mended(sighted, self.mending("regenerated", frozenset([*made, *standing])))
+        self.context.observer.snapshots(
+            sighted.log_dir.cluster_id or "unknown",
+            made=len(made),
+            failed=len(replayed.result.boundaries) - len(made),
+            skipped=len(standing),
+        )
+        if made:
+            self._charge(topic_partition, max(made))
         self.tell(topic_partition, PartitionState.FAILED if failed else state, row)
+
+    def _charge(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Charge the producers of the newest snapshot, which are those that the replay has brought to life."""
+        if self.run.origin != "api":
+            return
+        file = f"{self.destination.rstrip('/')}/{topic_partition}/{segment_name(offset, '.snapshot')}"
+        entries = read_snapshot_array(self.context.engine.reading.sources.read(file))
+        self.context.admission.activated(self.run.principal, entries["producer_id"].tolist())
 
     def _report_faults(self, replayed: Replayed) -> None:
         if replayed.result.error is not None:
@@ -310,7 +358,7 @@ class _Verification(_Work):
 
     def do(self) -> Row:
         store = open_store(self.destination, self.settings.s3())
-        journal = journal_of(self.settings, self.context.clock, store.url, self.context.warn)
+        journal = journal_of(self.settings, self.context.clock, store.url, self.context.observer.warn)
         scope = replace(self.scope, sources=(self.destination,))
         check = self.service.check_store(scope, store, journal, None)
         totals: Counter[str] = Counter(segments=0, bytes=0, different=0, snapshotsReplayed=0, snapshotsDifferent=0)

@@ -104,6 +104,9 @@ CREATE TABLE sources (
     error TEXT                       -- of the last scan, if it failed
 );
 
+CREATE TABLE probe (times INTEGER NOT NULL);
+INSERT INTO probe VALUES (0);
+
 CREATE TABLE tokens (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL,

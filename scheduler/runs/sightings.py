@@ -111,6 +111,11 @@ class Sightings:
             rows = connection.execute(query, (topic, partition, source)).fetchall()
             return [self._seen(connection, row) for row in rows]
 
+    def mendings(self, seen: SeenPartition) -> Sequence[Mending]:
+        """Return what runs have made of a partition."""
+        with self.database.read() as connection:
+            return _mendings(connection, seen.source, seen.topic, seen.partition)
+
     def counts(self, wanted: SeenFilter | None = None) -> dict[Readiness, int]:
         """Return how many partitions there are of each kind."""
         where, values = _where(wanted or SeenFilter())

@@ -1,0 +1,100 @@
+"""From a request's body to a run: only places that the configuration allows, once per idempotency key, within quota."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scheduler.access.places import Places
+from scheduler.api.problem_kinds import KeyReusedError
+from scheduler.records import plain
+from scheduler.runs.database import inserted
+from storage.remote.urls import is_store_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scheduler.access.roles import Principal
+    from scheduler.daemon.services import Services
+    from scheduler.runs.run import Run, RunRequest
+
+ORIGIN = "api"
+
+
+def within_places(services: Services, asked: RunRequest) -> RunRequest:
+    """Return ``asked`` with the places to use, links followed.
+
+    Raises:
+        UsageError: no path, nor a URL of a form that is known.
+        PlaceForbiddenError: one lies outside what the configuration allows.
+
+    """
+    settings = services.settings
+    scheduled = [place for spec in settings.schedules for place in spec.sources]
+    sources = Places.of(
+        "allow-sources", [*settings.allow_sources, *_absolute(map(str, settings.log_dirs)), *_absolute(scheduled)]
+    )
+    targets = [spec.to for spec in settings.schedules if spec.to is not None]
+    destinations = Places.of("allow-destinations", [*settings.allow_destinations, *_absolute(targets)])
+    return replace(
+        asked,
+        sources=tuple(sources.admit(place) for place in asked.sources),
+        destination=None if asked.destination is None else destinations.admit(asked.destination),
+    )
+
+
+def submitted(
+    services: Services, asked: RunRequest, who: Principal, *, key: str | None, retry_of: str | None = None
+) -> tuple[Run, bool]:
+    """Return the run that is made of a request, and whether it was made now; the same key gives the same run.
+
+    Raises:
+        KeyReusedError: the key came with another request before.
+        QueueFullError: no more runs are taken for now.
+        QuotaExceededError: the principal is to wait.
+
+    """
+    if key is None:
+        services.admission.charge(who.name, _things(asked))
+        return _submit(services, asked, who, retry_of), True
+    fingerprint = hashlib.sha256(json.dumps(plain(asked), sort_keys=True).encode()).hexdigest()
+    with services.submitting:
+        known = _known(services, who.name, key)
+        if known is not None:
+            run_id, before = known
+            if before != fingerprint:
+                raise KeyReusedError(f"Idempotency-Key {key[:100]!r} came with another request before")
+            run = services.history.get(run_id)
+            if run is not None:
+                return run, False
+        services.admission.charge(who.name, _things(asked))
+        with services.database.write() as connection:
+            run = _submit(services, asked, who, retry_of)
+            values = {"principal": who.name, "key": key, "fingerprint": fingerprint, "run_id": run.id}
+            inserted(connection, "idempotency_keys", {**values, "created_ms": services.clock.now_ms()})
+        return run, True
+
+
+def _things(asked: RunRequest) -> list[str]:
+    """Return what a request is about, piece by piece, for the quota."""
+    sources = asked.sources or ("log.dirs",)
+    return [f"{source} {name}" for source in sources for name in (asked.partitions or ("",))]
+
+
+def _absolute(places: Iterable[str]) -> list[str]:
+    """Return places of the configuration, which may be relative to where the service was started."""
+    return [place if is_store_url(place) else str(Path(place).absolute()) for place in places]
+
+
+def _submit(services: Services, asked: RunRequest, who: Principal, retry_of: str | None) -> Run:
+    return services.worker.submit(asked, origin=ORIGIN, principal=who.name, retry_of=retry_of)
+
+
+def _known(services: Services, principal: str, key: str) -> tuple[str, str] | None:
+    query = "SELECT run_id, fingerprint FROM idempotency_keys WHERE principal = ? AND key = ?"
+    with services.database.read() as connection:
+        row = connection.execute(query, (principal, key)).fetchone()
+    return None if row is None else (row["run_id"], row["fingerprint"])

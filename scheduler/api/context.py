@@ -1,0 +1,16 @@
+"""What routes get of the service: ``def route(services: Serving)``."""
+
+from typing import Annotated, TypeAlias
+
+from fastapi import Depends, Request
+
+from scheduler.daemon.services import Services
+
+
+def services_in(request: Request) -> Services:
+    """Return the services of the application that a request was made to."""
+    services: Services = request.app.state.services
+    return services
+
+
+Serving: TypeAlias = Annotated[Services, Depends(services_in)]

@@ -1,0 +1,70 @@
+"""Pages and validators of answers: cursors that nobody need understand, and ETags made of what is answered."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+from fastapi import Query, Response
+
+from scheduler.api.problem_kinds import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fastapi import Request
+    from pydantic import BaseModel
+
+PAGE: Final = 50
+LARGEST_PAGE: Final = 500
+
+Limit: TypeAlias = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="Items of a page.")]
+Cursor: TypeAlias = Annotated[
+    str | None, Query(max_length=600, description="`nextCursor` of the page before; the first page without it.")
+]
+
+
+def encoded(*parts: object) -> str:
+    """Return a cursor that stands for ``parts``."""
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+
+
+def decoded(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
+    """Return what a cursor stands for; None if there is none.
+
+    Raises:
+        InvalidRequestError: it is none of ours.
+
+    """
+    if cursor is None:
+        return None
+    try:
+        parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, RecursionError):
+        parts = None
+    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds):
+        raise InvalidRequestError(
+            "query cursor: not a cursor of this list", hint="take `nextCursor` of the page before as it is"
+        )
+    return tuple(parts)
+
+
+def cut(found: Sequence[Any], limit: int, cursor_of: Callable[[Any], str]) -> tuple[list[Any], str | None]:
+    """Return a page of what was found, one more than ``limit`` at most, and the cursor of the next."""
+    page = list(found[:limit])
+    return page, cursor_of(page[-1]) if len(found) > limit else None
+
+
+def validated(
+    request: Request, answer: BaseModel, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """Return ``answer`` with its ETag, or 304 where the caller has it already."""
+    body = answer.model_dump_json(by_alias=True).encode()
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    told = {"ETag": etag, "Cache-Control": "no-cache", **(headers or {})}
+    if request.method == "GET" and status == 200 and (etag in known or "*" in known):  # noqa: PLR2004
+        return Response(status_code=304, headers=told)
+    return Response(body, status, headers=told, media_type="application/json")

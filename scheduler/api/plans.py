@@ -1,0 +1,97 @@
+"""Plans: made and kept, looked at, carried out later, and refused where what they rest on has changed."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+
+from scheduler.api.asking import submitted, within_places
+from scheduler.api.bodies import PlanAnswer, PlanBody, PlannedRunBody, PlansAnswer
+from scheduler.api.context import Serving
+from scheduler.api.notes import note_of
+from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded, validated
+from scheduler.api.problem_kinds import NotFoundError
+from scheduler.api.problems import problems
+from scheduler.api.runs import TAKEN, IdempotencyKey, accepted
+from scheduler.api.security import Operator, Viewer
+from scheduler.daemon.services import Services
+from scheduler.runs.plans import KeptPlan
+from scheduler.runs.run import RunKind, RunRequest
+
+router = APIRouter(prefix="/v1/plans", tags=["plans"])
+PlanId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=PlanAnswer,
+    summary="Plan a replay",
+    responses=problems(
+        "unusable-request", "place-not-allowed", "log-dir-unusable", "unusable-data", "store-failed",
+        "store-denied", "store-unavailable", "object-not-found", "file-gone",
+    ),
+)  # fmt: skip
+def make_plan(request: Request, services: Serving, who: Operator, body: PlanBody) -> Response:
+    """Find out what a replay would read and make, and keep it; no segment is read."""
+    asked = RunRequest(
+        kind=RunKind.REGENERATE,
+        sources=tuple(body.sources),
+        partitions=tuple(body.partitions),
+        settings=body.settings(),
+    )
+    plan = services.plans.make(within_places(services, asked), who.name)
+    note_of(request).detail["plan"] = plan.id
+    return validated(request, PlanAnswer.of(plan), 201, {"Location": f"/v1/plans/{plan.id}"})
+
+
+@router.get("", response_model=PlansAnswer, summary="Plans, newest first", responses={304: {}})
+def list_plans(request: Request, services: Serving, _: Viewer, limit: Limit = PAGE, cursor: Cursor = None) -> Response:
+    """Return a page of plans, without their partitions."""
+    before = decoded(cursor, str)
+    plans = services.plans.page(limit=limit + 1, before=before[0] if before else None)
+    page, following = cut(plans, limit, lambda plan: encoded(plan.id))
+    told = [PlanAnswer.of(plan, rows=False) for plan in page]
+    return validated(request, PlansAnswer(plans=told, next_cursor=following))
+
+
+@router.get("/{plan_id}", response_model=PlanAnswer, summary="One plan", responses={304: {}, **problems("not-found")})
+def get_plan(request: Request, services: Serving, _: Viewer, plan_id: PlanId) -> Response:
+    """Return a plan, partition by partition."""
+    return validated(request, PlanAnswer.of(_found(services, plan_id)))
+
+
+@router.post(
+    "/{plan_id}/replays",
+    status_code=202,
+    summary="Carry out a plan",
+    responses={**TAKEN, **problems("not-found", "log-dir-unusable", "unusable-data", "store-failed", "store-denied",
+                                   "store-unavailable", "object-not-found", "file-gone")},
+)  # fmt: skip
+def run_plan(
+    request: Request,
+    services: Serving,
+    who: Operator,
+    plan_id: PlanId,
+    body: PlannedRunBody,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Carry a plan out, unless what it rests on has changed since."""
+    plan = _found(services, plan_id)
+    services.plans.check_fresh(plan)
+    asked = RunRequest(
+        kind=RunKind(body.kind),
+        sources=plan.request.sources,
+        partitions=plan.request.partitions,
+        destination=body.destination,
+        settings={**plan.request.settings, "dry_run": body.dry_run},
+        plan=plan.id,
+    )
+    run, _ = submitted(services, within_places(services, asked), who, key=idempotency_key)
+    return accepted(request, run)
+
+
+def _found(services: Services, plan_id: str) -> KeptPlan:
+    plan = services.plans.get(plan_id)
+    if plan is None:
+        raise NotFoundError(f"there is no plan {plan_id}")
+    return plan

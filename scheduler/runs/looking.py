@@ -1,0 +1,170 @@
+"""A closer look at one partition that was seen: its boundaries, the entries of a snapshot, what made them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.inspection import producer_row
+from scheduler.reports import explanation_rows
+from scheduler.runs.run import RunKind, RunRequest
+from scheduler.sources import Scope
+from scheduler.wiring import service_of
+from storage.errors import ResnapError, UsageError, in_file
+from storage.log.names import TopicPartition, segment_name
+from storage.log.producer_snapshot import read_snapshot
+from storage.remote.store_log_dir import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scheduler.clock import Clock
+    from scheduler.engines import Engine
+    from scheduler.runs.configuration import Configuration
+    from scheduler.runs.readiness import Mending
+    from scheduler.runs.run import Row
+    from scheduler.runs.sightings import SeenPartition, Sightings
+    from scheduler.service import Service
+    from storage.log.partition_dir import PartitionDir
+    from storage.log.producer_snapshot import ProducerEntry
+
+
+class NoSnapshotError(ResnapError):
+    """There is no snapshot at this offset that could be read."""
+
+
+class SeenBoundary(NamedTuple):
+    """A boundary, the segment that ends there, and what its snapshot is worth."""
+
+    offset: int
+    base_offset: int | None
+    size_bytes: int | None
+    state: str
+    detail: str | None
+    made: bool
+
+
+class LoadedSnapshot(NamedTuple):
+    """A snapshot that was read, and from where."""
+
+    file: str
+    entries: Mapping[int, ProducerEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking:
+    """Reads what a page or a request wants to know of one partition; changes nothing."""
+
+    configuration: Configuration
+    engine: Engine
+    clock: Clock
+    sightings: Sightings
+
+    def boundaries(self, seen: SeenPartition) -> list[SeenBoundary]:
+        """Return the boundaries as they are now, ascending.
+
+        Raises:
+            ResnapError: the source cannot be read, or has no such partition any more.
+
+        """
+        service = self._service(seen)
+        scans, problems = service.scan(self._scope(seen))
+        for scanned in scans:
+            inventory = scanned.sighted.inventory
+            ends = {b.base_offset: a for a, b in pairwise(inventory.partition.segments)}
+            made = frozenset[int]().union(*(one.offsets for one in self._made(seen)))
+            return [
+                SeenBoundary(
+                    offset=boundary.offset,
+                    base_offset=ends[boundary.offset].base_offset if boundary.offset in ends else None,
+                    size_bytes=ends[boundary.offset].size_bytes if boundary.offset in ends else None,
+                    state=boundary.state.value,
+                    detail=boundary.detail,
+                    made=boundary.offset in made and not boundary.state.is_usable,
+                )
+                for boundary in inventory.boundaries
+            ]
+        raise problems[0].error if problems else UsageError(f"{name_of(seen)} is no longer in {seen.source}")
+
+    def snapshot(self, seen: SeenPartition, offset: int) -> LoadedSnapshot:
+        """Return the snapshot at ``offset``: the one beside the segments, else one that a run has made.
+
+        Raises:
+            NoSnapshotError: there is neither.
+            ResnapError: it is damaged, or the source cannot be read.
+
+        """
+        sources = self.engine.reading.sources
+        found = [
+            str(snapshot.path)
+            for snapshot in self._partition(seen).snapshots
+            if snapshot.offset == offset and snapshot.size_bytes
+        ]
+        name = segment_name(offset, ".snapshot")
+        found += [
+            f"{one.destination.rstrip('/')}/{name_of(seen)}/{name}"
+            for one in self._made(seen)
+            if one.how == "regenerated" and offset in one.offsets
+        ]
+        for file in found:
+            with in_file(file):
+                return LoadedSnapshot(file, read_snapshot(sources.read(file)))
+        raise NoSnapshotError(
+            f"{name_of(seen)} has no snapshot at {offset} in {seen.source}",
+            hint="list its boundaries; a replay makes those that are missing",
+        )
+
+    def explain(self, seen: SeenPartition, offset: int, producer_id: int | None) -> list[Row]:
+        """Return the batches that made the entries at ``offset``.
+
+        Raises:
+            ResnapError: a segment cannot be read.
+
+        """
+        place = TopicPartition(seen.topic, seen.partition)
+        found = self._service(seen).explain(self._scope(seen), place, offset, producer_id)
+        return [row for one in found for row in explanation_rows(one)]
+
+    def _service(self, seen: SeenPartition) -> Service:
+        request = RunRequest(kind=RunKind.SCAN, sources=(seen.source,))
+        return service_of(self.configuration.of(request), self.clock, engine=self.engine)
+
+    def _scope(self, seen: SeenPartition) -> Scope:
+        return Scope(sources=(seen.source,), partitions=(name_of(seen),))
+
+    def _partition(self, seen: SeenPartition) -> PartitionDir:
+        wants = self._scope(seen).wants_partition
+        log_dir = open_source(seen.source, self.engine.reading.sources, topics=wants)
+        for partition in log_dir.partitions:
+            return partition
+        raise UsageError(f"{name_of(seen)} is no longer in {seen.source}", hint="have the source scanned again")
+
+    def _made(self, seen: SeenPartition) -> Sequence[Mending]:
+        return self.sightings.mendings(seen)
+
+
+class Difference(NamedTuple):
+    """What lies between two snapshots, as rows by producer id."""
+
+    added: list[Row]
+    removed: list[Row]
+    changed: list[tuple[int, Row, Row]]
+    same: int
+
+
+def difference(before: Mapping[int, ProducerEntry], after: Mapping[int, ProducerEntry]) -> Difference:
+    """Return how the entries of two snapshots differ."""
+    both = sorted(before.keys() & after.keys())
+    changed = [pid for pid in both if before[pid] != after[pid]]
+    return Difference(
+        added=[producer_row(after[pid]) for pid in sorted(after.keys() - before.keys())],
+        removed=[producer_row(before[pid]) for pid in sorted(before.keys() - after.keys())],
+        changed=[(pid, producer_row(before[pid]), producer_row(after[pid])) for pid in changed],
+        same=len(both) - len(changed),
+    )
+
+
+def name_of(seen: SeenPartition) -> str:
+    """Return the name of a partition's directory."""
+    return f"{seen.topic}-{seen.partition}"
