@@ -1,8 +1,9 @@
 """Who may have how much: the quota of producer ids (KIP-936), put on those who call the API.
 
 A replay costs the producer ids that it activates. How many those are is known once it is done, so it is asked for and
-paid for apart: before it is taken, each partition that it names counts as one id, strictly, and whoever is in debt waits;
-afterwards the ids of its snapshots are charged, and may lead into debt. What was paid for lately costs nothing again.
+paid for apart: before it is taken, each partition that it names counts as one id, strictly, and whoever is in debt
+waits; afterwards the ids of its snapshots are charged, and may lead into debt. What was paid for lately costs nothing
+again.
 
 Limits are those of ``resnap quota set`` and, below them, those of the cluster's metadata log; where there are none,
 nothing is counted. A principal is a user by its name. Schedules pay nothing.

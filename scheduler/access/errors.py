@@ -21,6 +21,14 @@ class TooManyFailuresError(AccessError):
         self.retry_after_s = retry_after_s
 
 
+class QuotaExceededError(AccessError):
+    """The caller has used up what its quota allows; ``retry_after_s`` is when there is some again."""
+
+    def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
 class ForbiddenError(AccessError):
     """The caller is known, and has not the role."""
 

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from scheduler.records import plain
-from scheduler.runs.run import RunState
+from scheduler.runs.run import RunEvent, RunState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastapi import Request
 
     from scheduler.daemon.services import Services
-    from scheduler.runs.run import Run, RunEvent
+    from scheduler.runs.run import Run
 
 BEAT_S: Final = 10.0
 """A comment after so long of silence, so that what stands between does not take the connection for dead."""
@@ -49,13 +49,13 @@ async def _told(request: Request, services: Services, run_id: str, after: int) -
                     if _is_last(event):
                         return
                 after = found[-1].seq
-            async for event in _following(request, services, fresh):
-                if event is None:
+            async for heard in _following(request, services, fresh):
+                if heard is None:
                     yield ": still here\n\n"
-                elif event.seq > after:
-                    after = event.seq
-                    yield _message(event)
-                    if _is_last(event):
+                elif heard.seq > after:
+                    after = heard.seq
+                    yield _message(heard)
+                    if _is_last(heard):
                         return
     finally:
         services.observation.event_stream(-1)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.access import errors as access
 from scheduler.runs.database import StateError
-from scheduler.runs.worker import QueueFullError
+from scheduler.runs.looking import NoSnapshotError
+from scheduler.runs.worker import RETRY_AFTER_S, QueueFullError
 from storage import errors
 
 if TYPE_CHECKING:
@@ -117,6 +118,10 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
     NotFoundError: Kind(
         code="not-found", status=404, title="There is no such thing", hint="list what there is, and take its id"
     ),
+    NoSnapshotError: Kind(
+        code="no-snapshot", status=404, title="There is no snapshot at this offset",
+        hint="list the boundaries of the partition; a replay makes what is missing",
+    ),
     errors.FileGoneError: Kind(
         code="file-gone", status=404, title="A file is no longer there",
         hint="look again: where it was listed, the broker has deleted it since",
@@ -178,8 +183,11 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
         code="too-many-failures", status=429, title="Too many wrong tokens from this address", hint=_WAIT,
         retry_after_s=6,
     ),
+    access.QuotaExceededError: Kind(
+        code="quota-exceeded", status=429, title="More producer ids than the caller's quota allows", hint=_WAIT
+    ),
     QueueFullError: Kind(
-        code="queue-full", status=429, title="As many runs wait as may", hint=_WAIT, retry_after_s=10
+        code="queue-full", status=429, title="As many runs wait as may", hint=_WAIT, retry_after_s=RETRY_AFTER_S
     ),
     Exception: INTERNAL,
     errors.ConfigurationError: Kind(

@@ -67,7 +67,7 @@ def accepted(request: Request, run: Run) -> Response:
     return validated(request, RunAnswer.of(run), 202, {"Location": f"{prefix}/{run.id}"})
 
 
-def _routes(prefix: str, kinds: tuple[RunKind, ...], tag: str) -> None:
+def _routes(prefix: str, kinds: tuple[RunKind, ...], tag: str) -> None:  # noqa: C901 - one function per route
     """Add what can be done with runs of ``kinds`` below ``prefix``."""
 
     def found(services: Services, run_id: str) -> Run:
