@@ -29,6 +29,7 @@ from scheduler.cli import (
     retain,
     serve,
     survey,
+    token,
     work,
 )
 from scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, USAGE, Failures
@@ -48,6 +49,7 @@ FAMILIES = (
     producer.app,
     quota.app,
     serve.app,
+    token.app,
     demo.app,
 )
 """Their commands stand at the top level, in this order."""

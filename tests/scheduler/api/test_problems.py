@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import httpx
 
 API_TEXT: Final = Path(__file__).parents[3] / "docs" / "api.md"
-SECRET: Final = "resnap_0123456789abcdefghijklmnop"
+SECRET: Final = "resnap_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
 router = APIRouter(prefix="/v1/things")
 
 

@@ -1,0 +1,134 @@
+# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
+"""Commands that make, list and revoke the tokens of the service; they work beside one that runs, and are audited."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import MEMORY, with_settings
+from scheduler.rendering import Answer, Column, Row
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from scheduler.access.audit_log import AuditLog
+    from scheduler.access.tokens import Token, Tokens
+
+app = typer.Typer()
+token_app = typer.Typer(help="Tokens for the service's HTTP API and page: who may look, start runs, or do all.")
+app.add_typer(token_app, name="token")
+
+STATE = {"state_dir": MEMORY["state_dir"]}
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Who uses it: ci, or alice@example.org.")]
+
+
+@token_app.command("create")
+@with_settings(STATE)
+def create_token(
+    run: Invocation,
+    name: Name,
+    *,
+    role: Annotated[Literal["viewer", "operator", "admin"], typer.Option("--role", help="What whoever has it may do.")],
+    expires: Annotated[
+        str | None, typer.Option("--expires", metavar="DURATION", help="After how long it ends: 30d; else never.")
+    ] = None,
+) -> None:
+    """Make a token, and show it this once: what is kept is a digest, from which nobody can tell it."""
+    from scheduler.access.roles import Role
+
+    lifetime = None if expires is None else _lifetime(expires)
+    with _tokens(run) as (tokens, audit), tokens.database.write():
+        made, secret = tokens.create(name, Role(role), lifetime=lifetime)
+        _note(audit, "token create", made)
+    run.note("keep it where only its user reads it: it is not shown again")
+    row = _row(made, run.clock.now_ms())
+    run.answer(Answer(head={"token": secret, **row}))
+
+
+@token_app.command("list")
+@with_settings(STATE)
+def list_tokens(run: Invocation) -> None:
+    """Show every token there ever was: whose, in which role, and whether it is valid."""
+    with _tokens(run) as (tokens, _):
+        found = tokens.all()
+    now_ms = run.clock.now_ms()
+    columns = [Column(key=key, title=key.upper()) for key in ("name", "role", "state", "created", "expires", "revoked")]
+    run.answer(Answer(name="tokens", kind="token", rows=[_row(one, now_ms) for one in found], columns=columns))
+
+
+@token_app.command("revoke")
+@with_settings(STATE)
+def revoke_token(run: Invocation, name: Name) -> None:
+    """End a token, and the sessions of browsers that began with it, from their next request on."""
+    with _tokens(run) as (tokens, audit), tokens.database.write():
+        ended = tokens.revoke(name)
+        _note(audit, "token revoke", ended)
+    run.answer(Answer(head={"name": ended.name, "role": ended.role.value, "state": "revoked"}))
+
+
+@contextmanager
+def _tokens(run: Invocation) -> Iterator[tuple["Tokens", "AuditLog"]]:
+    """Give the tokens and the audit of the service that has this state directory."""
+    import secrets
+
+    from scheduler.access.audit_log import AuditLog
+    from scheduler.access.tokens import Tokens
+    from scheduler.daemon.services import state_directory_of
+    from scheduler.runs.database import DATABASE_FILE, Database
+
+    database = Database(state_directory_of(run.settings) / DATABASE_FILE)
+    try:
+        yield Tokens(database, run.clock, secrets.token_bytes), AuditLog(database, run.clock)
+    finally:
+        database.close()
+
+
+def _note(audit: "AuditLog", action: str, token: "Token") -> None:
+    """Keep who has done it, by the name that the system gives whoever has this shell."""
+    from scheduler.access.roles import Role
+
+    detail = {"role": token.role.value, "expiresMs": token.expires_ms}
+    audit.append(
+        principal=f"user:{_user()}",
+        role=Role.ADMIN.value,
+        action=action,
+        resource=token.name,
+        outcome="ok",
+        detail=detail,
+    )
+
+
+def _user() -> str:
+    """Return the name of the process's user; its number where it has no name, as in a container."""
+    import os
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _lifetime(text: str) -> "timedelta":
+    from scheduler.setting_values import parse_duration
+    from storage.errors import UsageError
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--expires: {error}") from error
+
+
+def _row(token: "Token", now_ms: int) -> Row:
+    from scheduler.clock import instant
+
+    ends = {"created": token.created_ms, "expires": token.expires_ms, "revoked": token.revoked_ms}
+    return {
+        "name": token.name,
+        "role": token.role.value,
+        "state": token.state(now_ms),
+        **{name: None if at_ms is None else instant(at_ms) for name, at_ms in ends.items()},
+    }

@@ -1,0 +1,124 @@
+"""The audit: pages by cursor, filters, and no secret in it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.access.audit_log import AuditFilter, AuditLog
+from scheduler.redaction import redacted
+from storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from scheduler.clock import FixedClock
+    from scheduler.runs.database import Database
+
+SECRET = "hV7/x+Qz0123456789abcdefghijklmnopqrstu"
+
+
+@pytest.fixture
+def audit(database: Database, clock: FixedClock) -> AuditLog:
+    return AuditLog(database, clock)
+
+
+def add(audit: AuditLog, principal: str = "ci", action: str = "token create", outcome: str = "ok") -> None:
+    audit.append(principal=principal, role="admin", action=action, resource="x", outcome=outcome)
+
+
+def test_pages_follow_each_other_newest_first_whatever_is_added_meanwhile(audit: AuditLog) -> None:
+    for number in range(7):
+        add(audit, outcome=str(number))
+    seen, before = list[str](), None
+    while True:
+        page = audit.page(before=before, limit=3)
+        seen += [entry.outcome for entry in page.entries]
+        add(audit, outcome="later")
+        if page.before is None:
+            break
+        before = page.before
+    assert seen == ["6", "5", "4", "3", "2", "1", "0"]
+
+
+def test_a_page_that_ends_with_the_last_entry_has_no_next(audit: AuditLog) -> None:
+    add(audit)
+    add(audit)
+    assert audit.page(limit=2).before is None
+    assert len(audit.page(limit=0).entries) == 1
+
+
+def test_filters_are_taken_together(audit: AuditLog, clock: FixedClock) -> None:
+    start_ms = clock.now_ms()
+    for principal in ("ci", "alice"):
+        for outcome in ("200", "403"):
+            add(audit, principal, "POST /v1/replays", outcome)
+            clock.advance(1000)
+    page = audit.page(AuditFilter(principal="alice", outcome="403"))
+    assert [(entry.principal, entry.outcome) for entry in page.entries] == [("alice", "403")]
+    early = audit.page(AuditFilter(since_ms=start_ms + 1000, until_ms=start_ms + 3000, action="POST /v1/replays"))
+    assert [entry.at_ms - start_ms for entry in early.entries] == [2000, 1000]
+    assert audit.page(AuditFilter(action="token create")).entries == []
+
+
+def test_an_entry_is_part_of_what_it_tells_of(audit: AuditLog) -> None:
+    with suppress(UsageError), audit.database.write():
+        add(audit)
+        raise UsageError("it was not done")
+    assert audit.page().entries == []
+
+
+def test_no_secret_is_kept(audit: AuditLog) -> None:
+    audit.append(
+        principal="ci",
+        role="admin",
+        action="POST /v1/replays",
+        resource=f"/v1/x?token={SECRET}",
+        outcome="ok",
+        detail={"destination": f"s3://key:{SECRET}@bucket/p", "password": SECRET, "inner": {"secret": SECRET}},
+    )
+    (entry,) = audit.page().entries
+    assert SECRET not in repr(entry)
+    assert entry.detail["destination"] == "s3://***@bucket/p"
+
+
+def test_what_is_kept_is_bounded(audit: AuditLog) -> None:
+    audit.append(
+        principal="ci", role="", action="x" * 9999, resource="y" * 9999, outcome="ok", detail={"z": "z" * 99_999}
+    )
+    (entry,) = audit.page().entries
+    assert max(len(entry.action), len(entry.resource)) == 300
+    assert len(str(entry.detail)) < 4500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"s3://AKIAIOSFODNN7EXAMPLE:{SECRET}@bucket/prefix",
+        f"s3://key:{SECRET}@bucket, s3://other/x",
+        f'{{"url": "s3://key:{SECRET}@bucket"}}',
+        f"http://h/x?X-Amz-Signature={SECRET}&a=b",
+        f"Authorization: Bearer {SECRET}",
+        f"bearer {SECRET}",
+        f"aws_secret_access_key={SECRET}",
+        f'"password": "{SECRET}"',
+        "resnap_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG",
+    ],
+)
+def test_secrets_of_every_form_are_masked(text: str) -> None:
+    said = redacted(text)
+    assert SECRET not in said
+    assert "0123456789abcdef" not in said
+    assert "***" in said
+
+
+@pytest.mark.parametrize("unit", ["z", "secret", "?key", "://", "://a:", "bearer ", "token =", " ", "&a", "resnap_"])
+def test_a_text_made_to_take_long_does_not(unit: str) -> None:
+    assert len(redacted(unit * (200_000 // len(unit)))) > 0
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://bucket/prefix/a@b", "payments-0: 98 missing", "resnap_segments_missing_snapshot", "me@example.org"]
+)
+def test_what_is_no_secret_is_left(text: str) -> None:
+    assert redacted(text) == text

@@ -1,0 +1,138 @@
+"""Tokens and sessions: shown once, kept as digests, gone when they are revoked or have expired."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.access.roles import Role
+from scheduler.access.sessions import SESSION_S, SESSIONS_PER_TOKEN, Sessions
+from scheduler.access.tokens import PREFIX, SECRET_BYTES, Tokens
+from scheduler.redaction import redacted
+from scheduler.runs.database import Database
+from storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scheduler.clock import FixedClock
+
+
+@pytest.fixture
+def sessions(database: Database, clock: FixedClock) -> Sessions:
+    return Sessions(database, clock, os.urandom)
+
+
+def test_a_secret_is_256_random_bits_and_is_known_for_one(tokens: Tokens) -> None:
+    asked: list[int] = []
+    made = Tokens(tokens.database, tokens.clock, lambda size: (asked.append(size), bytes(size))[1])
+    _, secret = made.create("ci", Role.VIEWER)
+    assert asked[0] * 8 == 256
+    assert secret == PREFIX + "A" * 43
+    assert secret not in redacted(f"curl -H {secret!r}")
+
+
+def test_a_token_stands_for_its_name_and_role(tokens: Tokens) -> None:
+    token, secret = tokens.create("alice@example.org", Role.OPERATOR)
+    assert tokens.find(secret) == token
+    assert (token.principal.name, token.principal.role) == ("alice@example.org", Role.OPERATOR)
+
+
+@pytest.mark.parametrize("wrong", ["", "resnap_", "resnap_" + "A" * 43, "resnap_ü", "resnap_" + "A" * 100_000])
+def test_no_other_secret_is_a_token(tokens: Tokens, wrong: str) -> None:
+    _, secret = tokens.create("ci", Role.ADMIN)
+    for guess in (wrong, secret[:-1], f"{secret}A", secret.removeprefix(PREFIX), secret.upper()):
+        assert tokens.find(guess) is None
+
+
+def test_no_secret_is_kept(tokens: Tokens, sessions: Sessions, tmp_path: Path) -> None:
+    token, secret = tokens.create("ci", Role.ADMIN)
+    session = sessions.begin(token)
+    tokens.database.close()
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    for hidden in (secret, secret.removeprefix(PREFIX), session):
+        assert hidden.encode() not in kept
+
+
+def test_a_token_that_was_revoked_elsewhere_is_gone_at_once(tokens: Tokens, sessions: Sessions) -> None:
+    token, secret = tokens.create("ci", Role.ADMIN)
+    session = sessions.begin(token)
+    beside = Database(tokens.database.path)
+    Tokens(beside, tokens.clock, os.urandom).revoke("ci")
+    beside.close()
+    assert tokens.find(secret) is None
+    assert sessions.find(session) is None
+
+
+def test_a_token_ends_when_it_expires_and_its_sessions_with_it(
+    tokens: Tokens, sessions: Sessions, clock: FixedClock
+) -> None:
+    token, secret = tokens.create("ci", Role.ADMIN, lifetime=timedelta(minutes=1))
+    session = sessions.begin(token)
+    clock.advance(59_999)
+    assert tokens.find(secret) == token
+    assert sessions.find(session) == token.principal
+    clock.advance(1)
+    assert tokens.find(secret) is None
+    assert sessions.find(session) is None
+    assert [one.state(clock.now_ms()) for one in tokens.all()] == ["expired"]
+
+
+def test_a_name_may_be_given_again_once_it_is_free(tokens: Tokens, clock: FixedClock) -> None:
+    _, first = tokens.create("ci", Role.VIEWER)
+    with pytest.raises(UsageError, match="already"):
+        tokens.create("ci", Role.VIEWER)
+    tokens.revoke("ci")
+    token, second = tokens.create("ci", Role.ADMIN)
+    assert (tokens.find(first), tokens.find(second)) == (None, token)
+    assert [one.state(clock.now_ms()) for one in tokens.all()] == ["revoked", "valid"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "user:me", "local", "anonymous", "-x", "x" * 65, "a\n", "../x", "é"])
+def test_a_name_that_could_be_taken_for_something_else_is_refused(tokens: Tokens, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be the name"):
+        tokens.create(name, Role.VIEWER)
+
+
+def test_what_is_not_there_cannot_be_revoked(tokens: Tokens) -> None:
+    with pytest.raises(UsageError, match="no token 'ci'"):
+        tokens.revoke("ci")
+
+
+def test_a_lifetime_of_nothing_is_refused(tokens: Tokens) -> None:
+    with pytest.raises(UsageError, match="--expires"):
+        tokens.create("ci", Role.VIEWER, lifetime=timedelta(0))
+
+
+def test_a_session_ends_by_itself_or_when_it_is_told(tokens: Tokens, sessions: Sessions, clock: FixedClock) -> None:
+    token, _ = tokens.create("ci", Role.VIEWER)
+    first, second = sessions.begin(token), sessions.begin(token)
+    sessions.end(first)
+    assert (sessions.find(first), sessions.find(second)) == (None, token.principal)
+    clock.advance(SESSION_S * 1000)
+    assert sessions.find(second) is None
+    assert sessions.find("x" * 100_000) is None
+
+
+def test_one_session_too_many_ends_the_oldest(tokens: Tokens, sessions: Sessions, clock: FixedClock) -> None:
+    token, _ = tokens.create("ci", Role.VIEWER)
+    begun = []
+    for _ in range(SESSIONS_PER_TOKEN + 2):
+        begun.append(sessions.begin(token))
+        clock.advance(1)
+    assert [sessions.find(secret) is None for secret in begun] == [True] * 2 + [False] * SESSIONS_PER_TOKEN
+
+
+def test_each_role_may_all_that_the_one_before_it_may() -> None:
+    assert [[one.covers(other) for other in Role] for one in Role] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
+
+
+def test_secrets_are_as_long_as_is_said() -> None:
+    assert SECRET_BYTES == 32
