@@ -117,7 +117,7 @@ class ServiceSettings(BaseModel):
     history_retention: Duration = Field(
         default=timedelta(days=90), description="How long runs that ended are remembered."
     )
-    log_format: Literal["auto", "json", "text"] = Field(
+    log_format: Literal["auto", "json", "console"] = Field(
         default="auto", description="Of the service's log; auto: readable on a terminal, else JSON."
     )
     stop_grace: Duration = Field(

@@ -261,7 +261,7 @@ SERVE: Final[Group] = {
         str, "--history-retention", metavar="DURATION", help="Of runs that ended; 90d unless given."
     ),
     "log_format": _flag(
-        Literal["auto", "json", "text"], "--log-format", help="auto, the default: readable on a terminal, else JSON."
+        Literal["auto", "json", "console"], "--log-format", help="auto, the default: readable on a terminal, else JSON."
     ),
     "stop_grace": _flag(
         str, "--stop-grace", metavar="DURATION", help="For the run at work when the service is told to end; 20s."

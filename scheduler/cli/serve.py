@@ -24,9 +24,6 @@ def serve(run: Invocation) -> int:
     from scheduler.observing.logs import set_up  # noqa: PLC0415
     from scheduler.runs.configuration import Configuration  # noqa: PLC0415
 
-    form = run.settings.log_format
-    if form == "auto":
-        form = "text" if sys.stderr.isatty() else "json"
-    set_up(sys.stderr, form, is_verbose=run.settings.verbose)
+    set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
     services = services_of(Configuration(flags=run.flags), run.clock)
     return OK if Daemon(services).run() else FAILED
