@@ -84,18 +84,22 @@ class Engine:
         sink_url: str,
         progress: Callable[[int, int], None] | None = None,
         watcher: Watcher | None = None,
+        *,
+        here_below_bytes: int = 0,
     ) -> Iterator[PartitionResult]:
         """Yield the result of each plan, in any order; snapshots go to the sink at ``sink_url``.
 
         Replays that several threads ask for go one after the other. ``progress`` is called with (segments, bytes
-        covered) done since the last call, ``watcher`` hears of what comes on top and of what is going on.
+        covered) done since the last call, ``watcher`` hears of what comes on top and of what is going on. Segments of
+        fewer bytes in all than ``here_below_bytes`` are replayed by this process, unless other machines are the engine.
 
         Raises:
             ResnapError: Spark did not start, or its job failed; the next replay starts it anew where it has ended.
 
         """
         self._check_reach(sink_url)
-        if self.kind == "local" or not any(plan.runs for plan in plans):
+        size_bytes = sum(plan.bytes_in_segments for plan in plans if plan.runs)
+        if self.kind == "local" or not size_bytes or (size_bytes < here_below_bytes and not self.is_remote):
             sink = open_sink(sink_url, self.s3)
             yield from rebuild_locally(plans, sink, reading=self.reading, progress=progress, watcher=watcher)
             return

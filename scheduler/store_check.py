@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 MOST_SHOWN: Final = 5
 """Of producers, in a message."""
+REPLAYED_HERE_BYTES: Final = 1 << 30
+"""Segments of fewer bytes are replayed sooner than a JVM has started."""
 
 
 class SnapshotCheck(NamedTuple):
@@ -136,13 +138,15 @@ class StoreCheck:
             facts = load_facts(inventory.partition, self.engine.reading.sources)
             for rules, wanted in offsets.items():
                 plan = plan_replay(inventory, facts, wanted, rules)
-                self.engine.needed_for(plan)
+                if plan.bytes_in_segments >= REPLAYED_HERE_BYTES:
+                    self.engine.needed_for(plan)
                 yield plan
 
     def _replayed(self, plans: list[PartitionPlan], progress: Progress) -> Iterator[SnapshotCheck]:
         reads = [plan.segments[index] for plan in plans for run in plan.runs for index in range(run.start, run.end)]
         progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
-        for result in self.engine.replay(plans, DISCARD, progress.advance, progress):
+        results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
+        for result in results:
             for found in result.boundaries:
                 why = found.reason or str(result.error)
                 yield self._check(result.topic_partition, found, why)

@@ -149,9 +149,13 @@ def _rclone(log: Log, target: Target, *flags: str) -> Outcome:
 
 
 def _timed(target: Target, command: list[str], environment: dict[str, str]) -> tuple[Outcome, bytes]:
-    """Run ``command``; return how long it took, and what it said. What it made is deleted afterwards."""
+    """Run ``command``; return how long it took, and what it said. What it made is deleted afterwards.
+
+    Byte code may be kept, as wherever Resnap is installed.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
-    said = subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=True, stdout=subprocess.PIPE).stdout
+    said = subprocess.run(command, cwd=ROOT, env=kept | environment, check=True, stdout=subprocess.PIPE).stdout
     took = time.perf_counter() - started
     target.clear()
     return Outcome(seconds=took), said

@@ -235,3 +235,12 @@ def test_what_was_found_wrong_or_was_replaced_since_is_read_again(
 def test_topics_that_are_not_asked_for_are_not_read(verify: Callable[..., Ran]) -> None:
     assert verify("--topic", "orders").code == 2
     assert verify("--topic", "pay*").code == 0
+
+
+def test_what_is_small_is_replayed_without_a_jvm_though_spark_is_the_engine(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
+    asked = ("verify", "--store", store.as_uri(), "--engine", "spark", "--output", "json")
+    ran = command(*asked, JAVA_HOME=str(tmp_path / "no-java"))
+    assert ran.code == 0
+    assert ran.document["summary"]["snapshotsReplayed"] > 0
