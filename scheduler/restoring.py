@@ -20,6 +20,7 @@ from tiering.restorer import Restoration, Restored, Restorer
 from tiering.stopped_broker import refuse_running
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -37,6 +38,8 @@ class RestoreOrder:
     scope: Scope
     """The URL of what was shipped is its one source."""
     log_dir: Path
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Of topics whose id is not what the manifests say, or which they do not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +82,12 @@ class Restoring:
             hint = "give what `resnap tier --to` was given; the copy of a log dir comes back by what copied it"
             raise UsageError(f"{order.scope.sources[0]} holds nothing that was shipped", hint=hint)
         report = RestoreReport(errors=[problem.error for problem in sight.problems])
+        _refuse_strangers(order, sight)
         log_dir = order.log_dir.absolute()
         refuse_running(log_dir)
         hold: AbstractContextManager[None] = nullcontext() if dry_run else locked(log_dir)
         with hold:
-            found = self._fitting(sight, log_dir, report)
+            found = self._fitting(sight, log_dir, order.topic_ids, report)
             progress.expect(len(found), sum(one.size_bytes for _, one in found))
             for restorer, one in found:
                 outcome = _restored(restorer, one, report, progress, dry_run=dry_run)
@@ -91,7 +95,9 @@ class Restoring:
                     report.partitions.append(RestoredPartition(restoration=one, outcome=outcome))
         return report
 
-    def _fitting(self, sight: Sight, log_dir: Path, report: RestoreReport) -> list[tuple[Restorer, Restoration]]:
+    def _fitting(
+        self, sight: Sight, log_dir: Path, topic_ids: Mapping[str, str], report: RestoreReport
+    ) -> list[tuple[Restorer, Restoration]]:
         """Return what may be put into ``log_dir``, and report what may not."""
         found = []
         there = load_log_dir(log_dir, topics=lambda _: False)
@@ -99,8 +105,9 @@ class Restoring:
             log_starts = read_small(log_dir / LOG_START_OFFSETS, read_offset_checkpoint) or {}
         for sighted in sight.partitions:
             try:
-                one = self._restoration(sighted)
+                one = self._restoration(sighted, topic_ids.get(sighted.topic_partition.topic))
                 _refuse_other_cluster(sighted, there)
+                _refuse_without_topic_id(one, there)
                 _refuse_ended_below(one, log_starts.get(one.topic_partition), log_dir)
             except ResnapError as error:
                 report.errors.append(error)
@@ -109,10 +116,10 @@ class Restoring:
                 found.append((Restorer(log_dir=log_dir, store=store, disk=self.disk), one))
         return found
 
-    def _restoration(self, sighted: Sighted) -> Restoration:
+    def _restoration(self, sighted: Sighted, topic_id: str | None) -> Restoration:
         partition = sighted.inventory.partition
         manifests = tuple(self._manifest(manifest_locator(partition, segment)) for segment in partition.segments)
-        return Restoration(topic_partition=partition.topic_partition, manifests=manifests)
+        return Restoration(topic_partition=partition.topic_partition, manifests=manifests, given_topic_id=topic_id)
 
     def _manifest(self, locator: str) -> Manifest:
         with in_file(locator):
@@ -144,6 +151,27 @@ def _refuse_other_cluster(sighted: Sighted, there: LogDir) -> None:
         raise UsageError(
             f"{sighted.topic_partition} is of cluster {cluster}, and {there.path} of {there.cluster_id}",
             hint="give a log dir of the same cluster, or a new directory",
+        )
+
+
+def _refuse_strangers(order: RestoreOrder, sight: Sight) -> None:
+    unknown = order.topic_ids.keys() - {sighted.topic_partition.topic for sighted in sight.partitions}
+    if unknown:
+        raise UsageError(f"--topic-id: nothing of {min(unknown)} is to be restored",
+                         hint="give TOPIC=ID with the name of a topic that was shipped")  # fmt: skip
+
+
+def _refuse_without_topic_id(one: Restoration, there: LogDir) -> None:
+    """Refuse what a KRaft broker would set aside, beginning an empty log in its place; with ZooKeeper it gives the id.
+
+    Source: ``LogManager.isStrayKraftReplica``; seen with 3.9.1 and 4.1.1.
+    """
+    if one.topic_id is None and there.is_kraft:
+        topic = one.topic_partition.topic
+        raise UsageError(
+            f"{one.topic_partition}: the id of its topic is not known, since it was not when the partition was shipped:"
+            " without ZooKeeper a broker sets such a directory aside as stray, and begins an empty log",
+            hint=f"give --topic-id {topic}=ID; `kafka-topics.sh --describe` and `resnap controller image` show it",
         )
 
 

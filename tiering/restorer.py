@@ -59,6 +59,8 @@ class Restoration:
     topic_partition: TopicPartition
     manifests: tuple[Manifest, ...]
     """A chain, ascending: each begins where the one before ends."""
+    given_topic_id: str | None = None
+    """What the topic's id is now, whatever it was when the segments were shipped; None to go by the manifests."""
 
     @property
     def start_offset(self) -> int:
@@ -72,8 +74,10 @@ class Restoration:
 
     @property
     def topic_id(self) -> str | None:
-        """Of the topic, where any of the segments tells it."""
-        return next((one.topic_id for one in reversed(self.manifests) if one.topic_id is not None), None)
+        """Of the topic: what is given, else where any of the segments tells it."""
+        return self.given_topic_id or next(
+            (one.topic_id for one in reversed(self.manifests) if one.topic_id is not None), None
+        )
 
     @property
     def size_bytes(self) -> int:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _NO_TOPIC_ID = (
-    "shipped before the id of its topic was known: brokers that run without ZooKeeper set a directory without "
-    "partition.metadata aside as stray"
+    "shipped before the id of its topic was known, so without partition.metadata: a broker with ZooKeeper makes that, "
+    "one without sets the directory aside as stray; for that one give --topic-id"
 )
 
 
@@ -29,6 +29,12 @@ def restore(
     into: Annotated[
         Path, typer.Option("--into", metavar="LOG_DIR", help="The log dir of a stopped broker, or a new directory.")
     ],
+    topic_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic-id", metavar="TOPIC=ID", help="A topic's id, where it was not shipped or is another now."
+        ),
+    ] = None,
 ) -> int:
     """Make partition directories of what was shipped, which a broker opens: logs, indexes, snapshots, leader epochs.
 
@@ -38,12 +44,24 @@ def restore(
     from scheduler.sources import Scope  # noqa: PLC0415
     from storage.source import Sources  # noqa: PLC0415
 
-    order = RestoreOrder(scope=Scope(sources=(url,), topics=run.settings.topics), log_dir=into)
+    scope = Scope(sources=(url,), topics=run.settings.topics)
+    order = RestoreOrder(scope=scope, log_dir=into, topic_ids=dict(map(_topic_id, topic_id or ())))
     restoring = Restoring(sources=Sources(s3=run.settings.s3()))
     with run.progress("restore") as progress:
         report = restoring.restore(order, progress, dry_run=run.settings.dry_run)
     _answer(run, report)
     return OK
+
+
+def _topic_id(text: str) -> tuple[str, str]:
+    """Return the topic and its id."""
+    from storage.errors import UsageError  # noqa: PLC0415
+    from storage.log.properties import is_topic_id  # noqa: PLC0415
+
+    topic, _, topic_id = text.partition("=")
+    if not topic or not is_topic_id(topic_id):
+        raise UsageError(f"--topic-id {text}: expected TOPIC=ID, the id in 22 characters of base64url")
+    return topic, topic_id
 
 
 def _answer(run: Invocation, report: "RestoreReport") -> None:

@@ -136,6 +136,15 @@ def read_partition_metadata(text: bytes) -> PartitionMetadata:
     return PartitionMetadata(version=number, topic_id=topic_id)
 
 
+def is_topic_id(text: str) -> bool:
+    """Whether ``text`` is the id of a topic in its canonical form."""
+    try:
+        found = read_partition_metadata(f"version: 0\ntopic_id: {text}".encode())
+    except FormatError:
+        return False
+    return found.topic_id == text
+
+
 def write_partition_metadata(metadata: PartitionMetadata) -> bytes:
     """Return the file that says ``metadata``; like Kafka's, without a line end at its end."""
     return f"version: {metadata.version}\ntopic_id: {metadata.topic_id}".encode()

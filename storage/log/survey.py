@@ -70,6 +70,8 @@ class LogDir:
     problems: tuple[PartitionProblem, ...]
     is_shipped: bool = False
     """Whether it is what Resnap has shipped, to which nothing is added but by shipping."""
+    is_kraft: bool = False
+    """Whether its broker runs without ZooKeeper, as ``meta.properties`` tells."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,6 +129,7 @@ class Survey:
             set_aside=tuple(self.set_aside),
             clean_shutdown=clean_shutdown,
             problems=tuple(self.problems),
+            is_kraft=meta is not None and meta.version > 0,
         )
 
 

@@ -63,3 +63,27 @@ def test_a_broker_serves_what_was_restored_and_goes_on_with_it(
     assert max(bases(data / "payments-0", "snapshot")) > ends["payments-0"]
     assert command(*to).code == 0
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0
+
+
+@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+def test_without_a_topic_id_a_broker_sets_a_partition_aside_and_with_it_serves_what_was_restored(
+    command: Resnap, release: Callable[[str], Release], fixture_set: Callable[[str], FixtureSet], tmp_path: Path,
+    version: str,
+) -> None:  # fmt: skip
+    fixture, store = fixture_set(f"kafka-{version}-kraft").data, tmp_path / "store"
+    unnamed, data = copied(fixture, tmp_path / "unnamed"), copied(fixture, tmp_path / "data")
+    topic_id = (data / "payments-0" / "partition.metadata").read_text().split("topic_id: ")[1]
+    for name in PARTITIONS:
+        (unnamed / name / "partition.metadata").unlink()
+        shutil.rmtree(data / name)
+    metadata = shutil.move(unnamed / "__cluster_metadata-0", tmp_path / "metadata")
+    to = ("tier", unnamed, "--topic", "payments", "--to", store.as_uri(), "--as-of", "roll", "--engine", "local")
+    assert command(*to).code == 0
+    assert command("restore", store.as_uri(), "--into", data).code == 2
+    assert command("restore", store.as_uri(), "--into", data, "--topic-id", f"payments={topic_id}").code == 0
+    with Broker(release(version), [data]).running() as broker:
+        assert all(broker.drive("read", "payments", number) for number in range(len(PARTITIONS)))
+    assert not list(data.glob("*-stray"))
+    shutil.move(metadata, unnamed / "__cluster_metadata-0")
+    with Broker(release(version), [unnamed]).running():
+        eventually(lambda: list(unnamed.glob("payments-0.*-stray")), "the broker takes a directory without an id")

@@ -347,3 +347,45 @@ def test_a_directory_in_the_making_is_one_that_a_broker_removes(topic: str) -> N
         assert parsed is not None
         assert (parsed.kind, parsed.partition, len(name) <= 255) == (DirKind.DELETE, number, True)
         assert topic.startswith(parsed.topic)
+
+
+@pytest.fixture
+def store_without_topic_id(command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    """What was shipped while the topic's id was not known."""
+    data, root = tmp_path / "unnamed", tmp_path / "unnamed-store"
+    shutil.copytree(fixture_set(SET).data, data)
+    for name in PARTITIONS:
+        (data / name / "partition.metadata").unlink(missing_ok=True)
+    arguments = ("tier", data, "--topic", "payments", "--to", root.as_uri(), "--as-of", "roll", "--engine", "local")
+    assert command(*arguments).code == 0
+    return root
+
+
+def test_without_a_topic_id_a_broker_with_zookeeper_gets_its_partitions_and_its_operator_is_told(
+    command: Resnap, store_without_topic_id: Path, log_dir: Path
+) -> None:
+    ran = command("restore", store_without_topic_id.as_uri(), "--into", log_dir, *JSON)
+    assert ran.code == 0
+    assert "--topic-id" in ran.err
+    assert not (log_dir / "payments-0" / "partition.metadata").exists()
+
+
+def test_without_a_topic_id_nothing_is_put_before_a_broker_that_would_set_it_aside(
+    command: Resnap, store_without_topic_id: Path, log_dir: Path
+) -> None:
+    (log_dir / "meta.properties").write_text("version=1\nnode.id=1\n" + cluster_line(log_dir))
+    before, url, topic_id = tree(log_dir), store_without_topic_id.as_uri(), "Hx8dHx8dHx8dHx8dHx8dHw"
+    ran = command("restore", url, "--into", log_dir, *JSON)
+    assert (ran.code, tree(log_dir)) == (2, before)
+    assert "--topic-id payments=ID" in ran.err
+    for wrong in ("payments", "payments=short", f"other={topic_id}", f"payments={'A' * 22}"):
+        assert command("restore", url, "--into", log_dir, "--topic-id", wrong).code == 2
+    assert tree(log_dir) == before
+    assert command("restore", url, "--into", log_dir, "--topic-id", f"payments={topic_id}").code == 0
+    for name in PARTITIONS:
+        assert (log_dir / name / "partition.metadata").read_text() == f"version: 0\ntopic_id: {topic_id}"
+
+
+def cluster_line(log_dir: Path) -> str:
+    lines = (log_dir / "meta.properties").read_text().splitlines()
+    return next(line for line in lines if line.startswith("cluster.id="))
