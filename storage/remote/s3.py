@@ -188,11 +188,12 @@ class S3ObjectStore:
         """Return size, time and etag; see ``ObjectStore.head``. Of an absent bucket it says: no such object."""
         self._check_reachable(key)
         found = self._caller.call(key, lambda: self._client.head_object(Bucket=self._bucket, Key=self._prefix + key))
+        must = self._caller.must_say
         return ObjectInfo(
             key=key,
-            size_bytes=found["ContentLength"],
-            modified_ms=_modified_ms(found["LastModified"]),
-            etag=found["ETag"],
+            size_bytes=must(key, found, "ContentLength"),
+            modified_ms=_modified_ms(must(key, found, "LastModified")),
+            etag=must(key, found, "ETag"),
         )
 
     def list(self, prefix: str = "", *, page_keys: int = PAGE_KEYS) -> Iterator[ObjectInfo]:

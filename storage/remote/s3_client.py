@@ -88,6 +88,18 @@ class S3Caller:
                     raise ClaimRefusedError(f"{self.where(key)}: {answer}", key=key) from error
                 raise
 
+    def must_say(self, key: str | None, answer: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - as boto3 gives it
+        """Return what ``answer`` says of ``name``.
+
+        Raises:
+            StoreError: the store says that all went well, and leaves out what it must tell.
+
+        """
+        if name not in answer:
+            raise StoreError(f"{self.where(key)}: the store answers without {name}", key=key,
+                             hint="`resnap doctor --store URL` tells what this store keeps")  # fmt: skip
+        return answer[name]
+
     def where(self, key: str | None) -> str:
         """Return what to call ``key`` in a message."""
         return f"{self._url}/{key}" if key else self._url

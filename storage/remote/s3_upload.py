@@ -92,9 +92,10 @@ class MultipartUpload:
         if self._storage_class is not None:
             options["StorageClass"] = self._storage_class
         client = self._caller.client
-        return self._caller.call(
+        answer = self._caller.call(
             self._key, lambda: client.create_multipart_upload(Bucket=self._bucket, Key=self._name, **options)
-        )["UploadId"]
+        )
+        return str(self._caller.must_say(self._key, answer, "UploadId"))
 
     def _put_parts(self, upload_id: str, parts: Iterator[bytes], claimed: int | None) -> list[CompletedPartTypeDef]:
         """Send the parts side by side; when one cannot be read or sent, those under way come to their end first."""
@@ -126,7 +127,10 @@ class MultipartUpload:
             ),
             claims=claimed is not None,
         )
-        completed: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
+        completed: CompletedPartTypeDef = {
+            "PartNumber": number,
+            "ETag": self._caller.must_say(self._key, answer, "ETag"),
+        }
         if "ChecksumCRC32C" in checksum:
             completed["ChecksumCRC32C"] = checksum["ChecksumCRC32C"]
         return completed
