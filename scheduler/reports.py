@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scheduler.sources import Sighted
     from scheduler.work_items import Cost, PartitionScan, Planned
     from storage.log.names import TopicPartition
+    from tiering.aiven_verification import VerifiedCopy
     from tiering.chains import Chain
     from tiering.inventory import PartitionInventory
     from tiering.memory import KnownBoundary
@@ -206,7 +207,7 @@ def shipment_row(shipment: PartitionShipment) -> Row:
     }
 
 
-def verified_row(verified: VerifiedSegment) -> Row:
+def verified_row(verified: VerifiedSegment | VerifiedCopy) -> Row:
     """Return what reading one shipped segment back showed."""
     manifest = verified.manifest
     return {

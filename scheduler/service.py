@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from replay.explain import Explanation, explain
 from replay.results import partition_result
 from replay.staging import DISCARD
+from scheduler.copies_check import CopiesCheck
 from scheduler.planner import Planner, wanted_boundaries
 from scheduler.sources import Scope, Sight, Sighted, destination_url, lies_beside, look
 from scheduler.staged import StagedCheck, check_staged
@@ -25,7 +26,6 @@ from storage.remote.urls import is_store_url, open_store
 from tiering.eligibility import before_replay, broker_blockers
 from tiering.fingerprint import print_segment
 from tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_facts
-from tiering.shipped import ShippedTopic
 from tiering.staging_area import StagingArea, prints_of
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from storage.source import Sources
     from tiering.fingerprint import SegmentPrint
     from tiering.shipment import PartitionShipment
+    from tiering.shipped import ShippedTopic
     from tiering.verification_journal import VerificationJournal
 
 REPLANS: Final = 3
@@ -230,7 +231,7 @@ class Service:
                 continue
             key = sighted.log_dir.cluster_id, sighted.topic_partition.topic
             if key not in topics:
-                topics[key] = ShippedTopic(store, *key)
+                topics[key] = self.uploading.shipped(store, *key)
             orders.append(run.order(sighted, topics[key], store.url, scope.high_watermark))
         return orders, sight
 
@@ -300,6 +301,19 @@ class Service:
             rules=self.rules,
             journal=journal,
             wants=lambda key: "=" in key.topic or scope.wants(key.topic),
+            since_ms=since_ms,
+        )
+
+    def check_copies(
+        self, scope: Scope, store: ObjectStore, journal: VerificationJournal, since_ms: int | None
+    ) -> CopiesCheck:
+        """Return the verification of what lies in ``store`` in the layout ``aiven``, otherwise as ``check_store``."""
+        return CopiesCheck(
+            store=store,
+            engine=self.engine,
+            rules=self.rules,
+            journal=journal,
+            wants=lambda key: scope.wants(key.topic),
             since_ms=since_ms,
         )
 

@@ -20,7 +20,7 @@ from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFA
 from scheduler.clock import milliseconds
 from scheduler.cluster_metadata import ClusterMetadata, find_metadata_log
 from scheduler.io_priority import IoPriority
-from scheduler.key_files import key_ring
+from scheduler.key_files import key_ring, public_key
 from scheduler.metadata_settings import (
     NOTHING,
     SETTING,
@@ -46,6 +46,7 @@ from scheduler.setting_layers import (
 )
 from scheduler.setting_values import parse_as_of, parse_duration, parse_size, shown, split_list
 from storage.errors import ConfigurationError, UsageError
+from storage.remote.layouts.aiven_body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression
 from storage.remote.layouts.aiven_keys import KeyRing
 from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
 from storage.remote.s3_settings import AddressingStyle, ChecksumMode, Encryption, S3Settings
@@ -194,6 +195,20 @@ class Settings(ServiceSettings, BaseSettings):
         default=None, description="How long an answer may take; 60s unless given."
     )
 
+    key_prefix: str = Field(
+        default="", description="In the layout aiven: rsm.config.key.prefix, as it is, below the URL."
+    )
+    chunk_size: Annotated[int, _from_text(parse_size), Field(ge=1, le=MAX_CHUNK_BYTES)] = Field(
+        default=CHUNK_BYTES, description="In the layout aiven: what a segment is cut into, and brokers fetch at once."
+    )
+    chunk_compression: Compression = Field(
+        default="none",
+        description="In the layout aiven: of chunks; heuristic: of segments whose first batch is not compressed.",
+    )
+    encryption_public_key: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="ID=FILE: in the layout aiven, the RSA key in PEM that segments are encrypted for.",
+    )
     encryption_private_key: Mapping[str, str] = Field(
         default_factory=dict,
         description="ID=FILE: a private RSA key in PEM that segments of the layout aiven were encrypted for; may be"
@@ -329,6 +344,25 @@ class Settings(ServiceSettings, BaseSettings):
 
         """
         return key_ring(self.encryption_private_key)
+
+    def aiven(self) -> AivenForm:
+        """Return how segments are written in the layout ``aiven``.
+
+        Raises:
+            UsageError: something of it is given, and another layout.
+            ConfigurationError: the public key cannot be read, or is none.
+
+        """
+        form = AivenForm(
+            key_prefix=self.key_prefix,
+            chunk_size=self.chunk_size,
+            compression=self.chunk_compression,
+            encryption_key=public_key(self.encryption_public_key),
+        )
+        if self.layout != "aiven" and form != AivenForm():
+            raise UsageError("--key-prefix, --chunk-size, --chunk-compression and --encryption-public-key are of the"
+                             " layout aiven", hint="give --layout aiven, or leave them out")  # fmt: skip
+        return form
 
     def spark(self) -> SparkSettings:
         """Return how Spark shall run.

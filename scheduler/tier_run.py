@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Final
@@ -14,6 +14,7 @@ from replay.scratch import scratch_directory
 from scheduler.work_items import TierOrder
 from storage.errors import LockedError
 from storage.log.work_lock import at_work_on
+from storage.remote.layouts.aiven_body import AivenForm
 from storage.remote.layouts.flat import lease_place
 from storage.remote.throttle import Throttle
 from storage.remote.urls import open_store
@@ -22,6 +23,7 @@ from tiering.eligibility import before_replay
 from tiering.lease import leased
 from tiering.remainder import remainder
 from tiering.shipment import PartitionShipment, Shipper
+from tiering.shipped import AivenManifests, FlatManifests, ShippedTopic
 from tiering.uploader import Provenance
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from storage.log.names import TopicPartition
     from storage.remote.object_store import ObjectStore
     from tiering.delivery import Verification
-    from tiering.shipped import ShippedTopic
     from tiering.uploader import Layout
 
 STAGING_PREFIX: Final = ".staging"
@@ -51,6 +52,25 @@ class Uploading:
     bytes_per_s: int | None = None
     verification: Verification = "auto"
     layout: Layout = "flat"
+    aiven: AivenForm = field(default_factory=AivenForm)
+    """How segments are written in the layout of this name."""
+
+    @property
+    def aiven_form(self) -> AivenForm | None:
+        """How segments are written in the layout ``aiven``; None for every other."""
+        return self.aiven if self.layout == "aiven" else None
+
+    def shipped(self, store: ObjectStore, cluster_id: str | None, topic: str) -> ShippedTopic:
+        """Return what ``store`` holds of a topic already.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        form = self.aiven_form
+        return ShippedTopic(
+            store, FlatManifests(cluster_id, topic) if form is None else AivenManifests(form.key_prefix, topic)
+        )
 
     def delivery(self, store: ObjectStore) -> Delivery:
         """Return what delivers to ``store`` for one run."""
@@ -144,6 +164,7 @@ class TierRun:
                 rules=self.rules,
                 sources=self.engine.reading.sources,
                 parallel=self.uploading.parallel,
+                aiven=self.uploading.aiven_form,
                 now_ms=now_ms,
                 expect=shipping.expect,
                 progress=shipping.advance,

@@ -85,6 +85,7 @@ def service_of(
             bytes_per_s=settings.bwlimit,
             verification=settings.verify_upload,
             layout=settings.layout,
+            aiven=settings.aiven(),
         ),
     )
 

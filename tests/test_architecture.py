@@ -43,6 +43,7 @@ DOORS: Final = {
     "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
     "fastapi": "scheduler/api/*.py scheduler/web/*.py",
     "starlette": "scheduler/api/*.py scheduler/web/*.py",
+    "Crypto": "storage/remote/layouts/aiven_keys.py",
     "fastavro": "storage/remote/manifest.py",
     "matplotlib": "scheduler/quota_plot.py",
     "mmh3": "tiering/quota/bloom_store.py",

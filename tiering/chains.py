@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from storage.log.names import TopicPartition
 
@@ -17,7 +17,45 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from storage.log.checkpoints import LeaderEpoch
-    from storage.remote.manifest import Manifest
+
+
+class Link(Protocol):
+    """What a manifest of any layout tells of its segment."""
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None where nothing tells."""
+        ...
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def topic_id(self) -> str | None:
+        """None where nothing tells."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+        ...
+
+    @property
+    def next_base_offset(self) -> int:
+        """Where the segment after it begins."""
+        ...
+
+    @property
+    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
+        """Those of the segment alone."""
+        ...
 
 
 class Gap(NamedTuple):
@@ -56,20 +94,20 @@ class _Topic(NamedTuple):
     topic_id: str
 
 
-def chains_of(manifests: Iterable[Manifest]) -> list[Chain]:
+def chains_of(manifests: Iterable[Link]) -> list[Chain]:
     """Return the chains that ``manifests`` make, by cluster, partition and topic id.
 
     A segment that was shipped before the id of its topic was known belongs to the one topic of that name, if there is
     one only.
     """
-    found: dict[_Topic, list[Manifest]] = {}
+    found: dict[_Topic, list[Link]] = {}
     for one in manifests:
         key = _Topic(one.cluster_id or "", TopicPartition(one.topic, one.partition), one.topic_id or "")
         found.setdefault(key, []).append(one)
     return [_chain(found[key]) for key in sorted(_with_unknown_ids_settled(found))]
 
 
-def _with_unknown_ids_settled(found: dict[_Topic, list[Manifest]]) -> dict[_Topic, list[Manifest]]:
+def _with_unknown_ids_settled(found: dict[_Topic, list[Link]]) -> dict[_Topic, list[Link]]:
     for key in [key for key in found if not key.topic_id]:
         named = [other for other in found if other[:2] == key[:2] and other.topic_id]
         if len(named) == 1:
@@ -77,7 +115,7 @@ def _with_unknown_ids_settled(found: dict[_Topic, list[Manifest]]) -> dict[_Topi
     return found
 
 
-def _chain(manifests: list[Manifest]) -> Chain:
+def _chain(manifests: list[Link]) -> Chain:
     """Return the chain of one partition; segments with the same offsets count once."""
     by_range = {(one.base_offset, one.next_base_offset): one for one in manifests}
     ordered = [by_range[offsets] for offsets in sorted(by_range)]
@@ -94,7 +132,7 @@ def _chain(manifests: list[Manifest]) -> Chain:
     )
 
 
-def _gaps(ordered: Sequence[Manifest]) -> Iterator[Gap]:
+def _gaps(ordered: Sequence[Link]) -> Iterator[Gap]:
     reached = ordered[0].base_offset
     for one in ordered:
         if one.base_offset > reached:
@@ -102,7 +140,7 @@ def _gaps(ordered: Sequence[Manifest]) -> Iterator[Gap]:
         reached = max(reached, one.next_base_offset)
 
 
-def _overlaps(ordered: Sequence[Manifest]) -> Iterator[Overlap]:
+def _overlaps(ordered: Sequence[Link]) -> Iterator[Overlap]:
     """Yield what each segment shares with the one below it that reaches farthest."""
     farthest = ordered[0]
     for one in ordered[1:]:
@@ -113,7 +151,7 @@ def _overlaps(ordered: Sequence[Manifest]) -> Iterator[Overlap]:
         farthest = max(farthest, one, key=lambda segment: segment.next_base_offset)
 
 
-def _epochs_in(manifest: Manifest, start: int, end: int) -> list[LeaderEpoch]:
+def _epochs_in(manifest: Link, start: int, end: int) -> list[LeaderEpoch]:
     """Return the leader epochs of the offsets [``start``, ``end``), the first one as if it began there."""
     epochs = manifest.leader_epochs
     first = max(bisect_right(epochs, start, key=lambda entry: entry.start_offset) - 1, 0)

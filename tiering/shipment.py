@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
 from storage.source import PLAIN
+from tiering.aiven_uploader import copy
+from tiering.aiven_uploader import publish as publish_copied
 from tiering.eligibility import Eligibility, after_replay, refuse
 from tiering.refusal import Reason
 from tiering.segment_bundle import (
@@ -36,12 +39,14 @@ if TYPE_CHECKING:
     from storage.errors import ResnapError
     from storage.log.names import TopicPartition
     from storage.log.partition_dir import Segment
-    from storage.remote.manifest import SnapshotHow
+    from storage.remote.layouts.aiven_body import AivenForm
+    from storage.remote.manifest import SnapshotHow, SnapshotOrigin
     from storage.remote.object_store import ObjectStore
     from storage.source import Sources
     from tiering.delivery import Delivery
     from tiering.eligibility import Candidates, Refusal
-    from tiering.uploader import Provenance, Uploaded
+    from tiering.shipped import ShippedSegment
+    from tiering.uploader import Provenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +77,9 @@ class PartitionShipment:
 class _Prepared(NamedTuple):
     """A segment whose objects are in the store."""
 
-    uploaded: Uploaded
+    bundle: SegmentBundle
     chosen: ChosenSnapshot
+    publish: Callable[[], ShippedSegment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,8 @@ class Shipper:
     """How the segments are reached."""
     parallel: int = 1
     """Segments on their way at once; they become visible one after the other, in offset order."""
+    aiven: AivenForm | None = None
+    """How segments are written in the layout ``aiven``; None for every other."""
     now_ms: Callable[[], int]
     expect: Callable[[int, int], None]
     """Told (segments, bytes of their logs) of what is eligible, before any of it is shipped."""
@@ -142,15 +150,25 @@ class Shipper:
         hold_lease: Callable[[], None],
     ) -> _Prepared:
         """Do all that may be done while other segments are on their way, too."""
-        chosen = choose_snapshot(provenance.topic_partition, at_end, self.rules, self.staged, self.sources)
+        chosen = choose_snapshot(
+            provenance.topic_partition, at_end, self.rules, self.staged, self.sources, as_found=self.aiven is not None
+        )
         bundle = make_bundle(epochs, segment, chosen.body, self.sources)
         hold_lease()
-        uploaded = upload(self.delivery, provenance, bundle, chosen.origin, created_at_ms=self.now_ms())
-        return _Prepared(uploaded, chosen)
+        return _Prepared(bundle, chosen, self._upload(provenance, bundle, chosen.origin))
+
+    def _upload(
+        self, provenance: Provenance, bundle: SegmentBundle, origin: SnapshotOrigin
+    ) -> Callable[[], ShippedSegment]:
+        """Put the objects of one segment into the store, and return what makes it visible."""
+        now_ms = self.now_ms()
+        if self.aiven is not None:
+            copied = copy(self.delivery, provenance, bundle, self.aiven, created_at_ms=now_ms)
+            return partial(publish_copied, self.delivery, copied)
+        return partial(publish, self.delivery, upload(self.delivery, provenance, bundle, origin, created_at_ms=now_ms))
 
     def _publish(self, prepared: _Prepared) -> Shipped:
-        named = publish(self.delivery, prepared.uploaded)
-        return _shipped(prepared.uploaded.bundle, prepared.chosen, named.manifest_key)
+        return _shipped(prepared.bundle, prepared.chosen, prepared.publish().manifest_key)
 
 
 def _end(segment: Segment) -> int:

@@ -9,13 +9,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
+from storage.remote.layouts import aiven
+from storage.remote.layouts.aiven_log import copied_segment
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, key_part, manifest_prefix, parse_key
 from storage.remote.manifest import ObjectKind, read_manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from storage.remote.manifest import Manifest
     from storage.remote.object_store import ObjectStore
 
@@ -41,22 +45,113 @@ def shipped_segment(manifest_key: str, manifest: Manifest) -> ShippedSegment:
     )
 
 
+class Place(NamedTuple):
+    """Of what a manifest is, by its key."""
+
+    partition: int
+    base_offset: int
+    topic_id: str | None
+    """None where it was not known when the segment was shipped."""
+
+
+class Manifests(Protocol):
+    """The manifests of one topic in a layout."""
+
+    @property
+    def prefix(self) -> str:
+        """What all keys of the topic begin with, whatever its id was known to be."""
+        ...
+
+    def place(self, key: str) -> Place | None:
+        """Return of what the manifest at ``key`` is; None for every other object."""
+        ...
+
+    def read(self, key: str, data: bytes) -> tuple[ShippedSegment, Mapping[str, int]]:
+        """Return the segment that the manifest ``data`` makes visible, and the bytes of its other objects, by key.
+
+        Raises:
+            FormatError: the manifest is damaged.
+
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FlatManifests:
+    """Those of Resnap's own."""
+
+    cluster_id: str | None
+    topic: str
+
+    @property
+    def prefix(self) -> str:
+        """What all keys of the topic begin with."""
+        return manifest_prefix(self.cluster_id, self.topic)
+
+    def place(self, key: str) -> Place | None:
+        """Return of what the manifest at ``key`` is."""
+        parsed = parse_key(key)
+        if parsed is None or parsed.extension != MANIFEST_EXTENSION:
+            return None
+        return Place(parsed.partition, parsed.base_offset, None if parsed.topic_id == UNKNOWN else parsed.topic_id)
+
+    def read(self, key: str, data: bytes) -> tuple[ShippedSegment, Mapping[str, int]]:
+        """Return the segment, and the bytes of its objects."""
+        manifest = read_manifest(data)
+        return shipped_segment(key, manifest), {entry.key: entry.size_bytes for entry in manifest.objects}
+
+
+@dataclass(frozen=True, slots=True)
+class AivenManifests:
+    """Those that the plugin reads, whether brokers wrote them or we."""
+
+    key_prefix: str
+    topic: str
+
+    @property
+    def prefix(self) -> str:
+        """What all keys of the topic begin with; another topic's may, too."""
+        return f"{self.key_prefix}{self.topic}-"
+
+    def place(self, key: str) -> Place | None:
+        """Return of what the manifest at ``key`` is."""
+        parsed = aiven.parse_key(key.removeprefix(self.key_prefix))
+        if parsed is None or parsed.suffix != aiven.MANIFEST or (parsed.prefix, parsed.topic) != ("", self.topic):
+            return None
+        return Place(parsed.partition, parsed.base_offset, parsed.topic_id)
+
+    def read(self, key: str, data: bytes) -> tuple[ShippedSegment, Mapping[str, int]]:
+        """Return the segment, and the bytes of its objects."""
+        parsed = aiven.parse_key(key.removeprefix(self.key_prefix))
+        if parsed is None:
+            raise AssertionError(f"{key} is no key of a manifest")
+        segment, stem = copied_segment(parsed, data), key.removesuffix(f".{aiven.MANIFEST}")
+        chunks, indexes = segment.manifest.chunks, segment.manifest.indexes
+        shipped = ShippedSegment(
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
+            manifest_key=key,
+            log_bytes=chunks.file_size,
+        )
+        return shipped, {f"{stem}.{aiven.LOG}": chunks.stored_size, f"{stem}.{aiven.INDEXES}": indexes.end}
+
+
 class ShippedTopic:
     """What a store holds of one topic, whatever its id was known to be: one listing, manifests read when asked for."""
 
-    def __init__(self, store: ObjectStore, cluster_id: str | None, topic: str) -> None:
-        self._store = store
-        self._sizes = {info.key: info.size_bytes for info in store.list(manifest_prefix(cluster_id, topic))}
-        self._known: dict[str, tuple[ShippedSegment, Manifest]] = {}
+    def __init__(self, store: ObjectStore, manifests: Manifests) -> None:
+        self._store, self._layout = store, manifests
+        self._sizes = {info.key: info.size_bytes for info in store.list(manifests.prefix)}
+        self._known: dict[str, tuple[ShippedSegment, Mapping[str, int]]] = {}
         """The manifest read last: the next segment asked for looks at it as its neighbour."""
         self._manifests: dict[int, list[tuple[int, str]]] = {}
         """By partition: (base offset, key), ascending."""
         self._by_id: dict[tuple[int, str | None], list[tuple[int, str]]] = {}
         """The same, of one topic id."""
         for key in self._sizes:
-            parsed = parse_key(key)
-            if parsed is not None and parsed.extension == MANIFEST_EXTENSION:
-                self._manifests.setdefault(parsed.partition, []).append((parsed.base_offset, key))
+            place = manifests.place(key)
+            if place is not None:
+                self._manifests.setdefault(place.partition, []).append((place.base_offset, key))
         for found in self._manifests.values():
             found.sort()
 
@@ -102,24 +197,27 @@ class ShippedTopic:
     def _of(self, partition: int, topic_id: str | None) -> list[tuple[int, str]]:
         if (partition, topic_id) not in self._by_id:
             manifests = self._manifests.get(partition, [])
-            self._by_id[partition, topic_id] = [entry for entry in manifests if _may_be_of(entry[1], topic_id)]
+            self._by_id[partition, topic_id] = [one for one in manifests if self._may_be_of(one[1], topic_id)]
         return self._by_id[partition, topic_id]
 
-    def _manifest(self, key: str) -> tuple[ShippedSegment, Manifest]:
+    def _manifest(self, key: str) -> tuple[ShippedSegment, Mapping[str, int]]:
         if key not in self._known:
             with in_file(key):
-                manifest = read_manifest(self._store.get(key))
-            self._known = {key: (shipped_segment(key, manifest), manifest)}
+                self._known = {key: self._layout.read(key, self._store.get(key))}
         return self._known[key]
 
     def _check(self, key: str) -> None:
-        for entry in self._manifest(key)[1].objects:
-            found = self._size(entry.key)
-            if found != entry.size_bytes:
+        for named, size in self._manifest(key)[1].items():
+            found = self._size(named)
+            if found != size:
                 raise VerificationError(
-                    f"{key}: names {entry.key} of {entry.size_bytes} bytes, found {found}",
+                    f"{key}: names {named} of {size} bytes, found {found}",
                     hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
                 )
+
+    def _may_be_of(self, key: str, topic_id: str | None) -> bool:
+        place = self._layout.place(key)
+        return topic_id is None or place is None or place.topic_id in {key_part(topic_id), None}
 
     def _size(self, key: str) -> int | None:
         """Return the length of an object; asked for, where another run wrote it while the topic was being listed."""
@@ -129,8 +227,3 @@ class ShippedTopic:
             except ObjectNotFoundError:
                 return None
         return self._sizes[key]
-
-
-def _may_be_of(key: str, topic_id: str | None) -> bool:
-    parsed = parse_key(key)
-    return topic_id is None or parsed is None or parsed.topic_id in {key_part(topic_id), UNKNOWN}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from replay.comparison import Verdict
 from replay.plan import Coverage
@@ -41,10 +41,13 @@ def choose_snapshot(
     rules: ReplayRules,
     staged: ObjectStore,
     sources: Sources = PLAIN,
+    *,
+    as_found: bool = False,
 ) -> ChosenSnapshot:
     """Return the snapshot for the boundary of ``result``, which was rebuilt.
 
-    A live broker may have deleted or replaced its own since it was compared; the rebuilt one is then as good.
+    With ``as_found`` the broker's own keeps the order of its entries, as the broker itself would ship it. A live broker
+    may have deleted or replaced its own since it was compared; the rebuilt one is then as good.
 
     Raises:
         VerificationError: what is staged is not what was written there.
@@ -55,14 +58,22 @@ def choose_snapshot(
     own = _proven(result, sources)
     if own is not None:
         how = SnapshotHow.PROVEN if in_window else SnapshotHow.KEPT
-        return ChosenSnapshot(body=snapshot_bytes(own.values()), origin=_origin(result, rules, how, len(own)))
+        body = own.data if as_found else snapshot_bytes(own.entries.values())
+        return ChosenSnapshot(body=body, origin=_origin(result, rules, how, len(own.entries)))
     how = SnapshotHow.REGENERATED if in_window else SnapshotHow.BEYOND_WINDOW
     return ChosenSnapshot(
         body=_staged(topic_partition, result, staged), origin=_origin(result, rules, how, result.entries)
     )
 
 
-def _proven(result: BoundaryResult, sources: Sources) -> dict[int, ProducerEntry] | None:
+class _Own(NamedTuple):
+    """The broker's own snapshot."""
+
+    data: bytes
+    entries: dict[int, ProducerEntry]
+
+
+def _proven(result: BoundaryResult, sources: Sources) -> _Own | None:
     """Return the broker's own entries if the replay has proven them and the file is still the same."""
     path = result.boundary.existing
     if path is None or result.comparison is None or result.comparison.verdict is not Verdict.PROVEN:
@@ -71,7 +82,8 @@ def _proven(result: BoundaryResult, sources: Sources) -> dict[int, ProducerEntry
         data = sources.read(path)
     except (LogDirError, ObjectNotFoundError):
         return None
-    return read_snapshot(data) if hashlib.sha256(data).hexdigest() == result.comparison.sha256 else None
+    is_same = hashlib.sha256(data).hexdigest() == result.comparison.sha256
+    return _Own(data, read_snapshot(data)) if is_same else None
 
 
 def _staged(topic_partition: TopicPartition, result: BoundaryResult, staged: ObjectStore) -> bytes:

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from tiering.segment_bundle import BundlePart, SegmentBundle
 
 
-Layout: TypeAlias = Literal["flat", "local-tiered"]
-"""Where objects lie; manifests, which only Resnap reads, are those of ``flat`` and name them wherever that is."""
+Layout: TypeAlias = Literal["flat", "local-tiered", "aiven"]
+"""Where objects lie; manifests, which only Resnap reads, are those of ``flat`` and name them wherever that is. The
+layout ``aiven`` has its own, and is written by ``aiven_uploader``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,9 +188,27 @@ UPLOAD: Final[Group] = {
         help="auto (the default) trusts the store's check where it was seen to refuse; read-back never does.",
     ),
     "layout": _flag(
-        Literal["flat", "local-tiered"],
+        Literal["flat", "local-tiered", "aiven"],
         "--layout",
-        help="flat (the default) is Resnap's own; local-tiered is read by Kafka's LocalTieredStorage.",
+        help="flat (the default) is Resnap's own; aiven is read by that RemoteStorageManager plugin, local-tiered by"
+        " Kafka's LocalTieredStorage.",
+    ),
+    "key_prefix": _flag(
+        str, "--key-prefix", metavar="TEXT", help="In the layout aiven: rsm.config.key.prefix, as it is, below the URL."
+    ),
+    "chunk_size": _flag(
+        str, "--chunk-size", metavar="SIZE", help="In the layout aiven: what brokers fetch at once; 4MiB unless given."
+    ),
+    "chunk_compression": _flag(
+        Literal["none", "zstd", "heuristic"],
+        "--chunk-compression",
+        help="In the layout aiven; heuristic: of segments whose first batch is not compressed.",
+    ),
+    "encryption_public_key": _flag(
+        list[str],
+        "--encryption-public-key",
+        metavar="ID=FILE",
+        help="In the layout aiven: the RSA key that segments are encrypted for (PEM).",
     ),
     "io_priority": _flag(
         Literal["normal", "low", "idle"], "--io-priority", help="Of reading segments; low unless given."

@@ -8,6 +8,7 @@ from scheduler.clock import instant
 from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
+    from scheduler.copies_check import CopiesCheck
     from scheduler.progress import Progress
     from scheduler.service import Service
     from scheduler.store_check import StoreCheck
@@ -25,7 +26,7 @@ class _Totals:
         self.segments = self.bytes = self.different = self.snapshots = self.wrong = 0
         self.chains: list[Chain] = []
 
-    def row(self, check: "StoreCheck") -> Row:
+    def row(self, check: "StoreCheck | CopiesCheck") -> Row:
         """Return the summary in JSON."""
         from scheduler.reports import chain_row  # noqa: PLC0415
 
@@ -43,6 +44,7 @@ class _Totals:
 
 def answer_store(run: Invocation, service: "Service", url: str, since: str | None) -> None:
     """Print what reading a store back showed; every difference is an error."""
+    from scheduler.copies_check import holds_copies  # noqa: PLC0415
     from scheduler.sources import Scope  # noqa: PLC0415
     from scheduler.wiring import journal_of  # noqa: PLC0415
     from storage.errors import UsageError  # noqa: PLC0415
@@ -52,7 +54,8 @@ def answer_store(run: Invocation, service: "Service", url: str, since: str | Non
     store = open_store(url, run.settings.s3())
     journal = journal_of(run.settings, run.clock, store.url, run.warn)
     scope = Scope(sources=(url,), topics=run.settings.topics)
-    check, totals = service.check_store(scope, store, journal, since_ms), _Totals()
+    checks = service.check_copies if holds_copies(store) else service.check_store
+    check, totals = checks(scope, store, journal, since_ms), _Totals()
     with run.progress_of("verify", "replay") as (reading, replaying):
         run.answer(
             Answer(
@@ -86,7 +89,7 @@ def _moment(run: Invocation, since: str | None) -> int | None:
 
 
 def _rows(
-    run: Invocation, check: "StoreCheck", totals: _Totals, reading: "Progress", replaying: "Progress"
+    run: Invocation, check: "StoreCheck | CopiesCheck", totals: _Totals, reading: "Progress", replaying: "Progress"
 ) -> Iterator[Row]:
     """Yield a row per segment that was read or is wrong, and then look at what they are together."""
     from scheduler.reports import verified_row  # noqa: PLC0415
@@ -124,7 +127,7 @@ def _report_chain(run: Invocation, chain: "Chain") -> None:
             run.error(VerificationError(f"{what}, under different leader epochs", hint=_CHOOSE))
 
 
-def _closing(check: "StoreCheck", totals: _Totals) -> Iterator[str]:
+def _closing(check: "StoreCheck | CopiesCheck", totals: _Totals) -> Iterator[str]:
     for chain in totals.chains:
         faults = [f"{len(chain.gaps)} gaps"] * bool(chain.gaps) + [f"{len(chain.overlaps)} overlaps"] * bool(
             chain.overlaps

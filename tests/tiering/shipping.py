@@ -21,7 +21,7 @@ from tiering.eligibility import before_replay
 from tiering.inventory import take_inventory
 from tiering.planning import load_facts, plan_replay
 from tiering.shipment import Shipper
-from tiering.shipped import ShippedTopic
+from tiering.shipped import FlatManifests, ShippedTopic
 from tiering.uploader import Provenance
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _order(
 ) -> Order:
     partition = inventory.partition
     candidates = before_replay(inventory)
-    shipped = ShippedTopic(store, log_dir.cluster_id, partition.topic_partition.topic)
+    shipped = ShippedTopic(store, FlatManifests(log_dir.cluster_id, partition.topic_partition.topic))
     number, topic_id = partition.topic_partition.partition, partition.topic_id
     left = [
         segment

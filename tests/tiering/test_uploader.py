@@ -32,7 +32,7 @@ from tests.tiering.shipping import (
 from tests.tiering.stores import ActingStore, FullStore, PassingStore, RecordingStore, flip_byte, lose, truncate
 from tiering.delivery import Delivery
 from tiering.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
-from tiering.shipped import ShippedSegment, ShippedTopic
+from tiering.shipped import FlatManifests, ShippedSegment, ShippedTopic
 from tiering.uploader import Provenance, ShippedMeanwhileError, ship
 from tiering.verification import StoreReader
 
@@ -70,7 +70,7 @@ class Cargo:
         return ship(Delivery(store=store), self.provenance, self.bundle, ORIGIN, created_at_ms=now_ms)
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:
-        shipped = ShippedTopic(store, self.provenance.cluster_id, self.provenance.topic_partition.topic)
+        shipped = ShippedTopic(store, FlatManifests(self.provenance.cluster_id, self.provenance.topic_partition.topic))
         partition = self.provenance.topic_partition.partition
         return shipped.find(partition, self.base_offset, self.bundle.next_base_offset, topic_id=topic_id)
 
@@ -366,13 +366,13 @@ def test_what_has_no_manifest_is_not_shipped(cargo: Cargo, store: ObjectStore) -
 def test_only_the_segment_asked_for_is_found(cargo: Cargo, memory_store: ObjectStore) -> None:
     cargo.ship(memory_store)
     base, end = cargo.base_offset, cargo.bundle.next_base_offset
-    shipped = ShippedTopic(memory_store, cargo.provenance.cluster_id, "payments")
+    shipped = ShippedTopic(memory_store, FlatManifests(cargo.provenance.cluster_id, "payments"))
     assert shipped.find(0, base, end) is not None
     assert shipped.find(0, 0, base) is None
     assert shipped.find(0, end, end + 1) is None
     assert shipped.find(1, base, end) is None
     for cluster_id, topic in ((None, "payments"), ("another", "payments"), (cargo.provenance.cluster_id, "pay")):
-        assert ShippedTopic(memory_store, cluster_id, topic).find(0, base, end) is None
+        assert ShippedTopic(memory_store, FlatManifests(cluster_id, topic)).find(0, base, end) is None
 
 
 def of_topic_id(cargo: Cargo, topic_id: str | None) -> Cargo:

@@ -101,6 +101,12 @@ def object_key(
     ).key
 
 
+def segment_prefix(topic_partition: TopicPartition, topic_id: str, base_offset: int, *, prefix: str = "") -> str:
+    """Return what every key of a segment begins with, whoever copied it."""
+    folder = topic_folder(topic_partition.topic, topic_id, prefix=prefix)
+    return f"{folder}{topic_partition.partition}/{base_offset:0{OFFSET_DIGITS}d}-"
+
+
 def topic_folder(topic: str, topic_id: str, *, prefix: str = "") -> str:
     """Return what every key of a topic begins with."""
     return f"{prefix}{topic}-{topic_id}/"

@@ -12,6 +12,8 @@ Source: ``RsaEncryptionProvider``, ``AesEncryptionProvider``, ``RsaKeyReader`` o
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 from dataclasses import dataclass, field
 from functools import cache
@@ -86,10 +88,18 @@ class SegmentCipher:
 
     _data_key: bytes = field(repr=False)
     aad: bytes
+    _iv_key: bytes = field(default=b"", repr=False)
+    """Of a cipher that seals."""
 
-    def seal(self, piece: bytes) -> bytes:
-        """Return ``piece`` encrypted, under an IV of its own."""
-        iv = os.urandom(IV_BYTES)
+    def seal(self, piece: bytes, place: str) -> bytes:
+        """Return ``piece`` encrypted, under an IV of its own.
+
+        An IV is drawn from the piece and its place in the segment, under a secret that nobody else has: what is read
+        and sealed once more, as for an upload that is repeated, is the same, and nothing else ever has the same IV.
+        """
+        digest = hmac.new(self._iv_key, place.encode() + b"\0", hashlib.sha256)
+        digest.update(piece)
+        iv = digest.digest()[:IV_BYTES]
         text, tag = self._gcm(iv).encrypt_and_digest(piece)
         return iv + bytes(text) + bytes(tag)
 
@@ -127,7 +137,7 @@ def new_cipher(public: RsaKey) -> tuple[SegmentCipher, WrappedKey]:
     """
     data_key = os.urandom(DATA_KEY_BYTES)
     wrapped = WrappedKey(public.key_id, _oaep(rsa_key(public, private=False)).encrypt(data_key))
-    return SegmentCipher(data_key, os.urandom(AAD_BYTES)), wrapped
+    return SegmentCipher(data_key, os.urandom(AAD_BYTES), os.urandom(DATA_KEY_BYTES)), wrapped
 
 
 def rsa_key(key: RsaKey, *, private: bool) -> Any:  # noqa: ANN401 - as above

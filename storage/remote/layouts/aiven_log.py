@@ -25,6 +25,7 @@ from storage.source import each
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from storage.log.checkpoints import LeaderEpoch
     from storage.remote.layouts.aiven import AivenKey
     from storage.remote.layouts.aiven_metadata import SegmentMetadata
     from storage.remote.object_store import ObjectInfo, ObjectStore
@@ -37,6 +38,31 @@ class CopiedSegment:
     place: AivenKey
     manifest: AivenManifest
     metadata: SegmentMetadata
+
+    @property
+    def topic(self) -> str:
+        """As the broker calls it."""
+        return self.metadata.topic
+
+    @property
+    def topic_id(self) -> str:
+        """In Kafka's form."""
+        return self.metadata.topic_id
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        return self.metadata.partition
+
+    @property
+    def cluster_id(self) -> None:
+        """Nobody tells."""
+        return
+
+    @property
+    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
+        """Those of the segment alone."""
+        return self.metadata.leader_epochs
 
     @property
     def base_offset(self) -> int:
@@ -169,7 +195,7 @@ def _partition(
     return PartitionDir(
         path=_folder(root, chain[-1].place),
         topic_partition=topic_partition,
-        segments=tuple(_segment(root, infos, segment) for segment in chain),
+        segments=tuple(segment_of(root, infos, segment) for segment in chain),
         snapshots=tuple(_snapshot(root, infos, segment) for segment in chain),
         unfinished=(),
         deleted=0,
@@ -209,7 +235,8 @@ def _chain(topic_partition: TopicPartition, segments: Sequence[CopiedSegment]) -
     return chain
 
 
-def _segment(root: StorePath, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> Segment:
+def segment_of(root: StorePath, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> Segment:
+    """Return the segment as one of a log dir at ``root``, whose objects are all among ``infos``."""
     log = infos[segment.place.beside(LOG)]
     sizes = {suffix: index_size(segment.manifest, suffix) for suffix in ("index", "timeindex", "txnindex")}
     return Segment(

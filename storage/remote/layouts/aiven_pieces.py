@@ -76,10 +76,10 @@ def frame_content_size(frame: bytes) -> int:
     return size + _SHORT_SIZE_FROM if width == 2 else size  # noqa: PLR2004 - as above
 
 
-def stored_piece(data: bytes, *, is_compressed: bool, cipher: SegmentCipher | None) -> bytes:
-    """Return ``data`` as it is stored."""
+def stored_piece(data: bytes, place: str, *, is_compressed: bool, cipher: SegmentCipher | None) -> bytes:
+    """Return ``data``, of which ``place`` is the only one in its segment, as it is stored."""
     piece = compressed(data) if is_compressed else data
-    return piece if cipher is None else cipher.seal(piece)
+    return piece if cipher is None else cipher.seal(piece, place)
 
 
 def original_piece(piece: bytes, size: int | None, *, is_compressed: bool, cipher: SegmentCipher | None) -> bytes:

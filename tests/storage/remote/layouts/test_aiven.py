@@ -441,9 +441,11 @@ def pair(fixture_set: Sets) -> tuple[RsaKey, KeyRing]:
 def test_an_envelope_opens_for_its_key_alone(pair: tuple[RsaKey, KeyRing], size: int) -> None:
     public, ring = pair
     cipher, wrapped = new_cipher(public)
-    piece = stored_piece(bytes(size), is_compressed=False, cipher=cipher)
+    piece = stored_piece(bytes(size), "log:0", is_compressed=False, cipher=cipher)
     assert len(piece) == size + OVERHEAD_BYTES
-    assert piece != stored_piece(bytes(size), is_compressed=False, cipher=cipher), "each has an IV of its own"
+    assert piece == stored_piece(bytes(size), "log:0", is_compressed=False, cipher=cipher)
+    ivs = {cipher.seal(body, place)[:12] for body in (bytes(size), b"other") for place in ("log:0", "log:1", "log:10")}
+    assert len(ivs) == 6, "each piece has an IV of its own"
     opened = ring.cipher(wrapped, cipher.aad)
     assert opened.open(piece) == bytes(size)
     for at in (0, 12, len(piece) - 1):
