@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +10,7 @@ from scheduler.clock import instant
 from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 from storage.errors import UsageError
 from tiering.remote_log.beliefs import fold_events
-from tiering.remote_log.metadata_log import metadata_partitions, read_events
+from tiering.remote_log.metadata_log import event_of, metadata_partitions, read_events
 from tiering.remote_log.records import METADATA_TOPIC, SegmentState
 from tiering.remote_log.standing import HARMFUL, Standing, stand, stored_segments
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from scheduler.sources import Scope
     from storage.log.survey import LogDir
     from storage.remote.object_store import ObjectStore
+    from tiering.cluster.client import Cluster
     from tiering.remote_log.beliefs import PartitionBeliefs, RemoteSegment
+    from tiering.remote_log.metadata_log import Event
     from tiering.remote_log.standing import Finding, PartitionStanding
 
 _NO_METADATA: Final = (
@@ -38,28 +40,47 @@ class RemoteStatus:
     """Those whose first records retention has taken: what they told of is not known."""
 
 
-def look(log_dirs: Sequence[LogDir], scope: Scope, store: ObjectStore | None) -> RemoteStatus:
-    """Return how the partitions of ``scope`` stand by the metadata topic in ``log_dirs``, and by ``store``, if any.
+def look(
+    log_dirs: Sequence[LogDir], scope: Scope, store: ObjectStore | None, cluster: Cluster | None = None
+) -> RemoteStatus:
+    """Return how the partitions of ``scope`` stand by the metadata topic, against ``log_dirs`` and ``store``.
+
+    The topic is that of the running ``cluster``, where one is given, else what lies of it in ``log_dirs``.
 
     Raises:
-        UsageError: no partition of the metadata topic lies there.
+        UsageError: there is no such topic, or no partition of it.
         ResnapError: it, or the store, cannot be read.
 
     """
+    told = _told_in(log_dirs) if cluster is None else _told_by(cluster)
+    beliefs = fold_events(chain.from_iterable(told.values()))
+    wanted = tuple(one for one in beliefs.partitions if scope.wants(one.partition.name))
+    stored = None if store is None else stored_segments(store.list())
+    local = chain.from_iterable(one.partitions for one in log_dirs)
+    firsts = {number: events[0].offset for number, events in told.items() if events}
+    return RemoteStatus(
+        standing=stand(replace(beliefs, partitions=wanted), local, stored),
+        metadata_partitions=tuple(told),
+        cut=tuple(number for number, first in firsts.items() if first > 0),
+    )
+
+
+def _told_in(log_dirs: Sequence[LogDir]) -> dict[int, list[Event]]:
     found = metadata_partitions(log_dirs)
     if not found:
         places = ", ".join(str(one.path) for one in log_dirs)
         raise UsageError(f"no partition of {METADATA_TOPIC} lies in {places}", hint=_NO_METADATA)
-    events = chain.from_iterable(map(read_events, found.values()))
-    beliefs = fold_events(events)
-    wanted = tuple(one for one in beliefs.partitions if scope.wants(one.partition.name))
-    stored = None if store is None else stored_segments(store.list())
-    local = chain.from_iterable(one.partitions for one in log_dirs)
-    return RemoteStatus(
-        standing=stand(type(beliefs)(partitions=wanted, poison=beliefs.poison), local, stored),
-        metadata_partitions=tuple(found),
-        cut=tuple(number for number, one in found.items() if one.segments and one.segments[0].base_offset > 0),
-    )
+    return {number: list(read_events(partition)) for number, partition in found.items()}
+
+
+def _told_by(cluster: Cluster) -> dict[int, list[Event]]:
+    topic = cluster.facts(lambda name: name == METADATA_TOPIC).topics.get(METADATA_TOPIC)
+    if topic is None:
+        raise UsageError(f"the cluster has no topic {METADATA_TOPIC}", hint="is tiered storage on in its brokers?")
+    return {
+        number: [event_of(number, offset, value) for offset, value in cluster.read(METADATA_TOPIC, number)]
+        for number in sorted(topic.partitions)
+    }
 
 
 def status_answer(status: RemoteStatus, *, whole: bool) -> Answer:

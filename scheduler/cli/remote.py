@@ -7,7 +7,7 @@ import typer
 
 from scheduler.cli.failures import OK
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import STORE, TOPIC, with_settings
+from scheduler.cli.options import CLUSTER, STORE, TOPIC, with_settings
 
 app = typer.Typer()
 remote_app = typer.Typer(help="What brokers believe of remote storage.")
@@ -15,7 +15,7 @@ app.add_typer(remote_app, name="remote")
 
 
 @remote_app.command("status")
-@with_settings(TOPIC, STORE)
+@with_settings(TOPIC, CLUSTER, STORE)
 def show_status(
     run: Invocation,
     log_dirs: Annotated[
@@ -25,18 +25,24 @@ def show_status(
         str | None, typer.Option("--store", metavar="URL", help="Where brokers tier to, to be compared with.")
     ] = None,
 ) -> int:
-    """Show what brokers believe lies in remote storage: segments by state, orphans, gaps; against disk and store."""
+    """Show what brokers believe lies in remote storage: segments by state, orphans, gaps; against disk and store.
+
+    By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR may be left out.
+    """
     from scheduler.remote_status import look, status_answer
-    from scheduler.wiring import scope_of
+    from scheduler.wiring import cluster_of, scope_of
     from storage.errors import VerificationError
     from storage.remote.store_log_dir import open_source
     from storage.remote.urls import open_store
     from storage.source import Sources
     from tiering.remote_log.standing import HARMFUL
 
-    scope = scope_of(run.settings, log_dirs)
-    opened = [open_source(place, Sources(s3=run.settings.s3())) for place in scope.sources]
-    status = look(opened, scope, None if store is None else open_store(store, run.settings.s3()))
+    live = run.settings.bootstrap_server
+    places = log_dirs or list(map(str, run.settings.log_dirs))
+    scope = scope_of(run.settings, places if live is None or places else [live])
+    opened = [open_source(place, Sources(s3=run.settings.s3())) for place in places]
+    cluster = None if live is None else run.at_end.enter_context(cluster_of(run.settings))
+    status = look(opened, scope, None if store is None else open_store(store, run.settings.s3()), cluster)
     run.answer(status_answer(status, whole=run.output.form != "table"))
     for problem in (problem for one in opened for problem in one.problems):
         run.error(problem.error)

@@ -68,6 +68,9 @@ def test_a_stock_broker_serves_and_goes_on_from_what_resnap_alone_has_shipped(
         goal = bases(partition)[-1]
         assert goal > closed_end
         eventually(lambda: status()["partitions"][0]["endOffset"] >= goal, "the broker does not go on by itself")
+        asked = ("remote", "status", "--bootstrap-server", broker.address, "--store", remote.as_uri(), *JSON)
+        (by_cluster,), (by_files,) = command(*asked).document["partitions"], status()["partitions"]
+        assert by_cluster == by_files | {"localStartOffset": None}
         again = command("announce", remote.as_uri(), "--bootstrap-server", broker.address, *JSON)
         assert (again.code, again.document["summary"]["below"]) == (0, len(closed))
     with broker.running():

@@ -38,6 +38,21 @@ def test_what_a_broker_tiered_is_all_there_and_nothing_is_amiss(command: Resnap,
     assert states == {"COPY_SEGMENT_FINISHED"}
 
 
+@pytest.mark.parametrize("name", ["plain", "zstd", "encrypted"])
+def test_what_brokers_tiered_through_a_plugin_is_all_there_but_what_is_taken_away(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, name: str
+) -> None:
+    tiered = shutil.copytree(fixture_set(f"kafka-3.9.1-aiven-{name}").root, tmp_path / "tiered")
+    asked = ("remote", "status", tiered / "data", "--store", (tiered / "remote").as_uri(), *JSON)
+    ran = command(*asked)
+    assert (ran.code, kinds(ran.document)) == (0, {})
+    gone = min((tiered / "remote").rglob("*.indexes"))
+    gone.unlink()
+    ran = command(*asked)
+    assert (ran.code, kinds(ran.document)) == (13, {"missing-objects": 1})
+    assert f"{gone.stem[21:]} at {int(gone.name[:20])} lacks indexes" in ran.error["message"]
+
+
 def test_objects_that_are_gone_and_objects_that_nobody_knows_are_told_apart(command: Resnap, tiered: Path) -> None:
     folder = next((tiered / "remote" / "kafka-tiered-storage").glob("payments-0-*"))
     logs = sorted(folder.glob("*.log"))

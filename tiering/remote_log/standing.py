@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.remote.layouts.local_tiered import parse_key
+from storage.remote.layouts import aiven, local_tiered
 from storage.remote.manifest import ObjectKind
 from tiering.remote_log.records import SegmentState
 
@@ -42,7 +42,11 @@ class FindingKind(StrEnum):
 
 HARMFUL: Final = frozenset({FindingKind.POISON, FindingKind.GAP, FindingKind.HOLE, FindingKind.MISSING_OBJECTS})
 """Those that lose records, or stop tiering."""
-_NEEDED: Final = set(ObjectKind) - {ObjectKind.TXN_INDEX}
+_NEEDED: Final = {
+    "local-tiered": frozenset(ObjectKind) - {ObjectKind.TXN_INDEX},
+    "aiven": frozenset({aiven.LOG, aiven.INDEXES, aiven.MANIFEST}),
+}
+"""The objects without which brokers cannot read a segment, by layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,22 +74,40 @@ class SegmentPlace(NamedTuple):
 class StoredSegment:
     """What a store holds of one segment."""
 
-    kinds: set[ObjectKind]
+    layout: str
+    objects: set[str]
+    """What each of them is, in the layout's own words."""
     size_bytes: int = 0
+
+    @property
+    def lacks(self) -> list[str]:
+        """What is missing that brokers need."""
+        return sorted(_NEEDED[self.layout] - self.objects)
 
 
 def stored_segments(listed: Iterable[ObjectInfo]) -> dict[SegmentPlace, StoredSegment]:
     """Return what the objects ``listed`` hold in a layout that brokers read; others do not count."""
     found: dict[SegmentPlace, StoredSegment] = {}
     for info in listed:
-        key = parse_key(info.key)
-        if key is None:
+        told = _told_by(info.key)
+        if told is None:
             continue
-        place = SegmentPlace(key.topic_id, key.partition, key.segment_id)
-        stored = found.setdefault(place, StoredSegment(set()))
-        stored.kinds.add(key.kind)
+        place, layout, what = told
+        stored = found.setdefault(place, StoredSegment(layout, set()))
+        stored.objects.add(what)
         stored.size_bytes += info.size_bytes
     return found
+
+
+def _told_by(key: str) -> tuple[SegmentPlace, str, str] | None:
+    """Return the segment that ``key`` is of, its layout, and what the object is in it."""
+    local = local_tiered.parse_key(key)
+    if local is not None:
+        return SegmentPlace(local.topic_id, local.partition, local.segment_id), "local-tiered", local.kind
+    plugin = aiven.parse_key(key)
+    if plugin is not None:
+        return SegmentPlace(plugin.topic_id, plugin.partition, plugin.segment_id), "aiven", plugin.suffix
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +155,9 @@ class PartitionStanding:
         missing = []
         for one in self.beliefs.readable:
             stored = self.stored.get(one.id)
-            lacking = _NEEDED - (stored.kinds if stored else set())
+            lacking = ["all"] if stored is None else stored.lacks
             if lacking:
-                missing.append(f"{one.id} at {one.start_offset} lacks {', '.join(sorted(lacking))}")
+                missing.append(f"{one.id} at {one.start_offset} lacks {', '.join(lacking)}")
         if missing:
             yield self._finding(FindingKind.MISSING_OBJECTS, len(missing), "; ".join(missing))
 

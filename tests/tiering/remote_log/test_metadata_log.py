@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,12 @@ from tests.tiering.remote_log.telling import PARTITION, copied, write_metadata_p
 from tiering.remote_log.beliefs import fold_events
 from tiering.remote_log.metadata_log import Event, metadata_partitions, read_events
 from tiering.remote_log.partitioner import metadata_partition
+from tiering.remote_log.records import (
+    RemoteLogRecord,
+    RemoteLogSegmentMetadataUpdateRecord,
+    RemotePartitionDeleteMetadataRecord,
+    SegmentState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +43,38 @@ def test_what_a_broker_wrote_is_a_chain_of_segments_in_the_partition_where_it_be
         folder = f"{one.partition.topic_partition}-{one.partition.id}"
         logs = {path.stem for path in (tiered.root / "remote" / "kafka-tiered-storage" / folder).glob("*.log")}
         assert {f"{segment.start_offset:020d}-{segment.id}" for segment in one.readable} == logs
+
+
+def in_kafkas_words(record: RemoteLogRecord) -> str:
+    """Say a record as Kafka's dump tool does, without what it says of custom metadata."""
+    assert not isinstance(record, RemotePartitionDeleteMetadataRecord)
+    place = record.remote_log_segment_id.topic_id_partition
+    named = (
+        f"remoteLogSegmentId=RemoteLogSegmentId{{topicIdPartition={place.id}:{place.topic_partition},"
+        f" id={record.remote_log_segment_id.id}}}"
+    )
+    state = SegmentState(record.remote_log_segment_state).name
+    if isinstance(record, RemoteLogSegmentMetadataUpdateRecord):
+        event = f"eventTimestampMs={record.event_timestamp_ms}, brokerId={record.broker_id}"
+        return f"RemoteLogSegmentMetadataUpdate{{{named}, state={state}, {event}}}"
+    epochs = ", ".join(f"{one.leader_epoch}={one.offset}" for one in record.segment_leader_epochs)
+    return (
+        f"RemoteLogSegmentMetadata{{{named}, startOffset={record.start_offset}, endOffset={record.end_offset},"
+        f" brokerId={record.broker_id}, maxTimestampMs={record.max_timestamp_ms},"
+        f" eventTimestampMs={record.event_timestamp_ms}, segmentLeaderEpochs={{{epochs}}},"
+        f" segmentSizeInBytes={record.segment_size_in_bytes}, state={state}}}"
+    )
+
+
+@pytest.mark.parametrize("name", ["plain", "zstd", "encrypted", "heuristic"])
+def test_records_say_what_kafkas_own_dump_tool_says(fixture_set: Callable[[str], FixtureSet], name: str) -> None:
+    tiered = fixture_set(f"kafka-3.9.1-aiven-{name}")
+    dump = (tiered.root / "remote-log-metadata-dump.txt").read_text(encoding="utf-8")
+    told = re.findall(r"offset: (\d+) CreateTime.* payload: (\w+\{.*\})$", dump, flags=re.MULTILINE)
+    expected = [(int(offset), re.sub(r" customMetadata=Optional.*?(?=state=)", " ", said)) for offset, said in told]
+    found = [(event.offset, in_kafkas_words(event.told)) for event in all_events(tiered.data)]  # type: ignore[arg-type]
+    assert expected
+    assert found == expected
 
 
 def test_a_record_that_is_none_is_an_event_of_its_own_and_hides_no_other(tmp_path: Path) -> None:
