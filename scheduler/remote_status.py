@@ -53,11 +53,11 @@ def look(
 
     """
     told = _told_in(log_dirs) if cluster is None else _told_by(cluster)
-    beliefs = fold_events(chain.from_iterable(told.values()))
+    firsts: dict[int, int] = {}
+    beliefs = fold_events(_noting_first(chain.from_iterable(told.values()), firsts))
     wanted = tuple(one for one in beliefs.partitions if scope.wants(one.partition.name))
     stored = None if store is None else stored_segments(store.list())
     local = chain.from_iterable(one.partitions for one in log_dirs)
-    firsts = {number: events[0].offset for number, events in told.items() if events}
     return RemoteStatus(
         standing=stand(replace(beliefs, partitions=wanted), local, stored),
         metadata_partitions=tuple(told),
@@ -65,22 +65,30 @@ def look(
     )
 
 
-def _told_in(log_dirs: Sequence[LogDir]) -> dict[int, list[Event]]:
+def _noting_first(events: Iterable[Event], firsts: dict[int, int]) -> Iterator[Event]:
+    """Pass ``events`` on, and note the offset of the first one of each metadata partition."""
+    for event in events:
+        firsts.setdefault(event.metadata_partition, event.offset)
+        yield event
+
+
+def _told_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
     found = metadata_partitions(log_dirs)
     if not found:
         places = ", ".join(str(one.path) for one in log_dirs)
         raise UsageError(f"no partition of {METADATA_TOPIC} lies in {places}", hint=_NO_METADATA)
-    return {number: list(read_events(partition)) for number, partition in found.items()}
+    return {number: read_events(partition) for number, partition in found.items()}
 
 
-def _told_by(cluster: Cluster) -> dict[int, list[Event]]:
+def _told_by(cluster: Cluster) -> dict[int, Iterator[Event]]:
     topic = cluster.facts(lambda name: name == METADATA_TOPIC).topics.get(METADATA_TOPIC)
     if topic is None:
         raise UsageError(f"the cluster has no topic {METADATA_TOPIC}", hint="is tiered storage on in its brokers?")
-    return {
-        number: [event_of(number, offset, value) for offset, value in cluster.read(METADATA_TOPIC, number)]
-        for number in sorted(topic.partitions)
-    }
+    return {number: _read(cluster, number) for number in sorted(topic.partitions)}
+
+
+def _read(cluster: Cluster, number: int) -> Iterator[Event]:
+    return (event_of(number, offset, value) for offset, value in cluster.read(METADATA_TOPIC, number))
 
 
 def status_answer(status: RemoteStatus, *, whole: bool) -> Answer:
