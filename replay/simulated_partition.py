@@ -7,6 +7,7 @@ it has those that the producer would send next. What a step says is sent as it s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from replay.append_validation import AppendOrigin, ProducerBatch, ValidationRules
@@ -15,6 +16,7 @@ from replay.producer_state import DataBatch, Expiry, Marker
 from replay.producer_state_manager import ManagerSettings, ProducerStateManager
 from storage.errors import UsageError
 from storage.kafka_errors import KafkaError, RefusedError
+from storage.log.names import MAX_OFFSET
 from storage.log.record_batch import wrap_sequence
 
 if TYPE_CHECKING:
@@ -190,6 +192,7 @@ class SimulatedPartition:
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise UsageError(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
         self.log_start_offset = offset
+        self._bases = [base for base, end in pairwise([*self._bases, MAX_OFFSET]) if end > offset]
         self.manager.log_start_incremented(offset)
         snapshots = self.manager.snapshots
         snapshots.delete([at for at in snapshots.offsets if at < offset])

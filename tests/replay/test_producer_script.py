@@ -228,6 +228,13 @@ def test_initialization_of_producer_snapshots_upgrade_path(clean: bool, snapshot
     assert is_known is not clean
 
 
+def test_segments_below_the_start_of_the_log_get_no_snapshots() -> None:
+    partition = of_four_segments()
+    partition.delete_records(3)
+    partition.restart(keep_snapshots=False)
+    assert partition.manager.snapshots.offsets == [3, 4]
+
+
 def test_producer_id_map_truncate_to_with_no_snapshots() -> None:
     steps = taken(append(), append(), append(), {"do": "truncate", "offset": 2}, append(sequence=2))
     assert steps[3].verdict.detail == "loaded no snapshot, replayed 2 batches"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from storage.errors import FileGoneError, MetadataVersionError
+from storage.errors import FileGoneError, MetadataLogError, MetadataVersionError
 from tiering.controller.metadata import fold_cluster, fold_producer_ids, fold_settings, fold_topics
 from tiering.controller.metadata.batches import MetadataBatch, TornTail
 from tiering.controller.metadata.control_messages import SnapshotHeaderRecord
@@ -108,7 +108,13 @@ def _fold_directory(directory: Path, *, only: Collection[type] | None = None, on
 
 def _look(directory: Path, *, only: Collection[type] | None, only_now: bool) -> MetadataImage:
     files = list_metadata_log(directory)
-    return fold_files(files.from_newest_checkpoint() if only_now else files, only=only)
+    image = fold_files(files.from_newest_checkpoint() if only_now else files, only=only)
+    if image.offset < 0:  # its silence would pass for what the cluster says
+        raise MetadataLogError(
+            f"{files.directory} holds no record",
+            hint="take it from a node that has joined its quorum, or copy it again",
+        )
+    return image
 
 
 def fold_files(files: MetadataLogFiles, *, only: Collection[type] | None = None) -> MetadataImage:

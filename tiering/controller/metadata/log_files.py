@@ -108,7 +108,8 @@ def list_metadata_log(directory: Path) -> MetadataLogFiles:
     with legible(directory):
         found = inner if inner.is_dir() else directory
         if not found.is_dir():
-            raise UsageError(f"{directory}: no such directory", hint=_WHERE)
+            what = "not a directory" if directory.exists() else "no such directory"
+            raise UsageError(f"{directory}: {what}", hint=_WHERE)
         segments = read_partition_dir(found, METADATA_PARTITION, Checkpoints()).segments
         checkpoints = tuple(sorted(filter(None, (_checkpoint(found, name) for name in os.listdir(found)))))  # noqa: PTH208
     if not segments and not checkpoints:

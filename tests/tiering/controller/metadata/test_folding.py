@@ -439,3 +439,11 @@ def test_what_is_not_folded_is_counted(folded: Callable[..., MetadataImage]) -> 
         permission_type=3,
     )  # fmt: skip
     assert folded(entry, entry).left_aside == {"ACCESS_CONTROL_ENTRY_RECORD": 2}
+
+
+@pytest.mark.parametrize("content", [b"", bytes(100)])
+def test_a_log_without_a_record_says_nothing_of_a_cluster(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / f"{0:020d}.log").write_bytes(content)
+    for load in (load_image, load_settings_image, load_current_image):
+        with pytest.raises(MetadataLogError, match="holds no record"):
+            load(tmp_path)

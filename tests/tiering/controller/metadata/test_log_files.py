@@ -201,3 +201,9 @@ def test_a_place_without_a_metadata_log_is_told(tmp_path: Path, fixture_set: Set
         list_metadata_log(fixture_set("kafka-2.7.2-no-producers").data)
     with pytest.raises(UsageError, match="no such directory"):
         list_metadata_log(tmp_path / "nowhere")
+
+
+def test_a_file_is_no_place_of_a_metadata_log(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="not a directory"):
+        list_metadata_log(tmp_path / "file")
