@@ -6,10 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
-from starlette.routing import Match
+from fastapi.routing import iter_route_contexts
 
 from scheduler.api import audit, partitions, plans, probes, runs, schedules
 from scheduler.api.guard import guard
+from scheduler.api.notes import route_in
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,19 +31,21 @@ def create_app(services: Services, version: str) -> FastAPI:
         app.include_router(part.router)
     guard(app, services.gate)
     services.observation.metrics.routes(_routes(app))
-    app.add_middleware(_Counted, application=app, services=services)
+    app.add_middleware(_Counted, services=services)
     return app
 
 
 def _routes(app: FastAPI) -> list[tuple[str, str]]:
-    return [(method, route.path) for route in app.routes for method in getattr(route, "methods", None) or ()]  # type: ignore[attr-defined]
+    """Return every route as (method, path), those of included routers too."""
+    contexts = iter_route_contexts(app.routes)
+    return [(method, str(context.path)) for context in contexts for method in context.methods or ()]
 
 
 class _Counted:
     """ASGI middleware that counts requests by route; a stream counts from its first to its last byte."""
 
-    def __init__(self, app: ASGIApp, application: FastAPI, services: Services) -> None:
-        self._app, self._application, self._services = app, application, services
+    def __init__(self, app: ASGIApp, services: Services) -> None:
+        self._app, self._services = app, services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,10 +63,5 @@ class _Counted:
             await self._app(scope, receive, sent)
         finally:
             seconds = time.perf_counter() - began_s
-            self._services.observation.metrics.http_request(self._route(scope), scope["method"], status, seconds)
-
-    def _route(self, scope: Scope) -> str:
-        for route in self._application.routes:
-            if route.matches(scope)[0] is Match.FULL:
-                return getattr(route, "path", "")
-        return ""
+            route = route_in(scope) or ""  # what no route took is counted as one, however it was called
+            self._services.observation.metrics.http_request(route, scope["method"], status, seconds)

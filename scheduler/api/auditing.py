@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.concurrency import run_in_threadpool
 
 from scheduler.access.roles import ANONYMOUS
-from scheduler.api.notes import SAFE_METHODS, address_in, note_in
+from scheduler.api.notes import SAFE_METHODS, address_in, note_in, route_in
 from scheduler.api.problem_kinds import INTERNAL
 from storage.errors import ResnapError
 
@@ -63,16 +63,8 @@ class Auditing:
         self._gate.audit.append(
             principal=ANONYMOUS if who is None else who.name,
             role="" if who is None else who.role.value,
-            action=f"{scope['method']} {_path_format(scope)}",
+            action=f"{scope['method']} {route_in(scope) or scope['path']}",
             resource=scope["path"],
             outcome=str(status),
             detail={"requestId": note.request_id, "address": address, **ended, **note.detail},
         )
-
-
-def _path_format(scope: Scope) -> str:
-    """Return the path with the names of its parameters, so that the audit can be filtered by what was done."""
-    path = str(scope["path"]).split("/")
-    known = getattr(scope.get("route"), "path", "")  # without the prefixes of the routers that the route is in
-    tail = known.split("/")[1:]
-    return "/".join([*path[: len(path) - len(tail)], *tail])

@@ -46,7 +46,8 @@ class Doorkeeper:
             self._gate.hosts.check(headers, changes=changes)
             if changes and scope["path"] not in FORM_PATHS:
                 note_in(scope).principal = await run_in_threadpool(self._identify, headers, address_in(scope))
-            _check_body(headers, changes=changes, is_form=scope["path"] in FORM_PATHS)
+            if changes:
+                _check_body(headers, is_form=scope["path"] in FORM_PATHS)
         except ResnapError as error:
             await answer_of(scope, error)(scope, receive, send)
             return
@@ -58,11 +59,11 @@ class Doorkeeper:
         return self._gate.identify(bearer=bearer, session=None, address=address)
 
 
-def _check_body(headers: Headers, *, changes: bool, is_form: bool) -> None:
+def _check_body(headers: Headers, *, is_form: bool) -> None:
     length = headers.get("content-length", "0")
     if length.isdecimal() and int(length) > BODY_BYTES:
         raise BodyTooLargeError(f"{_TOO_LARGE}: Content-Length is {length}")
-    if changes and (length != "0" or "transfer-encoding" in headers):
+    if length != "0" or "transfer-encoding" in headers:
         wanted = _FORM if is_form else _JSON
         found = headers.get("content-type", "").partition(";")[0].strip().lower()
         if found != wanted:

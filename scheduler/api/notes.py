@@ -55,6 +55,15 @@ def address_in(scope: MutableMapping[str, Any]) -> str:
     return str(client[0]) if client else "local"
 
 
+def route_in(scope: MutableMapping[str, Any]) -> str | None:
+    """Return the path of the route that took a request, with the names of its parameters; None where none did."""
+    known = getattr(scope.get("route"), "path", None)  # without the prefixes of the routers that the route is in
+    if known is None:
+        return None
+    path, tail = str(scope["path"]).split("/"), str(known).split("/")[1:]
+    return "/".join([*path[: len(path) - len(tail)], *tail])
+
+
 def answer_of(scope: MutableMapping[str, Any], error: BaseException) -> JSONResponse:
     """Return the problem that ``error`` is answered with; the log gets what the service is to blame for."""
     note = note_in(scope)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 ALWAYS: Final = ("unknown-host", "internal-error", "misconfigured", "failed", "state-unusable")
 OF_TOKENS: Final = ("unauthenticated", "forbidden", "too-many-failures")
-OF_CHANGES: Final = ("cross-site",)
-OF_BODIES: Final = ("bad-request", "body-too-large", "not-json", "invalid-request")
+OF_CHANGES: Final = ("cross-site", "body-too-large", "not-json")
+OF_BODIES: Final = ("bad-request", "invalid-request")
 OF_PARAMETERS: Final = ("invalid-request",)
 _OF_THE_FRAMEWORK: Final = ("HTTPValidationError", "ValidationError")
 

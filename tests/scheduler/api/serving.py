@@ -77,11 +77,12 @@ def served(
         app.include_router(router)
     guard(app, gate)
     with listening(app) as address, httpx.Client(base_url=address) as client:
-        yield Served(client=client, gate=gate, clock=clock, secrets=_secrets(gate, clock), app=app)
+        yield Served(client=client, gate=gate, clock=clock, secrets=secrets_of(gate, clock), app=app)
     database.close()
 
 
-def _secrets(gate: Gate, clock: FixedClock) -> dict[str, str]:
+def secrets_of(gate: Gate, clock: FixedClock) -> dict[str, str]:
+    """Make a token for each role, one that was revoked, and one that has expired."""
     secrets = {role.value: gate.tokens.create(role.value, role)[1] for role in Role}
     secrets["revoked"] = gate.tokens.create("revoked", Role.ADMIN)[1]
     gate.tokens.revoke("revoked")

@@ -1,0 +1,113 @@
+"""Every route of the service and every role: what is not in the table, or lets in somebody else, is an error."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import httpx
+import pytest
+
+from scheduler.access.roles import Role
+from scheduler.api.app import create_app
+from scheduler.clock import FixedClock
+from scheduler.daemon.services import services_of
+from scheduler.runs.configuration import Configuration
+from tests.scheduler.api.role_table import OWN_ROUTES, check_route, routes_of
+from tests.scheduler.api.serving import START_MS, Served, listening, secrets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUN_ROUTES: Final = {
+    ("GET", ""): Role.VIEWER,
+    ("GET", "/{run_id}"): Role.VIEWER,
+    ("GET", "/{run_id}/events"): Role.VIEWER,
+    ("GET", "/{run_id}/partitions"): Role.VIEWER,
+    ("POST", "/{run_id}/cancel"): Role.OPERATOR,
+    ("POST", "/{run_id}/retry"): Role.OPERATOR,
+}
+PARTITION: Final = "/v1/partitions/{topic}/{partition}"
+TABLE: Final = {
+    **OWN_ROUTES,
+    **{
+        (method, f"/v1/{kind}{path}"): role
+        for kind in ("runs", "replays")
+        for (method, path), role in RUN_ROUTES.items()
+    },
+    ("GET", "/livez"): None,
+    ("GET", "/readyz"): None,
+    ("GET", "/metrics"): None,
+    ("GET", "/v1/sources"): Role.VIEWER,
+    ("GET", "/v1/partitions"): Role.VIEWER,
+    ("GET", PARTITION): Role.VIEWER,
+    ("GET", f"{PARTITION}/boundaries"): Role.VIEWER,
+    ("GET", f"{PARTITION}/explain/{{offset}}"): Role.VIEWER,
+    ("GET", f"{PARTITION}/snapshots/{{offset}}"): Role.VIEWER,
+    ("GET", f"{PARTITION}/snapshots/{{offset}}/difference"): Role.VIEWER,
+    ("GET", "/v1/plans"): Role.VIEWER,
+    ("GET", "/v1/plans/{plan_id}"): Role.VIEWER,
+    ("GET", "/v1/schedules"): Role.VIEWER,
+    ("GET", "/v1/schedules/{name}"): Role.VIEWER,
+    ("POST", "/v1/replays"): Role.OPERATOR,
+    ("POST", "/v1/plans"): Role.OPERATOR,
+    ("POST", "/v1/plans/{plan_id}/replays"): Role.OPERATOR,
+    ("POST", "/v1/schedules/{name}/run"): Role.OPERATOR,
+    ("POST", "/v1/schedules/{name}/pause"): Role.ADMIN,
+    ("POST", "/v1/schedules/{name}/resume"): Role.ADMIN,
+    ("GET", "/v1/audit"): Role.ADMIN,
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The service itself, over a log dir without partitions; nothing is at work in it."""
+    state, logs = tmp_path_factory.mktemp("state"), tmp_path_factory.mktemp("logs")
+    clock = FixedClock(START_MS)
+    flags = {"state_dir": str(state), "log_dirs": (logs,), "engine": "local", "auth": "token"}
+    services = services_of(Configuration(flags=flags, environment={}, directory=state), clock)
+    app = create_app(services, "0")
+    with listening(app) as address, httpx.Client(base_url=address) as client:
+        secrets = secrets_of(services.gate, clock)
+        yield Served(client=client, gate=services.gate, clock=clock, secrets=secrets, app=app)
+    services.database.close()
+
+
+def test_every_route_is_in_the_table(service: Served) -> None:
+    assert routes_of(service.app) == TABLE.keys()
+
+
+@pytest.mark.parametrize(("method", "path"), TABLE, ids=str)
+def test_a_route_lets_in_who_may_and_nobody_else(service: Served, method: str, path: str) -> None:
+    check_route(service, method, path, TABLE[method, path])
+
+
+def test_every_call_to_change_something_was_audited_under_its_route(service: Served) -> None:
+    changing = [(method, path, role) for (method, path), role in TABLE.items() if method == "POST" and role]
+    for method, path, role in changing:
+        check_route(service, method, path, role)
+        seen = service.audited()[:7]
+        # Whom nobody knows is refused before a route is looked for.
+        assert {action for who, action, _ in seen if who != "anonymous"} == {f"{method} {path}"}
+        assert {who for who, _, _ in seen} == {"anonymous", *Role}
+
+
+def test_requests_are_counted_by_route_and_what_no_route_takes_as_one(service: Served) -> None:
+    for path in ("/v1/runs/1", "/v1/runs/2", "/nowhere/1", "/nowhere/2"):
+        service.client.get(path, headers=service.bearer("viewer"))
+    counted = service.client.get("/metrics").text
+    assert re.search(r'resnap_http_requests_total\{[^}]*route="/v1/runs/\{run_id\}"[^}]*\} [1-9]', counted)
+    assert "/v1/runs/1" not in counted
+    assert "nowhere" not in counted
+
+
+def test_no_answer_was_a_failure_and_every_refusal_is_described(service: Served) -> None:
+    told = service.app.openapi()["paths"]
+    for method, path in TABLE:
+        if path in told:
+            where = re.sub(r"\{[^}]*\}", "1", path)
+            with service.client.stream(
+                method, where, headers=service.bearer("admin"), json={} if method == "POST" else None
+            ) as answer:
+                assert str(answer.status_code) in told[path][method.lower()]["responses"], (method, path)
+                assert answer.status_code < 500
