@@ -25,6 +25,8 @@ from storage.log.record_batch import CONTROL
 COST_AT_ONCE: Final = 4096
 """In reads of a header, of which a block counts as several."""
 _COST_OF_BLOCK: Final = 16
+_FIRST_BYTES: Final = 4096
+"""The first read of a stretch, which tells how large batches are: more would have the system read ahead in vain."""
 IN_BLOCKS: Final = 0
 IF_CACHED: Final = 1
 BY_HEADER: Final = 2
@@ -46,7 +48,7 @@ def fold_file(address: int, room: int, stretch_at: int, fold_at: int) -> int:
         if cost > COST_AT_ONCE:
             return PAUSED
         position, batches = state.position, state.batches
-        length = min(room if way == IN_BLOCKS else HEADER_BYTES, state.end - position)
+        length = min(_length(state, way, room), state.end - position)
         if way == IF_CACHED:
             state.iovec_base, state.iovec_length = address, length
             got = preadv2(state.descriptor, stretch_at, 1, position, RWF_NOWAIT)
@@ -75,6 +77,13 @@ def _way(scan: Record) -> int:
     if scan.verify_crc or scan.mean_bytes < scan.cached_from:
         return IN_BLOCKS
     return IF_CACHED if scan.mean_bytes < scan.header_from else BY_HEADER
+
+
+@inlined
+def _length(scan: Record, way: int, room: int) -> int:
+    if way != IN_BLOCKS:
+        return HEADER_BYTES
+    return room if scan.mean_bytes else min(room, _FIRST_BYTES)
 
 
 @inlined
