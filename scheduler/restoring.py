@@ -14,6 +14,7 @@ from storage.log.log_dir import load_log_dir
 from storage.log.log_dir_lock import locked
 from storage.log.partition_dir import read_small, readable
 from storage.log.survey import LOG_START_OFFSETS
+from storage.remote.layouts.aiven_members import member_of
 from storage.remote.layouts.flat_log import manifest_locator
 from storage.remote.manifest import read_manifest
 from tiering.restorer import Restoration, Restored, Restorer
@@ -81,6 +82,9 @@ class Restoring:
         if any(not sighted.log_dir.is_shipped for sighted in sight.partitions):
             hint = "give what `resnap tier --to` was given; the copy of a log dir comes back by what copied it"
             raise UsageError(f"{order.scope.sources[0]} holds nothing that was shipped", hint=hint)
+        if any(member_of(one.path) for sighted in sight.partitions for one in sighted.inventory.partition.segments):
+            raise UsageError(f"{order.scope.sources[0]} is in the layout aiven, which only brokers restore from",
+                             hint="restore what `resnap tier` shipped in its own layout")  # fmt: skip
         report = RestoreReport(errors=[problem.error for problem in sight.problems])
         _refuse_strangers(order, sight)
         log_dir = order.log_dir.absolute()

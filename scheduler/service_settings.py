@@ -15,7 +15,7 @@ RUN_SETTINGS: Final = frozenset(
         "topics", "boundaries", "high_watermark", "as_of", "producer_id_expiration_ms",
         "producer_id_expiration_check_interval_ms", "history_expiration_ms", "transaction_max_timeout_ms",
         "max_reach_back", "full", "verify_crc", "dry_run", "fresh", "parallel", "bwlimit", "verify_upload",
-        "io_priority", "layout",
+        "io_priority", "layout", "key_prefix", "chunk_size", "chunk_compression",
     }
 )  # fmt: skip
 """What a schedule, or a request, may set for its runs alone; all else is the service's."""

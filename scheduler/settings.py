@@ -33,6 +33,7 @@ from scheduler.rendering import Form
 from scheduler.s3_values import customer_key, storage_class
 from scheduler.service_settings import ServiceSettings
 from scheduler.setting_layers import (
+    FLAG_ORIGIN,
     KAFKA_PROPERTIES,
     Layer,
     environment_layer,
@@ -58,6 +59,7 @@ DEFAULT_FILE: Final = "resnap.toml"
 PARALLEL: Final = 4
 """Segments on their way at once: each holds a part of 16 MiB."""
 DEFAULT_ORIGIN: Final = "default"
+_OF_AIVEN: Final = ("key_prefix", "chunk_size", "chunk_compression", "encryption_public_key")
 NOWHERE: Final = "none"
 """Value of ``state_dir`` for runs that keep nothing."""
 
@@ -346,23 +348,24 @@ class Settings(ServiceSettings, BaseSettings):
         return key_ring(self.encryption_private_key)
 
     def aiven(self) -> AivenForm:
-        """Return how segments are written in the layout ``aiven``.
+        """Return how segments are written in the layout ``aiven``; in another one what is set for it means nothing.
 
         Raises:
-            UsageError: something of it is given, and another layout.
+            UsageError: a flag of it is given, and another layout.
             ConfigurationError: the public key cannot be read, or is none.
 
         """
-        form = AivenForm(
-            key_prefix=self.key_prefix,
-            chunk_size=self.chunk_size,
-            compression=self.chunk_compression,
-            encryption_key=public_key(self.encryption_public_key),
-        )
-        if self.layout != "aiven" and form != AivenForm():
-            raise UsageError("--key-prefix, --chunk-size, --chunk-compression and --encryption-public-key are of the"
-                             " layout aiven", hint="give --layout aiven, or leave them out")  # fmt: skip
-        return form
+        if self.layout == "aiven":
+            return AivenForm(
+                key_prefix=self.key_prefix,
+                chunk_size=self.chunk_size,
+                compression=self.chunk_compression,
+                encryption_key=public_key(self.encryption_public_key),
+            )
+        given = [flag_of(name) for name in _OF_AIVEN if self.origin(name).startswith(FLAG_ORIGIN)]
+        if given:
+            raise UsageError(f"{', '.join(given)}: of the layout aiven alone", hint="give --layout aiven with it")
+        return AivenForm()
 
     def spark(self) -> SparkSettings:
         """Return how Spark shall run.

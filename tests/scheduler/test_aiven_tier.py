@@ -235,8 +235,23 @@ def test_without_a_topic_id_there_is_no_key(command: Resnap, fixture_set: Sets, 
     assert not list(tmp_path.glob("store/payments*"))
 
 
-def test_a_chunk_that_would_end_beyond_an_int_is_refused(command: Resnap, fixture_set: Sets, tmp_path: Path) -> None:
+def test_chunks_may_be_larger_than_any_segment(command: Resnap, fixture_set: Sets, tmp_path: Path) -> None:
     ran = tier(command, fixture_set(PLAIN), tmp_path / "store", "--layout", "aiven", "--chunk-size", f"{(1 << 30) - 1}")
     assert ran.code == 0, ran.err
     (manifest, *_) = sorted((tmp_path / "store").rglob("*.rsm-manifest"))
     assert read_manifest(manifest.read_bytes()).chunks.chunk_size == (1 << 30) - 1
+
+
+def test_a_file_of_settings_for_this_layout_keeps_nobody_from_another(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    settings = tmp_path / "resnap.toml"
+    settings.write_text('chunk-size = "4KiB"\n[encryption-public-key]\nkey1 = "nowhere.pem"\n')
+    assert command("scan", fixture_set(PLAIN).data, "--config", settings).code == 0
+    ran = tier(command, fixture_set(PLAIN), tmp_path / "store", "--layout", "aiven", "--config", settings)
+    assert (ran.code, "nowhere.pem: cannot be read" in ran.err) == (10, True)
+
+
+def test_only_brokers_restore_from_it(command: Resnap, fixture_set: Sets, tmp_path: Path) -> None:
+    ran = command("restore", f"{fixture_set(PLAIN).remote.as_uri()}/tiered", "--into", tmp_path, *JSON)
+    assert (ran.code, "only brokers restore from" in ran.err) == (2, True)
