@@ -129,6 +129,7 @@ class Announcing:
             beliefs=believed,
             poison_at=min((one.offset for one in beliefs.poison), default=None),
             lost=self._lost(believed),
+            now_ms=self.now_ms(),
             epoch_ends={}
             if leader is None
             else self.cluster.epoch_ends(partition.topic_partition, leader, sorted(epochs)),

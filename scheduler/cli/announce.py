@@ -81,6 +81,11 @@ def _rows(
         totals["below"] += one.below
         if one.stop is not None and not one.segments:
             stops.append(one)
+        if one.expired:
+            run.warn(
+                f"{one.partition.topic_partition}: {one.expired} of the segments are older than retention.ms: brokers"
+                " delete them, and their objects, as soon as they copy again"
+            )
         yield _row(one, is_table=run.output.form == "table")
 
 
@@ -96,6 +101,7 @@ def _row(one: "Announcement", *, is_table: bool) -> Row:
         "segments": len(one.segments),
         "bytes": _size(one),
         "below": one.below,
+        "expired": one.expired,
         "stop": None if one.stop is None else {"hurdle": one.stop.hurdle.value, **_where(one)},
     }
     if not is_table:

@@ -104,6 +104,8 @@ class Announcement:
     """In offset order, without a gap."""
     below: int
     """Segments that end at or below what brokers believe in, or where the log starts: nothing to be said of them."""
+    expired: int
+    """Of the segments, those that brokers will delete at once, since the topic's retention asks for them no more."""
     stop: Stop | None
     """None where all that was shipped is, or will be, believed in."""
 
@@ -120,6 +122,7 @@ class Situation:
     """Offset of a record that ends the reading of the metadata partition."""
     lost: str | None
     """A key that brokers believe in, and that the store does not have."""
+    now_ms: int
     epoch_ends: Mapping[int, EpochEnd]
     """Of the leader, by the epoch asked for; empty where there is no leader."""
 
@@ -133,7 +136,13 @@ def judge(partition: TopicIdPartition, shipped: Iterable[Manifest], situation: S
     segments: list[Manifest] = []
     if stop is None:
         segments, stop = _chain(left, situation)
-    return Announcement(partition=partition, segments=tuple(segments), below=len(ours) - len(left), stop=stop)
+    return Announcement(
+        partition=partition,
+        segments=tuple(segments),
+        below=len(ours) - len(left),
+        expired=_expired(segments, situation),
+        stop=stop,
+    )
 
 
 def epochs_of(manifests: Iterable[Manifest]) -> set[int]:
@@ -226,6 +235,14 @@ def _chain(left: Sequence[Manifest], situation: Situation) -> tuple[list[Manifes
         chain.append(one)
         reached = one.next_base_offset
     return chain, None
+
+
+def _expired(segments: Iterable[Manifest], situation: Situation) -> int:
+    retention_ms = situation.topic.retention_ms if situation.topic is not None else None
+    if retention_ms is None:
+        return 0
+    oldest_ms = situation.now_ms - retention_ms
+    return sum((one.max_timestamp_ms or 0) <= oldest_ms for one in segments)
 
 
 def _newest_of_each_range(left: Sequence[Manifest]) -> Iterator[Manifest]:

@@ -81,7 +81,13 @@ def situation(*, settings: dict[str, str] | None = None, **changes: Any) -> Situ
         name=PARTITION.name, topic_id=PARTITION.id, settings=TIERED | (settings or {}), partitions={0: facts}
     )
     usual = Situation(
-        topic=topic, partition=facts, beliefs=None, poison_at=None, lost=None, epoch_ends={0: EpochEnd(0, 1000)}
+        topic=topic,
+        partition=facts,
+        beliefs=None,
+        poison_at=None,
+        lost=None,
+        now_ms=107,
+        epoch_ends={0: EpochEnd(0, 1000)},
     )
     return replace(usual, **changes)
 
@@ -170,6 +176,12 @@ def test_where_no_leader_is_nobody_copies_meanwhile() -> None:
     settings = {"remote.log.copy.disable": "false"}
     found = judge(PARTITION, CHAIN, situation(partition=leaderless, settings=settings, epoch_ends={}))
     assert (spans(found.segments), found.stop) == (spans(CHAIN), None)
+
+
+@pytest.mark.parametrize(("retention_ms", "expired"), [("-1", 0), ("101", 0), ("100", 3), ("0", 3)])
+def test_segments_that_brokers_would_delete_at_once_are_counted(retention_ms: str, expired: int) -> None:
+    found = judge(PARTITION, CHAIN, situation(settings={"retention.ms": retention_ms}))
+    assert (len(found.segments), found.expired) == (3, expired)
 
 
 def test_what_is_not_decided_yet_waits() -> None:
