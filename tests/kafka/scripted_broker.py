@@ -50,6 +50,8 @@ class Script:
     init_producer_id: int = 3
     """The newest version; from 3 on the coordinator gives the next epoch."""
     log_start_offset: int = -1
+    transactions_v2: bool = False
+    """Whether the cluster has ``transaction.version`` 2."""
     asked: list[Asked] = field(default_factory=list)
     written: int = 0
 
@@ -98,7 +100,16 @@ def _api_versions(script: Script, version: int, _body: bytes) -> bytes:
         each = b"".join(struct.pack(">hhh", key, 0, top) for key, top in newest.items())
         return struct.pack(">hi", UNSUPPORTED_VERSION, len(newest)) + each
     each = b"".join(struct.pack(">hhhb", key, 0, top, 0) for key, top in newest.items())
-    return struct.pack(">hb", 0, len(newest) + 1) + each + struct.pack(">ib", 0, 0)
+    return struct.pack(">hb", 0, len(newest) + 1) + each + struct.pack(">i", 0) + _features(script)
+
+
+def _features(script: Script) -> bytes:
+    """Return the tagged fields of ``ApiVersions``: 1, of what epoch the features are, and 2, the features in force."""
+    if not script.transactions_v2:
+        return b"\0"
+    name = b"transaction.version"
+    finalized = bytes([2, len(name) + 1]) + name + struct.pack(">hhb", 2, 2, 0)
+    return bytes([2, 1, 8]) + struct.pack(">q", 1) + bytes([2, len(finalized)]) + finalized
 
 
 def _init_producer_id(script: Script, version: int, body: bytes) -> bytes:

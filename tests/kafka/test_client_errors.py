@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -60,7 +60,10 @@ class Life:
 
     def script(self) -> Script:
         """Return what its broker says."""
-        script = Script(init_producer_id=3 if self.at.can_bump else 1, log_start_offset=self.at.log_start_offset)
+        script = Script(
+            init_producer_id=3 if self.at.can_bump else 1, log_start_offset=self.at.log_start_offset,
+            transactions_v2=self.at.transactions_v2,
+        )  # fmt: skip
         if self.request is not None:
             script.errors[KEYS[self.request]].append(self.error.value)
         else:
@@ -72,7 +75,10 @@ class Life:
         """Return what the table says."""
         if self.request is None:
             return on_produce_error(self.error, self.at)
-        return on_coordinator_error(self.request, self.error, release=self.at.release, can_bump=self.at.can_bump)
+        return on_coordinator_error(
+            self.request, self.error, release=self.at.release, can_bump=self.at.can_bump,
+            transactions_v2=self.at.transactions_v2,
+        )  # fmt: skip
 
 
 def coordinator_lives(release: tuple[int, int]) -> list[Life]:
@@ -101,6 +107,23 @@ def produce_lives(release: tuple[int, int]) -> list[Life]:
         for error in ERRORS
         for situation in situations
         if error is KafkaError.UNKNOWN_PRODUCER_ID or "log_start_offset" not in situation
+    ]
+
+
+def lives_in_transactions_v2(release: tuple[int, int]) -> list[Life]:
+    """Return those of transactional producers whose cluster has ``transaction.version`` 2."""
+    requests = (
+        None,
+        CoordinatorRequest.INIT_PRODUCER_ID,
+        CoordinatorRequest.END_TXN,
+        CoordinatorRequest.TXN_OFFSET_COMMIT,
+    )
+    at = ProduceSituation(transactional=True, transactions_v2=True, release=release)
+    return [
+        Life(error=error, request=request, at=at if request is None else replace(at, can_bump=can_bump))
+        for error in ERRORS
+        for request in requests
+        for can_bump in (True, False)
     ]
 
 
@@ -185,4 +208,6 @@ def run(release: Release, port: int, lives: list[Life]) -> list[str]:
 def test_real_producers_do_what_the_table_says(version: str, release: Callable[[str], Release]) -> None:
     at = RELEASES[version]
     lives = produce_lives(at) + coordinator_lives(at)
+    if at >= (4, 0):
+        lives += lives_in_transactions_v2(at)
     assert differences(release(version), lives) == []

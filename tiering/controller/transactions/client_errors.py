@@ -71,7 +71,7 @@ class Reaction:
     batch: BatchFate
     state: ClientState = ClientState.UNCHANGED
     bumps_epoch: bool = False
-    """An idempotent producer at once, by itself; a transactional one by its coordinator, after it has aborted."""
+    """An idempotent producer at once, by itself; a transactional one asks its coordinator, after it has aborted."""
 
     def __str__(self) -> str:
         """Return one line for people."""
@@ -107,6 +107,8 @@ class ProduceSituation:
     last_acked_offset: int = -1
     can_bump: bool = True
     """Transactional: whether the coordinator gives epochs (``InitProducerId`` 3)."""
+    transactions_v2: bool = False
+    """Transactional: whether the cluster has ``transaction.version`` 2, so that each end brings the next epoch."""
     is_ending: bool = False
     """Transactional: whether a commit or an abort is under way."""
     is_aborting: bool = False
@@ -181,7 +183,7 @@ def _failed(error: KafkaError, at: ProduceSituation) -> Reaction:
         return Reaction(batch=BatchFate.FAIL, bumps_epoch=bumps)
     if at.is_aborting:
         return Reaction(batch=BatchFate.FAIL)
-    bumps = at.can_bump and not at.is_ending
+    bumps = at.can_bump and not at.is_ending and not at.transactions_v2
     return Reaction(batch=BatchFate.FAIL, state=ClientState.ABORTABLE, bumps_epoch=bumps)
 
 
@@ -240,11 +242,17 @@ _NEVER_ABORTABLE: Final = {CoordinatorRequest.INIT_PRODUCER_ID, CoordinatorReque
 
 
 def on_coordinator_error(
-    request: CoordinatorRequest, error: KafkaError, *, release: tuple[int, ...] = (3, 9), can_bump: bool = True
+    request: CoordinatorRequest,
+    error: KafkaError,
+    *,
+    release: tuple[int, ...] = (3, 9),
+    can_bump: bool = True,
+    transactions_v2: bool = False,
 ) -> Reaction:
     """Return what a producer of ``release`` does about ``error`` in the answer to ``request``.
 
-    ``can_bump`` tells whether the coordinator gives epochs (``InitProducerId`` 3).
+    ``can_bump`` tells whether the coordinator gives epochs (``InitProducerId`` 3), ``transactions_v2`` whether each end
+    of a transaction does; then partitions and offsets are not added by requests of their own.
     """
     error = _heard(error, release)
     if _is_sent_elsewhere(request, error):
@@ -253,8 +261,8 @@ def on_coordinator_error(
         return Reaction(batch=BatchFate.RETRY)
     if _ends_producer(error, release) and error in _MAPPING_LOST:
         return Reaction(batch=BatchFate.FAIL, state=ClientState.FATAL)
-    if error in _MAPPING_LOST and request not in _NEVER_ABORTABLE and can_bump:
-        return Reaction(batch=BatchFate.FAIL, state=ClientState.ABORTABLE, bumps_epoch=True)
+    if error in _MAPPING_LOST and request not in _NEVER_ABORTABLE and (can_bump or transactions_v2):
+        return Reaction(batch=BatchFate.FAIL, state=ClientState.ABORTABLE, bumps_epoch=not transactions_v2)
     return Reaction(batch=BatchFate.FAIL, state=_state_after(request, error, release))
 
 

@@ -56,14 +56,15 @@ class ClientSequences:
         transactional: bool = False,
         release: tuple[int, ...] = (3, 9),
         retries: int = RETRIES,
+        transactions_v2: bool = False,
     ) -> None:
-        """Begin without a producer id; ``release`` is the client's, as in ``ProduceSituation``."""
+        """Begin without a producer id; ``release`` and ``transactions_v2`` are as in ``ProduceSituation``."""
         self.producer = NOBODY
         self.state = ClientState.UNCHANGED
         self.needs_bump = False
         self.partitions: dict[TopicPartition, PartitionSequences] = {}
         self._transactional, self._release, self._retries = transactional, release, retries
-        self._can_bump = True
+        self._can_bump, self._v2 = True, transactions_v2
         self._to_rewrite: dict[TopicPartition, None] = {}
         self._ending: CoordinatorRequest | None = None
         self._is_aborting = self._was_added = False
@@ -94,7 +95,7 @@ class ClientSequences:
         return (*end, CoordinatorRequest.INIT_PRODUCER_ID) if self.needs_bump else end
 
     def ended(self) -> None:
-        """Hear that the transaction has ended."""
+        """Hear that the transaction has ended; with transactions v2 hear its next epoch by ``got_producer`` as well."""
         self._ending, self._is_aborting, self._was_added = None, False, False
 
     # -- what the coordinator says
@@ -113,7 +114,9 @@ class ClientSequences:
 
     def coordinator_refused(self, request: CoordinatorRequest, error: KafkaError) -> Reaction:
         """Hear that the coordinator refused a request, do what follows, and return it."""
-        reaction = on_coordinator_error(request, error, release=self._release, can_bump=self._can_bump)
+        reaction = on_coordinator_error(
+            request, error, release=self._release, can_bump=self._can_bump, transactions_v2=self._v2
+        )
         if reaction.state is not ClientState.UNCHANGED:
             self.state = reaction.state
         self.needs_bump = self.needs_bump or reaction.bumps_epoch
@@ -194,7 +197,7 @@ class ClientSequences:
             was_renumbered=batch.was_renumbered, has_unresolved=known.unresolved is not None,
             starts_at_unresolved=batch.sequence == known.unresolved, log_start_offset=log_start_offset,
             last_acked_offset=known.last_acked_offset, can_bump=self._can_bump, is_ending=self._ending is not None,
-            is_aborting=self._is_aborting,
+            is_aborting=self._is_aborting, transactions_v2=self._v2,
         )  # fmt: skip
 
     def _put_back(self, batch: ClientBatch) -> None:

@@ -352,3 +352,9 @@ def test_a_gap_brings_the_next_epoch_though_retries_are_used_up() -> None:
     for code in (45, 59):
         assert idempotent(code, has_retries=False, log_start_offset=1).bumps_epoch
     assert not idempotent(29, has_retries=False).bumps_epoch
+
+
+def test_with_transactions_v2_the_end_brings_the_next_epoch_and_nobody_asks_for_it() -> None:
+    assert transactional(29, transactions_v2=True) == Reaction(batch=FAIL, state=ABORTABLE)
+    assert asked(Request.END_TXN, 59, can_bump=False, transactions_v2=True) == Reaction(batch=FAIL, state=ABORTABLE)
+    assert asked(Request.END_TXN, 49, release=(4, 0), transactions_v2=True).state is FATAL
