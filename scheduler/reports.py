@@ -232,6 +232,7 @@ def chain_row(chain: Chain) -> Row:
         "endOffset": chain.end,
         "segments": chain.segments,
         "gaps": [list(gap) for gap in chain.gaps],
+        "breaks": [list(gap) for gap in chain.breaks],
         "overlaps": [
             {"startOffset": one.start, "endOffset": one.end, "oneLineage": one.is_one_lineage} for one in chain.overlaps
         ],

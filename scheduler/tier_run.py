@@ -95,7 +95,7 @@ class TierRun:
     def order(self, sighted: Sighted, shipped: ShippedTopic, store_url: str, high_watermark: int | None) -> TierOrder:
         """Return what is left to ship of a partition, and what an earlier run has said of it."""
         candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
-        left = remainder(candidates, shipped)
+        left = remainder(candidates, shipped, self.engine.reading.sources)
         recollection = None
         if self.remembering is not None and left.candidates.segments:
             recollection = self.remembering.recall(sighted.inventory)

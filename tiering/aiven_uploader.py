@@ -150,7 +150,7 @@ def publish(delivery: Delivery, copied: Copied) -> ShippedSegment:
     else:
         delivery.verify(key, size_bytes=len(copied.body), checksum=crc32c(copied.body))
     manifests = AivenManifests(copied.form.key_prefix, copied.provenance.topic_partition.topic)
-    return manifests.read(key, store.get(key))[0]
+    return manifests.read(key, store.get(key))
 
 
 def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: SegmentBundle, form: AivenForm) -> None:

@@ -1,17 +1,19 @@
 """What the manifests of a store say together: a chain of segments per partition, its gaps and its overlaps.
 
-A chain is what a reader can follow: segments in offset order, each beginning where the one before it ends. An overlap
-is of one lineage where the leader epochs of both segments agree in the offsets that they share: the same log, cut at
-other boundaries by another replica. Otherwise two histories claim the same offsets, as after an unclean election.
+A chain is what a reader can follow: segments in offset order, each beginning where the one before it ends. It breaks
+off where there are further segments, but none that begins where it ends. An overlap is of one lineage where the leader
+epochs of both segments agree in the offsets that they share: the same log, cut at other boundaries by another replica.
+Otherwise two histories claim the same offsets, as after an unclean election.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from storage.log.names import TopicPartition
+from storage.remote.lineage import chain_of, is_one_lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -86,6 +88,8 @@ class Chain:
     segments: int
     gaps: tuple[Gap, ...]
     overlaps: tuple[Overlap, ...]
+    breaks: tuple[Gap, ...]
+    """Offsets that the chain lacks though there are segments with them: none of those begins where another ends."""
 
 
 class _Topic(NamedTuple):
@@ -129,6 +133,7 @@ def _chain(manifests: list[Link]) -> Chain:
         segments=len(ordered),
         gaps=tuple(_gaps(ordered)),
         overlaps=tuple(_overlaps(ordered)),
+        breaks=tuple(_breaks(ordered)),
     )
 
 
@@ -140,20 +145,21 @@ def _gaps(ordered: Sequence[Link]) -> Iterator[Gap]:
         reached = max(reached, one.next_base_offset)
 
 
+def _breaks(ordered: Sequence[Link]) -> Iterator[Gap]:
+    gaps = set(_gaps(ordered))
+    start, end = ordered[0].base_offset, max(one.next_base_offset for one in ordered)
+    links = [(one.base_offset, one.next_base_offset) for one in chain_of(ordered)]
+    for below, above in pairwise([(start, start), *links, (end, end)]):
+        between = Gap(below[1], above[0])
+        if between.start < between.end and between not in gaps:
+            yield between
+
+
 def _overlaps(ordered: Sequence[Link]) -> Iterator[Overlap]:
     """Yield what each segment shares with the one below it that reaches farthest."""
     farthest = ordered[0]
     for one in ordered[1:]:
         if one.base_offset < farthest.next_base_offset:
             start, end = one.base_offset, min(one.next_base_offset, farthest.next_base_offset)
-            agree = _epochs_in(farthest, start, end) == _epochs_in(one, start, end)
-            yield Overlap(start, end, agree)
+            yield Overlap(start, end, is_one_lineage(farthest, one))
         farthest = max(farthest, one, key=lambda segment: segment.next_base_offset)
-
-
-def _epochs_in(manifest: Link, start: int, end: int) -> list[LeaderEpoch]:
-    """Return the leader epochs of the offsets [``start``, ``end``), the first one as if it began there."""
-    epochs = manifest.leader_epochs
-    first = max(bisect_right(epochs, start, key=lambda entry: entry.start_offset) - 1, 0)
-    inside = [entry for entry in epochs[first:] if entry.start_offset < end]
-    return [entry._replace(start_offset=max(entry.start_offset, start)) for entry in inside]

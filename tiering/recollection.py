@@ -127,7 +127,8 @@ def with_refusals(
 ) -> Memory:
     """Return ``memory`` with what was refused of ``candidates``, of which everything eligible has been shipped.
 
-    What is at fault with the files is not remembered: whether it has been mended is looked at each time.
+    What is at fault with the files is not remembered: whether it has been mended is looked at each time. Nor is what
+    the store holds beside a segment.
     """
     looked_at_anew = {Reason.DAMAGED, Reason.UNREADABLE, Reason.SEGMENT_CHANGED}
     if any(refusal.reason in looked_at_anew for refusal in eligibility.refusals):
@@ -137,7 +138,7 @@ def with_refusals(
         directory=memory.directory,
         high_watermark=candidates.high_watermark,
         made_ms=now_ms,
-        refusals=eligibility.refusals,
+        refusals=tuple(one for one in eligibility.refusals if one.reason is not Reason.LINEAGE_CONFLICT),
         last_stable_offset=eligibility.last_stable_offset,
     )
     return replace(memory, refused=known)

@@ -32,7 +32,7 @@ class Reason(StrEnum):
     LEADER_EPOCHS_UNKNOWN = "leader-epochs-unknown"
     INDEX_UNUSABLE = "index-unusable"
     LINEAGE_CONFLICT = "lineage-conflict"
-    """The store holds a segment of another replica that overlaps it."""
+    """The store holds another history of its offsets, or the same one in pieces to which it cannot be joined."""
     SEGMENT_CHANGED = "segment-changed"
     """It is not what it was when the log dir was listed."""
     TOPIC_ID_UNKNOWN = "topic-id-unknown"
@@ -72,7 +72,7 @@ _HINTS: Final = {
     # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.
     Reason.INDEX_UNUSABLE: _ANOTHER_REPLICA,
     Reason.LINEAGE_CONFLICT: (
-        "one replica ships a partition: go on from the log dir that shipped the other segment, or use another prefix"
+        "see `resnap verify --store URL`; go on from the log dir that shipped the other segments, or use another prefix"
     ),
     Reason.SEGMENT_CHANGED: "run again: the next run sees the segment as it is then",
     Reason.TOPIC_ID_UNKNOWN: "give --metadata-log, or a log dir whose partitions have partition.metadata",

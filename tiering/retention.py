@@ -4,7 +4,8 @@ The rules are Kafka's own: from the oldest on, a segment is beyond retention whi
 the time given, or while the segments above it alone have as many bytes as may be kept; the first that is not ends it.
 
 A segment's manifest goes first, then its objects, and the next segment after that. So whatever ends a run, no manifest
-names what is not there, and what is left is a chain without a gap; objects that lost their manifest are orphans.
+names what is not there, and what is left is a chain without a gap; objects that lost their manifest are orphans. Where
+replicas have shipped segments that overlap, it is the chain that readers take to which the rules are applied.
 
 Source: ``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``deleteRetentionSizeBreachedSegments``.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from storage.log.names import TopicPartition
 from storage.remote.layouts.flat import MANIFEST_EXTENSION
+from storage.remote.lineage import chain_of, in_order_of_making
 from storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ class PartitionRetention:
     cluster_id: str | None
     topic_partition: TopicPartition
     beyond: tuple[ShippedManifest, ...]
-    """From the oldest on."""
+    """In the order in which they go: from the oldest on, what lies beside the chain before all."""
     kept: int
     """Segments that stay."""
 
@@ -91,15 +93,40 @@ def retention_of(manifests: Mapping[str, Manifest], limits: Limits, now_ms: int)
 
 
 def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) -> PartitionRetention:
+    """Judge the chain that readers take; what lies beside it goes with what it rests on.
+
+    It goes first, and downwards: so whatever ends the run, all that is left is led to from the first segment on.
+    """
     ordered = sorted(shipped, key=lambda one: (one.manifest.base_offset, one.manifest.next_base_offset, one.key))
-    gone = max(_beyond_age(ordered, limits.age_ms, now_ms), _beyond_size(ordered, limits.log_bytes))
+    links = {id(one) for one in chain_of(in_order_of_making(one.manifest for one in ordered))}
+    chain = [one for one in ordered if id(one.manifest) in links]
+    gone = chain[: max(_beyond_age(chain, limits.age_ms, now_ms), _beyond_size(chain, limits.log_bytes))]
+    kept = {id(one.manifest) for one in chain[len(gone) :]}
+    strays = _not_led_to(ordered, kept, links) if gone else []
     first = ordered[0].manifest
     return PartitionRetention(
         cluster_id=first.cluster_id,
         topic_partition=TopicPartition(first.topic, first.partition),
-        beyond=tuple(ordered[:gone]),
-        kept=len(ordered) - gone,
+        beyond=(*strays, *gone),
+        kept=len(ordered) - len(gone) - len(strays),
     )
+
+
+def _not_led_to(ordered: Sequence[ShippedManifest], kept: set[int], links: set[int]) -> list[ShippedManifest]:
+    """Return what is not of the chain, and does not begin where anything that is kept begins or ends; downwards.
+
+    What the chain does not have stays in any case.
+    """
+    chain_end = max(one.manifest.next_base_offset for one in ordered if id(one.manifest) in links)
+    led_to: set[int] = set()
+    strays = []
+    for one in ordered:
+        base, end = one.manifest.base_offset, one.manifest.next_base_offset
+        if id(one.manifest) in kept or (id(one.manifest) not in links and base in led_to):
+            led_to |= {base, end}
+        elif id(one.manifest) not in links and end <= chain_end:
+            strays.append(one)
+    return strays[::-1]
 
 
 def _beyond_age(ordered: Sequence[ShippedManifest], age_ms: int | None, now_ms: int) -> int:

@@ -192,6 +192,11 @@ class EpochHistory:
         """How many of the segments ``_found`` comes from."""
         self._lock = Lock()
 
+    @property
+    def is_checkpointed(self) -> bool:
+        """Whether the checkpoint tells them; else all headers must be read."""
+        return bool(self._checkpointed)
+
     def up_to(self, segment: Segment) -> tuple[LeaderEpoch, ...]:
         """Return the leader epochs that begin below the end of the closed ``segment``, with all history.
 

@@ -1,16 +1,17 @@
 """Ships what is eligible of one partition after its replay.
 
-Several segments go up side by side; they become visible one after the other, in offset order, so that what the store
-shows of a partition never has a gap that is not in the log. A segment that turns out unfit while it is bundled is
-refused like the others, and the next one is tried. A store that fails ends the shipment, with what was shipped until
-then.
+Several segments go up side by side; they become visible one after the other, in an order in which what the store shows
+of a partition never has a gap that is not in the log: upwards, as a rule. A segment that turns out unfit while it is
+bundled is refused like the others, and the next one that does not rest on it is tried. A store that fails ends the
+shipment, with what was shipped until then.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
@@ -19,6 +20,7 @@ from tiering.aiven_uploader import copy
 from tiering.aiven_uploader import publish as publish_copied
 from tiering.eligibility import Eligibility, after_replay, refuse
 from tiering.refusal import Reason
+from tiering.remainder import remainder
 from tiering.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
@@ -27,12 +29,13 @@ from tiering.segment_bundle import (
     make_bundle,
 )
 from tiering.segment_indexes import IndexUnusableError
+from tiering.shipped import AivenManifests, FlatManifests, ShippedTopic
 from tiering.side_by_side import side_by_side
 from tiering.snapshot_choice import ChosenSnapshot, choose_snapshot
 from tiering.uploader import ShippedMeanwhileError, TopicIdUnknownError, publish, upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from replay.results import BoundaryResult, PartitionResult
     from replay.window import ReplayRules
@@ -45,7 +48,8 @@ if TYPE_CHECKING:
     from storage.source import Sources
     from tiering.delivery import Delivery
     from tiering.eligibility import Candidates, Refusal
-    from tiering.shipped import ShippedSegment
+    from tiering.remainder import Remainder, ToShip
+    from tiering.shipped import Manifests, ShippedSegment
     from tiering.uploader import Provenance
 
 
@@ -74,12 +78,35 @@ class PartitionShipment:
     failures: list[ResnapError] = field(default_factory=list)
 
 
+class NotLedToError(LogDirError):
+    """The segment can be read only by way of another one, which is not there."""
+
+
 class _Prepared(NamedTuple):
     """A segment whose objects are in the store."""
 
     bundle: SegmentBundle
     chosen: ChosenSnapshot
     publish: Callable[[], ShippedSegment]
+
+
+@dataclass(slots=True)
+class _Hold:
+    """Takes the lease, and then makes sure that what was decided on before still is the case."""
+
+    hold_lease: Callable[[], None]
+    shipped: ShippedTopic
+    topic_partition: TopicPartition
+    is_sure: bool = False
+    lock: Lock = field(default_factory=Lock)
+
+    def __call__(self) -> None:
+        self.hold_lease()
+        with self.lock:
+            if not self.is_sure and not self.shipped.is_same():
+                what = f"{self.topic_partition}: another run has shipped segments of it meanwhile"
+                raise LockedError(what, hint="run again: the next run goes on from there")
+            self.is_sure = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +120,7 @@ class Shipper:
     sources: Sources = PLAIN
     """How the segments are reached."""
     parallel: int = 1
-    """Segments on their way at once; they become visible one after the other, in offset order."""
+    """Segments on their way at once; they become visible one after the other."""
     aiven: AivenForm | None = None
     """How segments are written in the layout ``aiven``; None for every other."""
     now_ms: Callable[[], int]
@@ -111,35 +138,71 @@ class Shipper:
     ) -> PartitionShipment:
         """Ship what is eligible; a failing store ends the shipment and is among its failures.
 
+        Another replica may have shipped something since the run was planned: what goes where is decided anew.
         ``hold_lease`` is called before anything is written, and raises if another run is at work on the partition.
         """
         eligibility = after_replay(candidates, result)
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
-        self.expect(len(eligibility.eligible), sum(segment.size_bytes for segment in eligibility.eligible))
+        self.delivery.go_on()
+        if not eligibility.eligible:
+            return shipment
+        eligible = replace(candidates, segments=eligibility.eligible, refusals=eligibility.refusals)
+        try:
+            shipped = self._shipped(provenance)
+            left = remainder(eligible, shipped, self.sources)
+        except StoreError as error:
+            shipment.failures.append(error)
+        else:
+            self._ship(provenance, left, result, _Hold(hold_lease, shipped, provenance.topic_partition), shipment)
+        return shipment
+
+    def _shipped(self, provenance: Provenance) -> ShippedTopic:
+        """Return what the store holds of the partition now."""
+        topic, partition = provenance.topic_partition
+        manifests: Manifests = FlatManifests(provenance.cluster_id, topic)
+        if self.aiven is not None:
+            manifests = AivenManifests(self.aiven.key_prefix, topic)
+        topic_id = provenance.topic_id
+        only = None if topic_id is None else manifests.partition_prefixes(partition, topic_id)
+        return ShippedTopic(self.delivery.store, manifests, only=only)
+
+    def _ship(
+        self,
+        provenance: Provenance,
+        left: Remainder,
+        result: PartitionResult,
+        hold_lease: Callable[[], None],
+        shipment: PartitionShipment,
+    ) -> None:
+        """Ship what is ``left``, and write into ``shipment`` what becomes of it."""
+        candidates = left.candidates
+        shipment.already += left.already
+        shipment.failures += left.failures if left.unsettled else ()
+        eligibility = replace(shipment.eligibility, eligible=candidates.segments, refusals=candidates.refusals)
+        self.expect(len(candidates.segments), sum(segment.size_bytes for segment in candidates.segments))
         refusals: list[Refusal] = []
         epochs = EpochHistory(candidates.inventory.partition, self.sources)
         rebuilt = {boundary.boundary.offset: boundary for boundary in result.boundaries}
 
-        def prepare(segment: Segment) -> _Prepared:
-            return self._prepare(provenance, epochs, segment, rebuilt[_end(segment)], hold_lease)
+        def prepare(one: ToShip) -> _Prepared:
+            return self._prepare(provenance, epochs, one.segment, rebuilt[_end(one.segment)], hold_lease)
 
-        self.delivery.go_on()
-        with closing(side_by_side(prepare, eligibility.eligible, self.parallel, self.delivery.stop)) as under_way:
-            for segment, prepared in under_way:
+        with closing(side_by_side(prepare, left.order, self.parallel, self.delivery.stop)) as under_way:
+            for one, prepared in under_way:
                 try:
+                    _check_rests_on(one, shipment.shipped)
                     ready = prepared()
                     hold_lease()
                     shipment.shipped.append(self._publish(ready))
                 except (FormatError, LogDirError) as error:
-                    refusals.append(_refusal(segment, error))
+                    refusals.append(_refusal(one.segment, error))
                 except ShippedMeanwhileError:
                     shipment.already += 1
                 except (StoreError, VerificationError, LockedError) as error:
                     shipment.failures.append(error)
                     break
-                self.progress(1, segment.size_bytes)
+                self.progress(1, one.segment.size_bytes)
         shipment.eligibility = eligibility.also_refusing(refusals)
-        return shipment
 
     def _prepare(
         self,
@@ -171,6 +234,16 @@ class Shipper:
         return _shipped(prepared.bundle, prepared.chosen, prepared.publish().manifest_key)
 
 
+def _check_rests_on(one: ToShip, shipped: Iterable[Shipped]) -> None:
+    """Make sure that a reader will come to the segment."""
+    if one.rests_on is not None and all(other.base_offset != one.rests_on for other in shipped):
+        raise NotLedToError(
+            f"{one.segment.path}: it would leave a gap: the segment at offset {one.rests_on}, on which it rests, was"
+            " not shipped",
+            hint="run again, when what is wrong with that one has been mended",
+        )
+
+
 def _end(segment: Segment) -> int:
     if segment.next_base_offset is None:
         raise AssertionError("the active segment is never eligible")
@@ -198,6 +271,8 @@ def _refusal(segment: Segment, error: FormatError | LogDirError) -> Refusal:
             reason = Reason.INDEX_UNUSABLE
         case TopicIdUnknownError():
             reason = Reason.TOPIC_ID_UNKNOWN
+        case NotLedToError():
+            reason = Reason.LINEAGE_CONFLICT
         case FormatError():
             reason = Reason.DAMAGED
         case _:

@@ -1,7 +1,7 @@
 """What a store holds already: a segment that has a manifest is done, whatever T is now.
 
-A segment that is shipped under another range, by another replica with other boundaries, is neither done nor to be
-shipped beside it: two segments with the same offsets would leave it to the reader which of them is the log.
+A segment that is shipped under another range comes from another replica, whose boundaries are others: ``placement``
+judges what is shipped beside it. A key tells where a segment begins, its manifest where it ends.
 """
 
 from __future__ import annotations
@@ -14,14 +14,23 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from storage.remote.layouts import aiven
 from storage.remote.layouts.aiven_log import copied_segment
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, key_part, manifest_prefix, parse_key
+from storage.remote.layouts.flat import (
+    MANIFEST_EXTENSION,
+    UNKNOWN,
+    key_part,
+    manifest_prefix,
+    parse_key,
+    partition_prefix,
+)
 from storage.remote.manifest import ObjectKind, read_manifest
+from storage.source import each
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Sequence
 
+    from storage.log.checkpoints import LeaderEpoch
     from storage.remote.manifest import Manifest
-    from storage.remote.object_store import ObjectStore
+    from storage.remote.object_store import ObjectInfo, ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +42,26 @@ class ShippedSegment:
     manifest_key: str
     log_bytes: int
     """Size of its log."""
+    leader_epochs: tuple[LeaderEpoch, ...]
+    objects: tuple[tuple[str, int], ...]
+    """Key and length of each."""
+
+
+class Unreadable(NamedTuple):
+    """A manifest that cannot be read: nobody knows where its segment ends."""
+
+    base_offset: int
+    error: FormatError
+
+
+class Neighbours(NamedTuple):
+    """What is shipped of some offsets, and where they begin and end."""
+
+    segments: list[ShippedSegment]
+    """By base offset."""
+    unreadable: list[Unreadable]
+    is_all_below: bool
+    """Whether everything below the offsets was looked at."""
 
 
 def shipped_segment(manifest_key: str, manifest: Manifest) -> ShippedSegment:
@@ -42,6 +71,8 @@ def shipped_segment(manifest_key: str, manifest: Manifest) -> ShippedSegment:
         next_base_offset=manifest.next_base_offset,
         manifest_key=manifest_key,
         log_bytes=next(entry.size_bytes for entry in manifest.objects if entry.kind is ObjectKind.LOG),
+        leader_epochs=manifest.leader_epochs,
+        objects=tuple((entry.key, entry.size_bytes) for entry in manifest.objects),
     )
 
 
@@ -66,8 +97,17 @@ class Manifests(Protocol):
         """Return of what the manifest at ``key`` is; None for every other object."""
         ...
 
-    def read(self, key: str, data: bytes) -> tuple[ShippedSegment, Mapping[str, int]]:
-        """Return the segment that the manifest ``data`` makes visible, and the bytes of its other objects, by key.
+    @property
+    def may_overlap(self) -> bool:
+        """Whether readers find their way where segments overlap."""
+        ...
+
+    def partition_prefixes(self, partition: int, topic_id: str) -> list[str]:
+        """Return what all keys of a partition begin with, if the id of its topic is or was not known."""
+        ...
+
+    def read(self, key: str, data: bytes) -> ShippedSegment:
+        """Return the segment that the manifest ``data`` makes visible.
 
         Raises:
             FormatError: the manifest is damaged.
@@ -95,10 +135,21 @@ class FlatManifests:
             return None
         return Place(parsed.partition, parsed.base_offset, None if parsed.topic_id == UNKNOWN else parsed.topic_id)
 
-    def read(self, key: str, data: bytes) -> tuple[ShippedSegment, Mapping[str, int]]:
-        """Return the segment, and the bytes of its objects."""
-        manifest = read_manifest(data)
-        return shipped_segment(key, manifest), {entry.key: entry.size_bytes for entry in manifest.objects}
+    @property
+    def may_overlap(self) -> bool:
+        """Readers take one chain."""
+        return True
+
+    def partition_prefixes(self, partition: int, topic_id: str) -> list[str]:
+        """Return what all keys of a partition begin with."""
+        return [
+            partition_prefix(cluster_id=self.cluster_id, topic=self.topic, topic_id=one, partition=partition)
+            for one in (topic_id, None)
+        ]
+
+    def read(self, key: str, data: bytes) -> ShippedSegment:
+        """Return the segment."""
+        return shipped_segment(key, read_manifest(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,30 +171,42 @@ class AivenManifests:
             return None
         return Place(parsed.partition, parsed.base_offset, parsed.topic_id)
 
-    def read(self, key: str, data: bytes) -> tuple[ShippedSegment, Mapping[str, int]]:
-        """Return the segment, and the bytes of its objects."""
+    @property
+    def may_overlap(self) -> bool:
+        """Brokers write here, too, and expect one chain."""
+        return False
+
+    def partition_prefixes(self, partition: int, topic_id: str) -> list[str]:
+        """Return what all keys of a partition begin with."""
+        return [f"{self.prefix}{topic_id}/{partition}/"]
+
+    def read(self, key: str, data: bytes) -> ShippedSegment:
+        """Return the segment."""
         parsed = aiven.parse_key(key.removeprefix(self.key_prefix))
         if parsed is None:
             raise AssertionError(f"{key} is no key of a manifest")
         segment, stem = copied_segment(parsed, data), key.removesuffix(f".{aiven.MANIFEST}")
         chunks, indexes = segment.manifest.chunks, segment.manifest.indexes
-        shipped = ShippedSegment(
+        return ShippedSegment(
             base_offset=segment.base_offset,
             next_base_offset=segment.next_base_offset,
             manifest_key=key,
             log_bytes=chunks.file_size,
+            leader_epochs=segment.leader_epochs,
+            objects=((f"{stem}.{aiven.LOG}", chunks.stored_size), (f"{stem}.{aiven.INDEXES}", indexes.end)),
         )
-        return shipped, {f"{stem}.{aiven.LOG}": chunks.stored_size, f"{stem}.{aiven.INDEXES}": indexes.end}
 
 
 class ShippedTopic:
     """What a store holds of one topic, whatever its id was known to be: one listing, manifests read when asked for."""
 
-    def __init__(self, store: ObjectStore, manifests: Manifests) -> None:
+    def __init__(self, store: ObjectStore, manifests: Manifests, *, only: Sequence[str] | None = None) -> None:
+        """Look at the whole topic, or at what lies below the prefixes ``only`` of it."""
         self._store, self._layout = store, manifests
-        self._sizes = {info.key: info.size_bytes for info in store.list(manifests.prefix)}
-        self._known: dict[str, tuple[ShippedSegment, Mapping[str, int]]] = {}
-        """The manifest read last: the next segment asked for looks at it as its neighbour."""
+        self._prefixes = [manifests.prefix] if only is None else only
+        self._sizes = {info.key: info.size_bytes for info in self._listed()}
+        self._known: dict[str, ShippedSegment] = {}
+        """By key: what the manifests say that were read for the partition looked at last."""
         self._manifests: dict[int, list[tuple[int, str]]] = {}
         """By partition: (base offset, key), ascending."""
         self._by_id: dict[tuple[int, str | None], list[tuple[int, str]]] = {}
@@ -155,10 +218,29 @@ class ShippedTopic:
         for found in self._manifests.values():
             found.sort()
 
+    @property
+    def may_overlap(self) -> bool:
+        """Whether readers of the layout find their way where segments overlap."""
+        return self._layout.may_overlap
+
+    def is_same(self) -> bool:
+        """Whether the store has the same manifests still; what is asked for afterwards is of the first look.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        now = {info.key for info in self._listed() if self._layout.place(info.key) is not None}
+        return now == {key for found in self._manifests.values() for _, key in found}
+
+    def _listed(self) -> Iterator[ObjectInfo]:
+        for prefix in self._prefixes:
+            yield from self._store.list(prefix)
+
     def find(
         self, partition: int, base_offset: int, next_base_offset: int, *, topic_id: str | None = None
     ) -> ShippedSegment | None:
-        """Return what is shipped of [``base_offset``, ``next_base_offset``), the same range or one that overlaps it.
+        """Return what is shipped of just [``base_offset``, ``next_base_offset``).
 
         Each object of it must be there with its length. What was shipped of a topic whose id was not known then counts;
         that of another id is of another topic, which had the same name before it was deleted. Without ``topic_id`` all
@@ -170,29 +252,62 @@ class ShippedTopic:
             StoreError: the store failed.
 
         """
-        overlapping: ShippedSegment | None = None
         problem: FormatError | VerificationError | None = None
-        for key in self._near(partition, base_offset, next_base_offset, topic_id):
+        for key in self._based_in(partition, base_offset, base_offset + 1, topic_id):
             try:
-                found, _ = self._manifest(key)
-                if (found.base_offset, found.next_base_offset) == (base_offset, next_base_offset):
-                    self._check(key)
+                found = self._manifest(key)
+                if found.next_base_offset == next_base_offset:
+                    self.check(found)
                     return found
             except (FormatError, VerificationError) as error:
                 problem = problem or error
-                continue
-            if found.next_base_offset > base_offset:
-                overlapping = overlapping or found
         if problem is not None:
             raise problem
-        return overlapping
+        return None
 
-    def _near(self, partition: int, base_offset: int, next_base_offset: int, topic_id: str | None) -> list[str]:
-        """Return the manifests that begin in the range, and those of the nearest base below it."""
+    def neighbours(self, partition: int, start: int, end: int, *, topic_id: str | None, deep: bool) -> Neighbours:
+        """Return what is shipped that shares offsets with [``start``, ``end``), or adjoins it.
+
+        From below come those that reach ``start``, down to the first that does not; a longer one may begin even below
+        that, and only if it is ``deep`` all manifests down there are read.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        if not deep:
+            self._known.clear()
         found = self._of(partition, topic_id)
-        first, end = (bisect_left(found, offset, key=itemgetter(0)) for offset in (base_offset, next_base_offset))
-        below = bisect_left(found, found[first - 1][0], key=itemgetter(0)) if first else 0
-        return [key for _, key in (*found[first:end], *found[below:first])]
+        first, above = (bisect_left(found, offset, key=itemgetter(0)) for offset in (start, end + 1))
+        below = 0 if deep else first
+        read = self._read(found[below : above + 1])
+        while below and (below == first or self._reaches(found[below], start)):
+            below -= 1
+            read = [self._look(found[below]), *read]
+        return Neighbours(
+            segments=[one for one in read if isinstance(one, ShippedSegment)],
+            unreadable=[one for one in read if isinstance(one, Unreadable)],
+            is_all_below=not below,
+        )
+
+    def _reaches(self, entry: tuple[int, str], offset: int) -> bool:
+        found = self._look(entry)
+        return isinstance(found, ShippedSegment) and found.next_base_offset >= offset
+
+    def _read(self, entries: list[tuple[int, str]]) -> list[ShippedSegment | Unreadable]:
+        return list(each(self._look, entries, remote=len(entries) > 1))
+
+    def _look(self, entry: tuple[int, str]) -> ShippedSegment | Unreadable:
+        base_offset, key = entry
+        try:
+            return self._manifest(key)
+        except FormatError as error:
+            return Unreadable(base_offset, error)
+
+    def _based_in(self, partition: int, start: int, end: int, topic_id: str | None) -> list[str]:
+        found = self._of(partition, topic_id)
+        first, last = (bisect_left(found, offset, key=itemgetter(0)) for offset in (start, end))
+        return [key for _, key in found[first:last]]
 
     def _of(self, partition: int, topic_id: str | None) -> list[tuple[int, str]]:
         if (partition, topic_id) not in self._by_id:
@@ -200,18 +315,24 @@ class ShippedTopic:
             self._by_id[partition, topic_id] = [one for one in manifests if self._may_be_of(one[1], topic_id)]
         return self._by_id[partition, topic_id]
 
-    def _manifest(self, key: str) -> tuple[ShippedSegment, Mapping[str, int]]:
+    def _manifest(self, key: str) -> ShippedSegment:
         if key not in self._known:
             with in_file(key):
-                self._known = {key: self._layout.read(key, self._store.get(key))}
+                self._known[key] = self._layout.read(key, self._store.get(key))
         return self._known[key]
 
-    def _check(self, key: str) -> None:
-        for named, size in self._manifest(key)[1].items():
-            found = self._size(named)
-            if found != size:
+    def check(self, segment: ShippedSegment) -> None:
+        """Make sure that each object of ``segment`` is there with its length.
+
+        Raises:
+            VerificationError: one is missing or of another length.
+
+        """
+        for key, size_bytes in segment.objects:
+            found = self._size(key)
+            if found != size_bytes:
                 raise VerificationError(
-                    f"{key}: names {named} of {size} bytes, found {found}",
+                    f"{segment.manifest_key}: names {key} of {size_bytes} bytes, found {found}",
                     hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
                 )
 

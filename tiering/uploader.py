@@ -28,6 +28,7 @@ from storage.remote.layouts.flat import (
     segment_prefix,
 )
 from storage.remote.layouts.local_tiered import object_key as local_tiered_key
+from storage.remote.lineage import epochs_in
 from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
 from tiering.shipped import ShippedSegment, shipped_segment
 
@@ -138,8 +139,20 @@ def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: Seg
             base_offset=bundle.segment.base_offset,
         )
         for info in store.list(prefix):
-            if info.key.endswith(f".{MANIFEST_EXTENSION}") and info.key != own_key:
+            is_other = info.key.endswith(f".{MANIFEST_EXTENSION}") and info.key != own_key
+            if is_other and _is_in_the_way(store, info.key, bundle):
                 raise ShippedMeanwhileError(f"{info.key}: another run has shipped the segment", key=info.key)
+
+
+def _is_in_the_way(store: ObjectStore, key: str, bundle: SegmentBundle) -> bool:
+    """Whether the manifest at ``key`` forbids ``bundle``: not if it ends elsewhere, and is of one lineage with it."""
+    try:
+        other = read_manifest(store.get(key))
+    except (FormatError, ObjectNotFoundError):
+        return True
+    start, end = other.base_offset, min(other.next_base_offset, bundle.next_base_offset)
+    agree = epochs_in(other.leader_epochs, start, end) == epochs_in(bundle.leader_epochs, start, end)
+    return other.next_base_offset == bundle.next_base_offset or not agree
 
 
 def _put(delivery: Delivery, key: str, part: BundlePart, bundle: SegmentBundle) -> None:

@@ -14,6 +14,7 @@ from storage.crc32c import crc32c
 from storage.errors import FormatError, ObjectNotFoundError, in_file
 from storage.log.producer_snapshot import read_snapshot_array
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
+from storage.remote.lineage import is_one_lineage
 from storage.remote.manifest import ObjectKind, read_manifest
 
 if TYPE_CHECKING:
@@ -121,15 +122,20 @@ class StoreReader:
 
 
 def _may_stand_together(first: VerifiedSegment, other: VerifiedSegment) -> bool:
-    """Whether both tell of the same log: two runs at the same instant may leave two manifests, and both are true."""
+    """Whether both tell of the same log: two runs at the same instant may leave two manifests, and both are true.
+
+    So may two replicas, which end the segment at other offsets.
+    """
     if first.manifest is None or other.manifest is None:
         return True
-    return _log_of(first.manifest) == _log_of(other.manifest)
+    if first.manifest.next_base_offset != other.manifest.next_base_offset:
+        return is_one_lineage(first.manifest, other.manifest)
+    return _log_digest(first.manifest) == _log_digest(other.manifest)
 
 
-def _log_of(manifest: Manifest) -> tuple[int, int, str | None]:
+def _log_digest(manifest: Manifest) -> str | None:
     log = manifest.object(ObjectKind.LOG)
-    return manifest.base_offset, manifest.next_base_offset, None if log is None else log.sha256
+    return None if log is None else log.sha256
 
 
 def _object_problems(store: ObjectStore, entry: ManifestObject) -> Iterator[str]:

@@ -119,6 +119,11 @@ def _report_chain(run: Invocation, chain: "Chain") -> None:
     for gap in chain.gaps:
         what = f"{chain.topic_partition}: nothing was shipped of the offsets [{gap.start}, {gap.end})"
         run.error(VerificationError(what, hint=_SHIP_THE_GAP))
+    for gap in chain.breaks:
+        what = (
+            f"{chain.topic_partition}: no segment begins where another ends on the way through [{gap.start}, {gap.end})"
+        )
+        run.error(VerificationError(what, hint=_CHOOSE))
     for one in chain.overlaps:
         what = f"{chain.topic_partition}: two segments have the offsets [{one.start}, {one.end})"
         if one.is_one_lineage:

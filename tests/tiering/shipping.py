@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from replay.evidence import segment_spans
@@ -20,6 +20,7 @@ from tiering.delivery import Delivery
 from tiering.eligibility import before_replay
 from tiering.inventory import take_inventory
 from tiering.planning import load_facts, plan_replay
+from tiering.remainder import remainder
 from tiering.shipment import Shipper
 from tiering.shipped import FlatManifests, ShippedTopic
 from tiering.uploader import Provenance
@@ -115,19 +116,12 @@ def _order(
     log_dir: LogDir, inventory: PartitionInventory, store: ObjectStore, staged: Path, rules: ReplayRules
 ) -> Order:
     partition = inventory.partition
-    candidates = before_replay(inventory)
     shipped = ShippedTopic(store, FlatManifests(log_dir.cluster_id, partition.topic_partition.topic))
-    number, topic_id = partition.topic_partition.partition, partition.topic_id
-    left = [
-        segment
-        for segment in candidates.segments
-        if not shipped.find(number, segment.base_offset, segment.next_base_offset or 0, topic_id=topic_id)
-    ]
-    candidates = replace(candidates, segments=tuple(left))
+    candidates = remainder(before_replay(inventory), shipped).candidates
     return Order(
         provenance=a_provenance(log_dir, partition),
         candidates=candidates,
-        result=_replayed(inventory, candidates, staged, rules) if left else None,
+        result=_replayed(inventory, candidates, staged, rules) if candidates.segments else None,
         rules=rules,
         staged=staged,
     )

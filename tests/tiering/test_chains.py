@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.log.checkpoints import LeaderEpoch
+from storage.remote.lineage import chain_of
 from tests.storage.remote.manifests import a_manifest
 from tiering.chains import chains_of
 
@@ -42,6 +43,26 @@ def test_gaps_and_overlaps_are_what_counting_shows(ranges: list[tuple[int, int]]
     assert shared == {o for o, count in counts.items() if count > 1}
     assert all(one.is_one_lineage for one in chain.overlaps)
     assert chain.segments == len(set(ranges))
+
+
+@given(RANGES)
+def test_a_chain_breaks_off_where_no_segment_begins_at_an_offset_that_others_lead_to(
+    ranges: list[tuple[int, int]],
+) -> None:
+    found = [segment(*one) for one in ranges]
+    [chain] = chains_of(found)
+    links = [range(one.base_offset, one.next_base_offset) for one in chain_of(found)]
+    taken = [offset for link in links for offset in link]
+    assert len(taken) == len(set(taken))
+    lacking = {offset for gap in (*chain.gaps, *chain.breaks) for offset in range(*gap)}
+    assert set(range(chain.start, chain.end)) - set(taken) == lacking
+
+
+def test_a_segment_that_none_leads_to_is_in_no_chain() -> None:
+    a, b, c = segment(1, 1), segment(0, 2), segment(1, 2)
+    assert chain_of([a, b, c]) == [b]
+    [chain] = chains_of([a, b, c])
+    assert (chain.gaps, chain.breaks) == ((), ((2, 3),))
 
 
 def test_what_was_shipped_before_the_topic_id_was_known_is_of_the_one_topic_of_that_name() -> None:

@@ -2,16 +2,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import pytest
 
+from storage.log.checkpoints import segment_leader_epochs
 from storage.log.log_dir import load_log_dir
+from storage.remote.layouts.flat import object_key
+from storage.remote.manifest import ObjectKind, write_manifest
 from storage.remote.memory import MemoryObjectStore
+from tests.storage.remote.manifests import a_manifest, an_object
 from tiering.eligibility import Candidates, before_replay
 from tiering.inventory import take_inventory
 from tiering.refusal import Reason
 from tiering.remainder import remainder
-from tiering.shipped import ShippedSegment, ShippedTopic
+from tiering.segment_bundle import EpochHistory
+from tiering.shipped import FlatManifests, ShippedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,26 +25,31 @@ if TYPE_CHECKING:
     from tests.fixture_sets import FixtureSet
 
 
-class _Holding(ShippedTopic):
-    """A topic of which the store holds just these ranges."""
-
-    def __init__(self, *ranges: tuple[int, int], log_bytes: int = 0) -> None:
-        self.log_bytes = log_bytes
-        super().__init__(MemoryObjectStore("remainder"), None, "payments")
-        self._ranges = ranges
-
-    def find(
-        self, partition: int, base_offset: int, next_base_offset: int, *, topic_id: str | None = None
-    ) -> ShippedSegment | None:
-        for base, end in self._ranges:
-            if base < next_base_offset and end > base_offset:
-                return ShippedSegment(
-                    base_offset=base,
-                    next_base_offset=end,
-                    manifest_key=f"{partition}/{topic_id}",
-                    log_bytes=self.log_bytes,
-                )
-        return None
+def _holding(candidates: Candidates, *ranges: tuple[int, int], log_bytes: int = 0) -> ShippedTopic:
+    """Return a topic of which the store holds just these ranges, of the same history."""
+    store = MemoryObjectStore(f"remainder-{uuid4()}")
+    partition = candidates.inventory.partition
+    number = partition.topic_partition.partition
+    known = EpochHistory(partition).up_to(candidates.segments[-1])
+    for base, end in ranges:
+        where = {"cluster_id": None, "topic": "payments", "topic_id": None, "partition": number, "base_offset": base}
+        name = uuid5(NAMESPACE_URL, f"{base}-{end}")
+        keys = {kind: object_key(**where, segment_id=name, extension=kind) for kind in ("log", "snapshot", "manifest")}
+        store.put(keys["log"], bytes(log_bytes))
+        store.put(keys["snapshot"], bytes(10))
+        manifest = a_manifest(
+            **where,
+            segment_id=name,
+            next_base_offset=end,
+            last_offset=end - 1,
+            leader_epochs=segment_leader_epochs(known, base, end),
+            objects=(
+                an_object(ObjectKind.LOG, key=keys["log"], size_bytes=log_bytes),
+                an_object(ObjectKind.SNAPSHOT, key=keys["snapshot"], size_bytes=10),
+            ),
+        )
+        store.put(keys["manifest"], write_manifest(manifest))
+    return ShippedTopic(store, FlatManifests(None, "payments"))
 
 
 @pytest.fixture
@@ -52,32 +63,37 @@ def candidates(fixture_set: Callable[[str], FixtureSet]) -> Candidates:
 
 def test_what_the_store_holds_in_the_same_range_needs_no_shipping(candidates: Candidates) -> None:
     first, *others = candidates.segments
-    held = _Holding((first.base_offset, first.next_base_offset or 0), log_bytes=first.size_bytes)
+    held = _holding(candidates, (first.base_offset, first.next_base_offset or 0), log_bytes=first.size_bytes)
     left = remainder(candidates, held)
     assert (left.already, left.candidates.segments, left.failures) == (1, tuple(others), ())
     assert left.candidates.refusals == candidates.refusals
 
 
-def test_what_overlaps_a_segment_of_another_replica_is_refused(candidates: Candidates) -> None:
-    first, second, *others = candidates.segments
-    left = remainder(candidates, _Holding((first.base_offset, (first.next_base_offset or 0) + 1)))
-    assert left.already == 0
-    # The second one overlaps too, and ends where nothing of the store does: what follows would leave a gap.
-    assert left.candidates.segments == ()
+def test_what_overlaps_and_shares_no_boundary_is_refused_and_all_that_rests_on_it(candidates: Candidates) -> None:
+    first, *others = candidates.segments
+    late = replace(candidates, segments=tuple(others))
+    left = remainder(late, _holding(candidates, (first.base_offset, (first.next_base_offset or 0) + 1)))
+    assert (left.already, left.candidates.segments) == (0, ())
     conflicts = [refusal for refusal in left.candidates.refusals if refusal.reason is Reason.LINEAGE_CONFLICT]
-    assert [refusal.base_offset for refusal in conflicts] == [s.base_offset for s in (first, second, *others)]
+    assert [refusal.base_offset for refusal in conflicts] == [segment.base_offset for segment in others]
     assert left.candidates.blocking == conflicts[0]
 
 
-def test_a_conflict_that_ends_where_a_segment_begins_leaves_no_gap(candidates: Candidates) -> None:
+def test_what_overlaps_and_shares_a_boundary_is_left_from_there_on(candidates: Candidates) -> None:
+    first, *_ = candidates.segments
+    left = remainder(candidates, _holding(candidates, (first.base_offset, (first.next_base_offset or 0) + 1)))
+    assert (left.already, left.candidates.segments) == (0, candidates.segments)
+
+
+def test_what_the_store_holds_in_one_piece_needs_no_shipping(candidates: Candidates) -> None:
     first, second, *others = candidates.segments
-    left = remainder(candidates, _Holding((first.base_offset, second.next_base_offset or 0)))
-    assert left.candidates.segments == tuple(others)
+    left = remainder(candidates, _holding(candidates, (first.base_offset, second.next_base_offset or 0)))
+    assert (left.already, left.candidates.segments) == (2, tuple(others))
 
 
 def test_other_bytes_at_the_same_offsets_are_of_another_log(candidates: Candidates) -> None:
     first, *others = candidates.segments
-    held = _Holding((first.base_offset, first.next_base_offset or 0), log_bytes=first.size_bytes + 1)
+    held = _holding(candidates, (first.base_offset, first.next_base_offset or 0), log_bytes=first.size_bytes + 1)
     left = remainder(candidates, held)
     assert left.already == 0
     assert left.candidates.blocking is not None
@@ -86,5 +102,5 @@ def test_other_bytes_at_the_same_offsets_are_of_another_log(candidates: Candidat
 
 
 def test_an_empty_store_leaves_everything(candidates: Candidates) -> None:
-    left = remainder(candidates, _Holding())
+    left = remainder(candidates, _holding(candidates))
     assert left.candidates == replace(candidates, refusals=left.candidates.refusals)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from replay.staging import snapshot_key
-from storage.errors import StoreFullError, VerificationError
+from storage.errors import FormatError, LockedError, StoreFullError, VerificationError
 from storage.log.indexes import AbortedTxn, write_transaction_index
 from storage.log.log_dir import load_log_dir
 from storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot_bytes
+from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import ObjectKind, SnapshotHow
 from storage.remote.memory import MemoryObjectStore
 from tests.tiering.shipping import (
@@ -27,7 +28,9 @@ from tests.tiering.shipping import (
     tier,
 )
 from tests.tiering.stores import ActingStore, FullStore, RecordingStore, flip_byte
+from tiering.delivery import Delivery
 from tiering.eligibility import Reason
+from tiering.shipment import Shipper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -313,14 +316,16 @@ def test_a_manifest_damaged_in_the_store_fails_the_shipment_and_not_its_segment(
     flip_byte(memory_store, key)
     shipment = shipped_by(order, memory_store)
     (failure,) = shipment.failures
-    assert isinstance(failure, VerificationError)
+    assert isinstance(failure, FormatError)
+    assert failure.file == key
+    assert shipment.shipped == []
     assert Reason.DAMAGED not in {refusal.reason for refusal in shipment.eligibility.refusals}
 
 
 def test_two_runs_side_by_side_leave_one_manifest_for_each_segment(order: Order, memory_store: ObjectStore) -> None:
     """Both listed the empty store before either wrote."""
     first, second = shipped_by(order, memory_store), shipped_by(order, memory_store)
-    assert first.shipped == second.shipped
+    assert (second.shipped, second.already) == ([], len(first.shipped))
     assert len(manifest_keys(memory_store)) == len(first.shipped)
 
 
@@ -337,3 +342,24 @@ def test_every_object_of_a_segment_precedes_its_manifest_and_follows_the_one_bef
             assert pending == {entry.key for entry in named[key].objects} | {key}
             pending.clear()
     assert not pending
+
+
+def test_what_another_run_ships_before_the_lease_is_taken_is_not_shipped_beside(
+    order: Order, memory_store: ObjectStore
+) -> None:
+    """What goes where was decided on by a store that holds something else now."""
+    assert order.result is not None
+    shipper = Shipper(
+        delivery=Delivery(store=memory_store), staged=LocalObjectStore(order.staged), rules=order.rules,
+        now_ms=lambda: 0, expect=lambda *_: None, progress=lambda *_: None,
+    )  # fmt: skip
+    others: list[PartitionShipment] = []
+
+    def lease_of_another_until_now() -> None:
+        if not others:
+            others.append(shipped_by(order, memory_store))
+
+    shipment = shipper.ship_partition(order.provenance, order.candidates, order.result, lease_of_another_until_now)
+    assert [type(failure) for failure in shipment.failures] == [LockedError]
+    assert shipment.shipped == []
+    assert len(manifest_keys(memory_store)) == len(others[0].shipped)

@@ -132,12 +132,17 @@ def lease_place(cluster_id: str | None, topic_partition: TopicPartition) -> str:
     return f"{key_part(cluster_id)}/{key_part(topic_partition.topic)}/{topic_partition.partition}"
 
 
+def partition_prefix(*, cluster_id: str | None, topic: str, topic_id: str | None, partition: int) -> str:
+    """Return what every key of a partition starts with, of a topic of just this id."""
+    return f"{key_part(cluster_id)}/{key_part(topic)}/{key_part(topic_id)}/{partition}/"
+
+
 def segment_prefix(
     *, cluster_id: str | None, topic: str, topic_id: str | None, partition: int, base_offset: int
 ) -> str:
     """Return what every key of a segment starts with, whatever was shipped of it."""
-    place = f"{key_part(cluster_id)}/{key_part(topic)}/{key_part(topic_id)}/{partition}"
-    return f"{place}/{base_offset:0{OFFSET_DIGITS}d}-"
+    place = partition_prefix(cluster_id=cluster_id, topic=topic, topic_id=topic_id, partition=partition)
+    return f"{place}{base_offset:0{OFFSET_DIGITS}d}-"
 
 
 def parse_key(key: str) -> FlatKey | None:

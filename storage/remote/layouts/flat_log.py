@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
@@ -21,6 +20,7 @@ from storage.messages.wire import uuid_bytes
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
 from storage.remote.layouts.local_tiered import EXTENSIONS, ROOT
 from storage.remote.layouts.local_tiered import parse_key as parse_brokers_key
+from storage.remote.lineage import chain_of, in_order_of_making, is_one_lineage
 from storage.remote.manifest import Manifest, ObjectKind, read_manifest
 from storage.remote.store_path import StorePath
 from storage.source import each
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from storage.remote.layouts.flat import FlatKey
     from storage.remote.object_store import ObjectInfo, ObjectStore
+
+_HINT: Final = "see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again"
 
 
 class _Read(NamedTuple):
@@ -166,10 +168,11 @@ def _partition(
 
 
 def _chain(topic_partition: TopicPartition, manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Return the segments in offset order; of two with the same offsets, which are both true, the one made last.
+    """Return the segments that are to be read, in offset order: all offsets, each of them once.
 
     Raises:
-        VerificationError: they are of several topics, overlap, or leave a gap.
+        VerificationError: they are of several topics or two histories, or leave a gap, or overlap so that none of them
+            begins where another ends.
 
     """
     ids = {manifest.topic_id for manifest in manifests} - {None}
@@ -178,19 +181,31 @@ def _chain(topic_partition: TopicPartition, manifests: Sequence[Manifest]) -> li
             f"{topic_partition}: segments of several topics of this name: {', '.join(sorted(map(str, ids)))}",
             hint="give the URL of one: <URL>/<cluster id>/<topic>/<topic id>/<partition>",
         )
-    newest = {
-        (one.base_offset, one.next_base_offset): one for one in sorted(manifests, key=attrgetter("created_at_ms"))
-    }
-    chain = [newest[offsets] for offsets in sorted(newest)]
-    for below, above in pairwise(chain):
-        if below.next_base_offset != above.base_offset:
-            what = "overlap" if above.base_offset < below.next_base_offset else "leave a gap"
-            raise VerificationError(
-                f"{topic_partition}: the segments [{below.base_offset}, {below.next_base_offset}) and"
-                f" [{above.base_offset}, {above.next_base_offset}) {what}",
-                hint="see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again",
-            )
+    ordered = sorted(manifests, key=attrgetter("base_offset", "next_base_offset"))
+    _check_lineage(topic_partition, ordered)
+    chain = chain_of(in_order_of_making(ordered))
+    reached = ordered[0].base_offset
+    for one in chain:
+        if one.base_offset != reached:
+            break
+        reached = one.next_base_offset
+    if reached < max(one.next_base_offset for one in ordered):
+        is_held = any(one.base_offset <= reached < one.next_base_offset for one in ordered)
+        what = "overlap, and none of them goes on" if is_held else "leave a gap"
+        raise VerificationError(f"{topic_partition}: the segments {what} at offset {reached}", hint=_HINT)
     return chain
+
+
+def _check_lineage(topic_partition: TopicPartition, ordered: Sequence[Manifest]) -> None:
+    farthest = ordered[0]
+    for one in ordered[1:]:
+        if not is_one_lineage(farthest, one):
+            raise VerificationError(
+                f"{topic_partition}: the segments [{farthest.base_offset}, {farthest.next_base_offset}) and"
+                f" [{one.base_offset}, {one.next_base_offset}) overlap under different leader epochs",
+                hint=_HINT,
+            )
+        farthest = max(farthest, one, key=attrgetter("next_base_offset"))
 
 
 def _segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> Segment:

@@ -1,0 +1,211 @@
+"""Which segments of a log are shipped beside those that a store holds, whoever shipped these: the decision alone.
+
+Replicas cut one log at other offsets. A reader takes segments whole, one after the other: each must begin where the one
+below it ends. So in each *stretch*, the offsets that a store holds without a break, **every segment but the first
+begins where another one ends**: then a reader finds a way down from the end, and whoever ships may go on from any
+boundary. Each segment that is placed keeps this by itself, so that a run may end after any of them, and what could be
+read can still be read. It follows that a segment is placed only
+
+- at an offset to which stored segments lead, one after the other, from the beginning of their stretch; or where nothing
+  is stored;
+- if no stretch begins strictly inside of it: its beginning would be passed over, and with it all that rests on it;
+- above a gap, only if the log itself has one there; below what is stored, only if those that follow lead to the very
+  beginning of a stretch, and then from there downwards.
+
+What the store holds in other pieces is placed again only on the way from the last such offset to one that is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.remote.lineage import Stretches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from storage.remote.lineage import Span
+
+
+class Verdict(Enum):
+    """What becomes of a candidate."""
+
+    PLACED = "placed"
+    HELD = "held"
+    """The store holds all of its offsets, as they are or in other pieces."""
+    UNFIT = "unfit"
+    """It was no choice: of another lineage, or what the store holds there cannot be read."""
+    BEGINS_INSIDE = "begins-inside"
+    """It begins inside of what the store holds, and no boundary below is in both logs."""
+    COVERS_A_BEGINNING = "covers-a-beginning"
+    """A stretch begins strictly inside of it."""
+    LEAVES_A_GAP = "leaves-a-gap"
+    """One below it has no place, or those above it do not lead to what the store holds."""
+
+
+class Step(NamedTuple):
+    """A candidate that is placed, and the one that must have been shipped before it; both by index."""
+
+    candidate: int
+    rests_on: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What becomes of each candidate."""
+
+    verdicts: tuple[Verdict, ...]
+    steps: tuple[Step, ...]
+    """What is placed, in the order in which it is to become visible."""
+    is_attached: bool
+    """Whether all that is missing follows on what is stored; else the answer rests on knowing all that lies below."""
+
+
+def place(
+    stored: Iterable[Span],
+    candidates: Sequence[Span],
+    unfit: frozenset[int] = frozenset(),
+    *,
+    log_start: int = 0,
+    knows_below: bool = True,
+) -> Placement:
+    """Return which of ``candidates``, ascending and apart from each other, are to be shipped beside ``stored``.
+
+    Args:
+        stored: the segments of one lineage that the store holds; those that end below the first candidate may be left
+            out.
+        candidates: offsets of segments.
+        unfit: indexes of those that must not be shipped.
+        log_start: offsets below it need not be shipped.
+        knows_below: False if something below the candidates could not be read, and may reach up to them.
+
+    """
+    fold = _Fold(Stretches(stored), candidates, unfit, log_start, is_parted=not knows_below)
+    while len(fold.verdicts) < len(candidates):
+        fold.take(len(fold.verdicts))
+    return Placement(verdicts=tuple(fold.verdicts), steps=tuple(fold.steps), is_attached=fold.is_attached)
+
+
+@dataclass(slots=True)
+class _Fold:
+    """Takes the candidates, ascending."""
+
+    stored: Stretches
+    candidates: Sequence[Span]
+    unfit: frozenset[int]
+    log_start: int
+    is_parted: bool
+    """Whether something below has no place, so that what does not follow on the store's would leave a gap."""
+    led_to: set[int] = field(default_factory=set)
+    """Where those that were placed end or begin."""
+    bridge: list[int] = field(default_factory=list)
+    """Held in other pieces, from the last offset that is led to up to here."""
+    verdicts: list[Verdict] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    is_attached: bool = True
+
+    def take(self, index: int) -> None:
+        """Judge the next candidate, and those that go with it."""
+        span = self.candidates[index]
+        if index in self.unfit:
+            self._refuse(Verdict.UNFIT)
+        elif span in self.stored.spans:
+            self.verdicts.append(Verdict.HELD)
+            self.is_parted, self.bridge = False, []
+        elif self.stored.cover(span._replace(start=max(span.start, self.log_start))):
+            self._hold(index)
+        else:
+            self._find_place(index)
+
+    def _hold(self, index: int) -> None:
+        """Note what is held in other pieces: it may have to bridge the way to what is missing."""
+        span = self.candidates[index]
+        if self._covers_a_beginning(span):
+            self.bridge = []
+        elif self._is_led_to(span.start):
+            self.bridge = [index]
+        else:
+            self.bridge = [*self.bridge, index] if self._follows_bridge(index) else []
+        self.verdicts.append(Verdict.HELD)
+        self.is_parted = False
+
+    def _find_place(self, index: int) -> None:
+        span = self.candidates[index]
+        if self._covers_a_beginning(span):
+            self._refuse(Verdict.COVERS_A_BEGINNING)
+        elif self._is_led_to(span.start):
+            self._place([index])
+        elif self._follows_bridge(index):
+            self._place([*self.bridge, index])
+        elif self.stored.touch_from_below(span.start):
+            self._refuse(Verdict.BEGINS_INSIDE)
+        elif self.is_parted:
+            self._refuse(Verdict.LEAVES_A_GAP)
+        else:
+            self._begin_stretch(index)
+
+    def _begin_stretch(self, index: int) -> None:
+        """Place what begins where nothing is: at the very top, or down from the beginning of the next stretch."""
+        self.is_attached = False
+        beginning = self.stored.next_beginning(self.candidates[index].start)
+        if beginning is None:
+            self._place([index])
+            return
+        run = self._run_to(index, beginning)
+        if self.candidates[run[-1]].end != beginning:
+            self.verdicts += [Verdict.LEAVES_A_GAP] * len(run)
+            return
+        self.verdicts += [Verdict.PLACED] * len(run)
+        self.steps += [Step(one, one + 1 if one != run[-1] else None) for one in reversed(run)]
+        self.is_parted, self.bridge = False, []
+
+    def _run_to(self, index: int, offset: int) -> list[int]:
+        """Return the candidates from ``index`` on that follow one another and end at ``offset`` or below."""
+        run = [index]
+        for one in range(index + 1, len(self.candidates)):
+            if one in self.unfit or not self._follows(one) or self.candidates[one].end > offset:
+                break
+            run.append(one)
+        return run
+
+    def _place(self, run: list[int]) -> None:
+        """Place ``run``, of which all but the last one were taken for held."""
+        self.verdicts.append(Verdict.PLACED)
+        for index in run:
+            span = self.candidates[index]
+            self.verdicts[index] = Verdict.PLACED
+            self.steps.append(Step(index, index - 1 if self._rests_on_the_one_below(index) else None))
+            self.led_to |= {span.start, span.end}
+        self.is_parted, self.bridge = False, []
+
+    def _rests_on_the_one_below(self, index: int) -> bool:
+        """Whether only the candidate below, that is placed too, leads to it.
+
+        At the very top it may stand alone, above a gap that the log has if that one is damaged; but not if that one
+        may be missing for want of another.
+        """
+        start = self.candidates[index].start
+        if start in self.stored.reached or start not in self.led_to:
+            return False
+        is_on_top = not self.stored.touch_from_below(start) and self.stored.next_beginning(start) is None
+        return not is_on_top or self.steps[-1].rests_on is not None
+
+    def _covers_a_beginning(self, span: Span) -> bool:
+        beginning = self.stored.next_beginning(span.start)
+        return beginning is not None and beginning < span.end
+
+    def _is_led_to(self, offset: int) -> bool:
+        return offset in self.stored.reached or offset in self.led_to
+
+    def _follows(self, index: int) -> bool:
+        return index > 0 and self.candidates[index - 1].end == self.candidates[index].start
+
+    def _follows_bridge(self, index: int) -> bool:
+        return bool(self.bridge) and self.bridge[-1] == index - 1 and self._follows(index)
+
+    def _refuse(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        self.is_parted, self.bridge = True, []
+        self.is_attached = False
