@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
-    from tests.scheduler.conftest import Ran, Resnap
+    from tests.scheduler.conftest import Bucket, Ran, Resnap
 
     Sets = Callable[[str], FixtureSet]
 
@@ -174,6 +174,22 @@ def test_a_store_is_read_back_whoever_filled_it(
         assert (summary["segments"], summary["different"]) == (segments, 0)
         assert (summary["snapshotsReplayed"], summary["snapshotsDifferent"]) == (segments, 0)
         assert [chain["gaps"] for chain in summary["chains"]] == [[], []]
+
+
+@pytest.mark.s3
+def test_a_bucket_is_filled_and_read_back_like_a_directory(command: Resnap, bucket: Bucket, fixture_set: Sets) -> None:
+    fixture = fixture_set(ENCRYPTED)
+    there = [*bucket.flags, *HOW]
+    ran = command(
+        "tier", fixture.data, "--topic", "payments", "--to", f"{bucket.url}/some", *form_of(fixture), *there,
+        **bucket.variables,
+    )  # fmt: skip
+    assert (ran.code, ran.document["summary"]["shipped"]) == (0, 8), ran.err
+    places = {parse_key(key) for key in bucket.objects() if key.startswith("some/tiered/")}
+    assert len(places) == 24
+    ran = command("verify", "--store", f"{bucket.url}/some", *key_of(fixture), *there, **bucket.variables)
+    assert ran.code == 0, ran.err
+    assert ran.document["summary"]["snapshotsReplayed"] == 8
 
 
 def damaged(path: Path, at: int) -> None:
