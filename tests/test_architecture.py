@@ -44,6 +44,7 @@ DOORS: Final = {
     "fastapi": "scheduler/api/*.py scheduler/web/*.py",
     "starlette": "scheduler/api/*.py scheduler/web/*.py",
     "Crypto": "storage/remote/layouts/aiven_keys.py",
+    "jinja2": "scheduler/web/*.py",
     "fastavro": "storage/remote/manifest.py",
     "matplotlib": "scheduler/quota_plot.py",
     "mmh3": "tiering/quota/bloom_store.py",

@@ -11,6 +11,7 @@ from fastapi.routing import iter_route_contexts
 from scheduler.api import audit, partitions, plans, probes, runs, schedules
 from scheduler.api.guard import guard
 from scheduler.api.notes import route_in
+from scheduler.web import login
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,6 +30,7 @@ def create_app(services: Services, version: str) -> FastAPI:
     app.state.services = services
     for part in (probes, partitions, runs, plans, schedules, audit):
         app.include_router(part.router)
+    app.include_router(login.router)
     guard(app, services.gate)
     services.observation.metrics.routes(_routes(app))
     app.add_middleware(_Counted, services=services)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from scheduler.access.roles import Principal
 
 BODY_BYTES: Final = 1 << 20
-FORM_PATHS: Final = frozenset({"/login", "/logout"})
+LOGIN_PATH: Final = "/login"
+LOGOUT_PATH: Final = "/logout"
+FORM_PATHS: Final = frozenset({LOGIN_PATH, LOGOUT_PATH})
 """What a browser posts from the service's own page; nothing else is open to strangers, or takes a form."""
 _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
+from scheduler.access.errors import UnauthenticatedError
 from scheduler.api.auditing import Auditing
-from scheduler.api.doorkeeper import Doorkeeper
+from scheduler.api.doorkeeper import LOGIN_PATH, Doorkeeper
 from scheduler.api.envelope import Envelope
 from scheduler.api.notes import answer_of
 from scheduler.api.openapi import describe
@@ -18,8 +21,7 @@ from scheduler.api.problems import problems
 from storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI, Request
-    from fastapi.responses import JSONResponse
+    from fastapi import FastAPI, Request, Response
 
     from scheduler.access.gate import Gate
 
@@ -37,7 +39,12 @@ def guard(app: FastAPI, gate: Gate) -> None:
     app.add_middleware(Envelope, random_bytes=gate.random_bytes)
 
 
-async def _answered(request: Request, error: Exception) -> JSONResponse:
+async def _answered(request: Request, error: Exception) -> Response:
+    """Tell an error; whoever opens a page in a browser without a session is asked to sign in."""
+    opens_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+    if isinstance(error, UnauthenticatedError) and opens_page and not request.url.path.startswith("/v1/"):
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"{LOGIN_PATH}?{urlencode({'next': path})}", 303)
     return answer_of(request.scope, error)
 
 

@@ -35,6 +35,9 @@ TABLE: Final = {
         for kind in ("runs", "replays")
         for (method, path), role in RUN_ROUTES.items()
     },
+    ("GET", "/login"): None,
+    ("POST", "/login"): None,
+    ("POST", "/logout"): None,
     ("GET", "/livez"): None,
     ("GET", "/readyz"): None,
     ("GET", "/metrics"): None,

@@ -1,0 +1,1 @@
+"""The pages: rendered here, read-only, and without anything from elsewhere."""

@@ -1,0 +1,93 @@
+"""Signing in and out of a browser: a token begins a session, which may look and change nothing.
+
+The cookie goes only with requests that the service's own pages make. Whoever follows a link from elsewhere therefore
+comes without it: they get the form with a word to load it anew, which the browser then does as a request of our own
+page, with the cookie, and is sent on to where the link leads.
+"""
+
+from typing import Annotated, Final
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Cookie, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from jinja2 import Environment, PackageLoader
+from starlette.concurrency import run_in_threadpool
+
+from scheduler.access.errors import AccessError, TooManyFailuresError
+from scheduler.access.gate import Gate
+from scheduler.access.roles import Principal
+from scheduler.access.sessions import SESSION_S
+from scheduler.api.doorkeeper import LOGIN_PATH, LOGOUT_PATH
+from scheduler.api.notes import address_in, note_of
+from scheduler.api.problem_kinds import kind_of
+from scheduler.api.security import SESSION_COOKIE, gate_of
+
+router = APIRouter(include_in_schema=False)
+Session = Annotated[str | None, Cookie(alias=SESSION_COOKIE)]
+_pages: Final = Environment(loader=PackageLoader("scheduler.web"), autoescape=True)
+
+
+@router.get(LOGIN_PATH)
+def show_login(request: Request, session: Session = None, next: str = "/") -> Response:  # noqa: A002 - as links call it
+    """Ask for a token, or send on whoever needs none."""
+    if _known(gate_of(request), session) is not None:
+        return RedirectResponse(_own(next), 303)
+    answer = _form(next)
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        answer.headers["Refresh"] = "0"
+    return answer
+
+
+@router.post(LOGIN_PATH)
+async def log_in(request: Request) -> Response:
+    """Begin a session, and send the browser on."""
+    gate, note = gate_of(request), note_of(request)
+    fields = parse_qs((await request.body()).decode("ascii", "replace"))
+    secret, wanted = (fields.get(name, [""])[0] for name in ("token", "next"))
+    try:
+        note.principal, session = await run_in_threadpool(gate.enter, secret, address_in(request.scope))
+    except AccessError as error:
+        return _refused(error, wanted)
+    answer = RedirectResponse(_own(wanted), 303)
+    is_https = request.url.scheme == "https"
+    answer.set_cookie(
+        SESSION_COOKIE, session, max_age=SESSION_S, path="/", httponly=True, samesite="strict", secure=is_https
+    )
+    return answer
+
+
+@router.post(LOGOUT_PATH)
+def log_out(request: Request, session: Session = None) -> Response:
+    """End the session."""
+    gate = gate_of(request)
+    note_of(request).principal = _known(gate, session)
+    if session is not None:
+        gate.sessions.end(session)
+    answer = RedirectResponse(LOGIN_PATH, 303)
+    answer.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
+    return answer
+
+
+def _known(gate: Gate, session: str | None) -> Principal | None:
+    try:
+        return gate.identify(bearer=None, session=session, address="")
+    except AccessError:
+        return None
+
+
+def _refused(error: AccessError, wanted: str) -> HTMLResponse:
+    answer = _form(wanted, said=f"{error}.".capitalize())
+    answer.status_code = kind_of(error).status
+    if isinstance(error, TooManyFailuresError):
+        answer.headers["Retry-After"] = str(int(error.retry_after_s) + 1)
+    return answer
+
+
+def _form(wanted: str, said: str = "") -> HTMLResponse:
+    return HTMLResponse(_pages.get_template("login.html").render(next=_own(wanted), said=said))
+
+
+def _own(path: str) -> str:
+    """Return ``path`` if it leads to a page of ours, else that of the first one; to browsers a backslash is a slash."""
+    is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if is_ours else "/"
