@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from scheduler.progress import ProgressState, TrackedProgress, progress_row
+from scheduler.redaction import redacted
 from scheduler.runs.run import PartitionState, Told
 from storage.errors import CancelledError, ResnapError
 
@@ -102,7 +103,8 @@ class RunReport:
 def told(error: BaseException) -> Told:
     """Return an error as others may see it; of a bug nothing but its kind, since the log has the rest."""
     if isinstance(error, ResnapError):
-        return Told(code=type(error).__name__, message=str(error), hint=error.hint, exit_code=error.exit_code)
+        hint = None if error.hint is None else redacted(error.hint)
+        return Told(code=type(error).__name__, message=redacted(str(error)), hint=hint, exit_code=error.exit_code)
     return Told(
         code="InternalError",
         message=f"a bug in resnap: {type(error).__name__}",

@@ -1,0 +1,95 @@
+"""What requests name: within the configuration as it is now, and no secret of theirs is kept anywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from scheduler.api.app import create_app
+from scheduler.clock import FixedClock
+from scheduler.daemon.services import Services, services_of
+from scheduler.runs.configuration import Configuration
+from scheduler.runs.reporting import told
+from storage.errors import StoreAccessError
+from tests.scheduler.api.serving import START_MS, listening
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SECRET = "hV7x0123456789abcdefghijklmnopqrstu"
+
+
+@pytest.fixture
+def allowed(tmp_path: Path) -> Path:
+    for name in ("logs", "out", "elsewhere"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def services(tmp_path: Path, allowed: Path) -> Services:
+    """The service, with nothing at work in it: runs stay in the queue."""
+    flags = {
+        "state_dir": str(tmp_path / "state"),
+        "log_dirs": (tmp_path / "logs",),
+        "engine": "local",
+        "allow_destinations": (str(allowed),),
+    }
+    return services_of(Configuration(flags=flags, environment={}, directory=tmp_path), FixedClock(START_MS))
+
+
+@pytest.fixture
+def client(services: Services) -> Iterator[httpx.Client]:
+    with listening(create_app(services, "0")) as address, httpx.Client(base_url=address) as found:
+        yield found
+    services.database.close()
+
+
+def ask(client: httpx.Client, **body: object) -> httpx.Response:
+    return client.post("/v1/replays", json=body)
+
+
+def test_a_destination_elsewhere_is_refused_and_kept_with_who_asked(
+    client: httpx.Client, services: Services, allowed: Path
+) -> None:
+    assert ask(client, destination=str(allowed / "run")).status_code == 202
+    for body in (
+        {"destination": str(allowed.parent / "elsewhere")},
+        {"destination": "s3://bucket/prefix"},
+        {"destination": str(allowed), "sources": ["/etc"]},
+    ):
+        answer = ask(client, **body)
+        assert (answer.status_code, answer.json()["code"]) == (403, "place-not-allowed")
+    entries = services.gate.audit.page().entries
+    assert [entry.outcome for entry in entries] == ["403", "403", "403", "202"]
+    assert {entry.principal for entry in entries} == {"local"}
+    assert entries[0].detail["code"] == "place-not-allowed"
+
+
+def test_what_was_allowed_once_is_judged_anew_when_it_is_tried_again(
+    client: httpx.Client, services: Services, allowed: Path
+) -> None:
+    at = ask(client, destination=str(allowed)).headers["location"]
+    assert client.post(f"{at}/cancel").status_code == 202
+    assert client.post(f"{at}/retry").status_code == 202
+    services.settings = services.settings.model_copy(update={"allow_destinations": ()})
+    again = client.post(f"{at}/retry")
+    assert (again.status_code, again.json()["code"]) == (403, "place-not-allowed")
+
+
+def test_credentials_in_a_request_are_kept_nowhere(client: httpx.Client, services: Services) -> None:
+    answer = ask(client, destination=f"s3://key:{SECRET}@bucket/prefix")
+    assert (answer.status_code, answer.json()["code"]) == (400, "unusable-request")
+    assert SECRET not in answer.text
+    for path in services.database.path.parent.rglob("*"):
+        assert path.is_dir() or SECRET.encode() not in path.read_bytes()
+
+
+def test_an_error_is_kept_in_the_history_without_secrets() -> None:
+    error = StoreAccessError(f"s3://key:{SECRET}@bucket: no", hint=f"aws_secret_access_key={SECRET} is wrong")
+    kept = told(error)
+    assert SECRET not in f"{kept.message} {kept.hint}"
+    assert kept.message.startswith("s3://***@bucket")
