@@ -1,6 +1,5 @@
 """The forms of requests and answers: JSON under Kafka's own names, in camel case."""
 
-from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -17,6 +16,12 @@ Place = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 PartitionName = Annotated[str, StringConstraints(min_length=3, max_length=260, pattern=r"^[a-zA-Z0-9._-]+-[0-9]+$")]
 Glob = Annotated[str, StringConstraints(min_length=1, max_length=260)]
 DurationText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(ms|s|m|h|d)$")]
+_DATE, _TIME = "20[0-9]{2}-[01][0-9]-[0-3][0-9]", "[0-2][0-9]:[0-5][0-9](:[0-5][0-9])?"
+Moment = Annotated[
+    str,
+    StringConstraints(pattern=rf"^(now|roll|{_DATE}T{_TIME}(Z|[+-][01][0-9]:[0-5][0-9]))$"),
+]
+"""`now`, `roll`, or an ISO 8601 time with a zone."""
 Count = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 
 
@@ -26,10 +31,16 @@ class Form(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
 
-class Window(Form):
+class Asked(Form):
+    """What is asked for; nothing in it is taken for something else, such as a text for a number."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Window(Asked):
     """What a replay takes into account; as the flags of the shell command of the same names."""
 
-    as_of: Literal["now", "roll"] | datetime = "now"
+    as_of: Moment = "now"
     full: bool = False
     max_reach_back: DurationText | None = None
     producer_id_expiration_ms: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] | None = None
@@ -37,13 +48,10 @@ class Window(Form):
 
     def settings(self) -> dict[str, Any]:
         """Return them as settings of a run; what was not given stays the service's."""
-        given = self.model_dump(exclude_unset=True, exclude_none=True)
-        if isinstance(self.as_of, datetime) and "as_of" in given:
-            given["as_of"] = self.as_of.isoformat()
-        return given
+        return self.model_dump(exclude_unset=True, exclude_none=True)
 
 
-class PlanBody(Form):
+class PlanBody(Asked):
     """What to plan."""
 
     sources: Annotated[list[Place], Field(max_length=64)] = []
@@ -72,7 +80,7 @@ class ReplayBody(PlanBody):
         return {**super().settings(), "dry_run": self.dry_run, "verify_crc": self.verify_crc}
 
 
-class PlannedRunBody(Form):
+class PlannedRunBody(Asked):
     """How to carry out a plan."""
 
     kind: Literal["regenerate", "tier"] = "regenerate"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from scheduler.access.errors import UnauthenticatedError
 from scheduler.api.auditing import Auditing
@@ -16,7 +18,7 @@ from scheduler.api.doorkeeper import LOGIN_PATH, Doorkeeper
 from scheduler.api.envelope import Envelope
 from scheduler.api.notes import answer_of
 from scheduler.api.openapi import describe
-from scheduler.api.problem_kinds import BY_CODE, PROBLEMS_PATH, Kind, NotFoundError
+from scheduler.api.problem_kinds import BY_CODE, KINDS, PROBLEMS_PATH, Kind, MethodNotAllowedError, NotFoundError
 from scheduler.api.problems import problems
 from storage.errors import ResnapError
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
 
     from scheduler.access.gate import Gate
+
+METHOD_NOT_ALLOWED: Final = KINDS[MethodNotAllowedError].status
 
 
 def guard(app: FastAPI, gate: Gate) -> None:
@@ -45,7 +49,18 @@ async def _answered(request: Request, error: Exception) -> Response:
     if isinstance(error, UnauthenticatedError) and opens_page and not request.url.path.startswith("/v1/"):
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(f"{LOGIN_PATH}?{urlencode({'next': path})}", 303)
-    return answer_of(request.scope, error)
+    answer = answer_of(request.scope, error)
+    if answer.status_code == METHOD_NOT_ALLOWED:
+        # The framework has a route per method, and names that of the first alone.
+        answer.headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return answer
+
+
+def _methods(request: Request) -> set[str]:
+    """Return the methods that the path of a request knows."""
+    contexts = [one for one in iter_route_contexts(request.app.routes) if one.path and one.methods]
+    fitting = [one for one in contexts if compile_path(str(one.path))[0].match(request.scope["path"])]
+    return {method for one in fitting for method in one.methods or ()}
 
 
 router = APIRouter(prefix=PROBLEMS_PATH, tags=["problems"])
