@@ -10,7 +10,7 @@ app = typer.Typer()
 
 @app.command()
 @with_settings(SERVE, SOURCE, REPLAY, ENGINE, READING, MEMORY, UPLOAD, STORE)
-def serve(run: Invocation) -> int:
+def serve(run: Invocation) -> None:
     """Run the service: schedules, the HTTP API, and a page that tells whether tiering can be turned on yet.
 
     Schedules are [[schedules]] tables of the configuration file. All other settings are those of every run, unless a
@@ -18,7 +18,6 @@ def serve(run: Invocation) -> int:
     """
     import sys  # noqa: PLC0415
 
-    from scheduler.cli.failures import FAILED, OK  # noqa: PLC0415
     from scheduler.daemon.serve import Daemon  # noqa: PLC0415
     from scheduler.daemon.services import services_of  # noqa: PLC0415
     from scheduler.observing.logs import set_up  # noqa: PLC0415
@@ -26,4 +25,4 @@ def serve(run: Invocation) -> int:
 
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
     services = services_of(Configuration(flags=run.flags), run.clock)
-    return OK if Daemon(services).run() else FAILED
+    Daemon(services).run()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from scheduler.daemon.services import Services
 
+FAILED: Final = 1
+INTERRUPTED: Final = 130
 TICK_S: Final = 5.0
 CLOCK_SET_MS: Final = 30_000
 """A wall clock that goes so far away from the other one was set."""
@@ -41,8 +43,8 @@ class Daemon:
         self._ended_in_time = True
         self._signals = 0
 
-    def run(self) -> bool:
-        """Serve until a signal says otherwise; False if not everything ended in time.
+    def run(self) -> None:
+        """Serve until a signal says otherwise; the process ends with 1 if the run at work did not end in time.
 
         Raises:
             ResnapError: the address cannot be listened at, or another service has this state directory.
@@ -50,7 +52,10 @@ class Daemon:
         """
         with at_work_on(self._services.database.path.parent), self._listening() as listener:
             asyncio.run(self._serve(listener))
-        return self._ended_in_time
+        if not self._ended_in_time:
+            # Python would wait for threads that are at work; what they leave at any instant is safe.
+            self._services.observation.warn("ended without waiting any longer for the run at work")
+            os._exit(FAILED)
 
     def _listening(self) -> socket.socket:
         host, port = address_of(self._services.settings.listen)
@@ -92,7 +97,7 @@ class Daemon:
     def _end(self, server: uvicorn.Server) -> None:
         self._signals += 1
         if self._signals > 1:
-            os._exit(130)
+            os._exit(INTERRUPTED)
         self._services.is_ending = True
         server.should_exit = True
 

@@ -162,6 +162,10 @@ class Worker:
         threads = [lane.thread for lane in self._lanes.values() if lane.thread is not None]
         for thread in threads:
             thread.join(max(0.0, ends_s - self._clock.monotonic_s()))
+        with self._lock:
+            left = [*self._awaited]
+        for run_id in left:  # whoever waits for them would wait for ever
+            self._settle(run_id, RunState.FAILED)
         return not any(thread.is_alive() for thread in threads)
 
     def _lane(self, request: RunRequest) -> _Lane:
