@@ -102,8 +102,8 @@ def run(arguments: Sequence[str]) -> int:
         return failures.exit_code()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except SystemExit:  # the parser's own way to tell that the reader of --help has gone
-        code = OUTPUT_CLOSED
+    except SystemExit as end:  # the parser's own: completion is done, or the reader of --help has gone
+        code = OUTPUT_CLOSED if end.code else OK
     except Exception as error:  # noqa: BLE001 - the last place where an error can become a message
         _settle(failures, arguments)
         failures.report(error)
