@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, TypeAlias
+from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, TextIO, TypeAlias
 
 import typer
 
@@ -349,7 +349,9 @@ def _invocation(
     from scheduler.settings import load_settings  # noqa: PLC0415 - takes half a second, which --help need not wait for
 
     settings = load_settings(flags, places=places)
-    failures.settle(as_json=settings.output in JSON_FORMS, verbose=settings.verbose, quiet=settings.quiet)
+    log_format = settings.log_format if "log_format" in flags else None
+    as_json = _tells_json(settings.output, log_format, failures.stream)
+    failures.settle(as_json=as_json, verbose=settings.verbose, quiet=settings.quiet)
     if settings.output == "dump-log" and not may_dump:
         raise UsageError("dump-log is a form of `resnap inspect` alone", hint="--output table, json or ndjson")
     for variable in settings.unknown_variables:
@@ -359,6 +361,13 @@ def _invocation(
     if is_replay and settings.expiration_note:
         failures.note(settings.expiration_note)
     return Invocation(settings=settings, flags=flags, output=Output(settings.output), failures=failures)
+
+
+def _tells_json(output: str, log_format: str | None, stream: TextIO) -> bool:
+    """Whether prose is to be JSON: where the answer is; of the service (``log_format``) where its log is."""
+    if log_format is None:
+        return output in JSON_FORMS
+    return log_format == "json" or (log_format == "auto" and not stream.isatty())
 
 
 @contextmanager

@@ -39,13 +39,9 @@ class Notifier:
         """Tell that the service is coming to its end."""
         return self._send("STOPPING=1", _status(status))
 
-    def alive(self) -> bool:
-        """Tell the watchdog that the service is not stuck."""
-        return self._send("WATCHDOG=1")
-
-    def status(self, text: str) -> bool:
-        """Tell how it is going, for ``systemctl status``."""
-        return self._send(_status(text))
+    def alive(self, status: str) -> bool:
+        """Tell the watchdog that the service is not stuck, and how it is going for ``systemctl status``."""
+        return self._send("WATCHDOG=1", _status(status))
 
     def _send(self, *assignments: str) -> bool:
         """Send one datagram; False if nobody was told."""

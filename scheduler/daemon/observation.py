@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from scheduler.observing.logs import logger
+from scheduler.runs.history import RunFilter
 from scheduler.runs.run import RunKind, RunState
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from scheduler.clock import Clock
     from scheduler.daemon.services import Services
     from scheduler.observing.metrics import Metrics
+    from scheduler.runs.history import History
     from scheduler.runs.run import Run, RunEnd, Told
 
 _log = logger(__name__)
@@ -37,8 +39,6 @@ class Observation:
         """Hear how a run ended."""
         at_ms, schedule = self._clock.now_ms(), _schedule_of(run)
         self.metrics.run_ended(run.kind.value, end.state.value, seconds, at_ms, schedule=schedule)
-        if end.state is RunState.SUCCEEDED:
-            self.metrics.last_success(at_ms, schedule=schedule)
         if run.kind is RunKind.SCAN:
             self.metrics.scan_tried(succeeded=end.state is RunState.SUCCEEDED)
         else:
@@ -78,6 +78,14 @@ class Observation:
         self.metrics.orphaned(len(runs))
         for run in runs:
             _log.warning("run was left unfinished by the last service", run=run.id, kind=run.kind.value)
+
+    def remember(self, history: History) -> None:
+        """Hear when runs of earlier services last succeeded, oldest first, so that the newest of all stands."""
+        origins = [f"schedule:{name}" for name in self.metrics.schedules]
+        wanted = [RunFilter(states=(RunState.SUCCEEDED,), origin=origin) for origin in (*origins, None)]
+        found = [run for one in wanted for run in history.page(one, limit=1)]
+        for run in sorted(found, key=lambda run: run.finished_ms or 0):
+            self.metrics.last_success(run.finished_ms or 0, schedule=_schedule_of(run))
 
     def event_stream(self, change: int) -> None:
         """Hear that a stream of events began or ended."""

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from scheduler.api.app import create_app
+from scheduler.daemon.notify import notifier_of, watchdog_interval_s
 from scheduler.daemon.services import address_of
+from scheduler.settings import process_environment
 from scheduler.version import resnap_version
 from storage.errors import ConfigurationError, ResnapError
 from storage.log.work_lock import at_work_on
@@ -42,6 +44,10 @@ class Daemon:
         self._services = services
         self._ended_in_time = True
         self._signals = 0
+        variables = process_environment()
+        self._systemd = notifier_of(variables)
+        watched_s = watchdog_interval_s(variables, os.getpid())
+        self._tick_s = TICK_S if watched_s is None else min(TICK_S, watched_s)
 
     def run(self) -> None:
         """Serve until a signal says otherwise; the process ends with 1 if the run at work did not end in time.
@@ -85,6 +91,7 @@ class Daemon:
             loop.add_signal_handler(number, self._end, server)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._services.start()
+        self._systemd.ready(self._status())
         ticking = asyncio.create_task(self._tick())
         try:
             await server.serve(sockets=[listener])
@@ -98,10 +105,12 @@ class Daemon:
         self._signals += 1
         if self._signals > 1:
             os._exit(INTERRUPTED)
+        self._systemd.stopping("waits for the run at work")
         self._services.is_ending = True
         server.should_exit = True
 
     def _reload(self) -> None:
+        self._systemd.reloading(self._services.clock.monotonic_s())
         try:
             self._services.reload()
         except ResnapError as error:
@@ -110,12 +119,20 @@ class Daemon:
         else:
             self._services.observation.metrics.config_reloaded(succeeded=True)
             self._services.observation.note("the configuration was read anew")
+        self._systemd.ready(self._status())
+
+    def _status(self) -> str:
+        """Return what ``systemctl status`` shows."""
+        worker = self._services.worker
+        return f"{worker.running} runs at work, {worker.waiting} wait"
 
     async def _tick(self) -> None:
         clock = self._services.clock
         drift_ms, forgot_s = clock.now_ms() - clock.monotonic_s() * 1000, clock.monotonic_s()
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self._tick_s)
+            if not self._services.is_ending:
+                self._systemd.alive(self._status())
             now_ms = clock.now_ms() - clock.monotonic_s() * 1000
             if abs(now_ms - drift_ms) > CLOCK_SET_MS:
                 self._services.observation.warn("the machine's clock was set: schedules are counted anew")

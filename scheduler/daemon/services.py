@@ -24,7 +24,7 @@ from scheduler.runs.plans import Plans
 from scheduler.runs.sightings import Sightings
 from scheduler.runs.worker import Worker
 from scheduler.settings import process_environment, state_directory
-from scheduler.version import resnap_version
+from scheduler.version import resnap_revision, resnap_version
 from scheduler.wiring import engine_of
 from storage.errors import ConfigurationError, ResnapError
 from storage.log.log_dir import META_PROPERTIES
@@ -72,6 +72,7 @@ class Services:
         """Say what the last service left unfinished, forget what is old, and begin to work."""
         orphans = self.history.fail_orphans()
         self.observation.orphaned(orphans)
+        self.observation.remember(self.history)
         self.forget_old()
         self.worker.start()
         self.schedules.start(self.settings.schedules)
@@ -116,7 +117,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     directory = state_directory_of(settings)
     host, _ = address_of(settings.listen)
     check_listening(host, settings.auth)
-    observation = Observation(Metrics(watched(settings), version=resnap_version(), revision=""), clock)
+    observation = Observation(Metrics(watched(settings), version=resnap_version(), revision=resnap_revision()), clock)
     database = Database(directory / DATABASE_FILE)
     hub, ids = Hub(), Ids(clock.now_ms, secrets.randbits)
     history, sightings = History(database, clock.now_ms, hub.publish), Sightings(database, clock.now_ms)

@@ -86,6 +86,11 @@ class Metrics:
         self._begin_at_zero()
         self.watch(watched)
 
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """Those that are watched."""
+        return self._watched.schedules
+
     def watch(self, watched: Watched) -> None:
         """Take what the configuration says now: what is new has series, what is gone has none."""
         series = self._series

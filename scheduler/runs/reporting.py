@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from scheduler.observing.logs import logger
 from scheduler.progress import ProgressState, TrackedProgress, progress_row
 from scheduler.redaction import redacted
 from scheduler.runs.run import PartitionState, Told
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from scheduler.runs.history import History
     from scheduler.runs.run import PartitionOutcome, Row
 
+_log = logger(__name__)
 TELL_INTERVAL_S: Final = 1.0
 MOST_ERRORS: Final = 100
 """Kept of one run; how many more there were is told."""
@@ -60,6 +62,9 @@ class RunReport:
     def partition(self, outcome: PartitionOutcome) -> None:
         """Keep what became of a partition."""
         self._history.partition_done(self._run_id, outcome)
+        tell = _log.warning if outcome.state is PartitionState.FAILED else _log.debug
+        told_of = f"{outcome.topic}-{outcome.partition}"
+        tell("partition taken", run=self._run_id, partition=told_of, state=outcome.state.value)
         if outcome.state is PartitionState.FAILED:
             self.failed += 1
         else:

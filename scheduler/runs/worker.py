@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from scheduler.observing.logs import bound
 from scheduler.runs.reporting import RunReport, told
 from scheduler.runs.run import Run, RunEnd, RunKind, RunState, Told
 from storage.errors import CancelledError, ResnapError
@@ -173,11 +174,12 @@ class Worker:
 
     def _work(self, lane: _Lane) -> None:
         while (run_id := lane.waiting.get()) is not None and not self._is_stopping:
-            try:
-                self._carry_out(run_id)
-            except Exception as error:  # noqa: BLE001 - the lane must live on, also where its file cannot be written
-                self._observer.bug(error)
-                self._settle(run_id, RunState.FAILED)
+            with bound(run=run_id):
+                try:
+                    self._carry_out(run_id)
+                except Exception as error:  # noqa: BLE001 - the lane must live on, also where its file cannot be written
+                    self._observer.bug(error)
+                    self._settle(run_id, RunState.FAILED)
 
     def _carry_out(self, run_id: str) -> None:
         report = RunReport(run_id, self._history, self._clock)

@@ -39,6 +39,7 @@ class Image:
         return text
 
     def build(self, stage: Stage) -> None:
+        self._directory = self._top
         for word, rest in stage.instructions:
             if word == "WORKDIR" and rest in PLACES:
                 self._directory = Path(self.here(rest))
