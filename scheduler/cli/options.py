@@ -309,7 +309,12 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
             learns = "producer_id_expiration_ms" in flags
             places = _places(arguments) if learns else None
             invocation = _invocation(
-                given, failures, is_replay="as_of" in flags, places=places, may_dump="output" in own
+                given,
+                failures,
+                is_replay="as_of" in flags,
+                places=places,
+                may_dump="output" in own,
+                is_service=SERVE in groups,
             )
             with _quiet_ends(), invocation.at_end:
                 code = command(invocation, **arguments)  # type: ignore[call-arg]
@@ -344,12 +349,18 @@ def _declare(run: Callable[..., None], command: Callable[..., Any], flags: Mappi
 
 
 def _invocation(
-    flags: Mapping[str, object], failures: Failures, *, is_replay: bool, places: Sequence[str] | None, may_dump: bool
+    flags: Mapping[str, object],
+    failures: Failures,
+    *,
+    is_replay: bool,
+    places: Sequence[str] | None,
+    may_dump: bool,
+    is_service: bool,
 ) -> Invocation:
     from scheduler.settings import load_settings  # noqa: PLC0415 - takes half a second, which --help need not wait for
 
     settings = load_settings(flags, places=places)
-    log_format = settings.log_format if "log_format" in flags else None
+    log_format = settings.log_format if is_service else None
     as_json = _tells_json(settings.output, log_format, failures.stream)
     failures.settle(as_json=as_json, verbose=settings.verbose, quiet=settings.quiet)
     if settings.output == "dump-log" and not may_dump:
