@@ -60,7 +60,7 @@ def submitted(
     if key is None:
         services.admission.charge(who.name, _things(asked))
         return _submit(services, asked, who, retry_of), True
-    fingerprint = hashlib.sha256(json.dumps(plain(asked), sort_keys=True).encode()).hexdigest()
+    fingerprint = hashlib.sha256(json.dumps([plain(asked), retry_of], sort_keys=True).encode()).hexdigest()
     with services.submitting:
         known = _known(services, who.name, key)
         if known is not None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Final
 
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from scheduler.records import plain
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from scheduler.daemon.services import Services
     from scheduler.runs.run import Run
 
+LARGEST_ID: Final = (1 << 63) - 1
+"""Of an event; what SQLite takes."""
 BEAT_S: Final = 10.0
 """A comment after so long of silence, so that what stands between does not take the connection for dead."""
 _PAGE: Final = 500
@@ -27,9 +29,14 @@ _POLL_S: Final = 1.0
 """How often a stream looks whether the service is about to end."""
 
 
-def event_stream(request: Request, services: Services, run: Run, after: int) -> StreamingResponse:
-    """Return the events of ``run`` behind the event ``after``, until the run, the caller or the service ends."""
-    services.observation.event_stream(+1)
+def event_stream(request: Request, services: Services, run: Run, after: int) -> Response:
+    """Return the events of ``run`` behind the event ``after``, until the run, the caller or the service ends.
+
+    Where nothing will come any more the answer is 204, which ends a browser's attempts.
+    Source: HTML Standard, 9.2, server-sent events.
+    """
+    if run.state.is_final and not services.history.events(run.id, after=after, limit=1):
+        return Response(status_code=204)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_told(request, services, run.id, after), media_type="text/event-stream", headers=headers)
 
@@ -40,6 +47,7 @@ async def _told(request: Request, services: Services, run_id: str, after: int) -
     def tell(event: RunEvent) -> None:
         loop.call_soon_threadsafe(fresh.put_nowait, event)
 
+    services.observation.event_stream(+1)
     try:
         with services.hub.listening(run_id, tell):
             yield "retry: 2000\n\n"
@@ -55,8 +63,8 @@ async def _told(request: Request, services: Services, run_id: str, after: int) -
                 elif heard.seq > after:
                     after = heard.seq
                     yield _message(heard)
-                    if _is_last(heard):
-                        return
+                if heard is not None and _is_last(heard):
+                    return
     finally:
         services.observation.event_stream(-1)
 

@@ -44,11 +44,16 @@ def decoded(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
         parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, RecursionError):
         parts = None
-    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds):
+    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds) or not all(map(_is_kept, parts)):
         raise InvalidRequestError(
             "query cursor: not a cursor of this list", hint="take `nextCursor` of the page before as it is"
         )
     return tuple(parts)
+
+
+def _is_kept(part: object) -> bool:
+    """Whether the database could hold it, and so whether it may stand in a cursor of ours."""
+    return not isinstance(part, str | int) or (part.isprintable() if isinstance(part, str) else abs(part) < 1 << 63)
 
 
 def cut(found: Sequence[Any], limit: int, cursor_of: Callable[[Any], str]) -> tuple[list[Any], str | None]:

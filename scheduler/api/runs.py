@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from scheduler.api.asking import ORIGIN, submitted, within_places
 from scheduler.api.bodies import ReplayBody, RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
 from scheduler.api.context import Serving
-from scheduler.api.events import event_stream
+from scheduler.api.events import LARGEST_ID, event_stream
 from scheduler.api.notes import note_of
 from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded, validated
 from scheduler.api.problem_kinds import ConflictError, NotFoundError
@@ -37,7 +37,8 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events of the run, until it is over: `state`, `progress`, `partition`.",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    }
+    },
+    204: {"description": "The run is over, and its last event was heard."},
 }
 
 router = APIRouter(tags=["runs"])
@@ -147,11 +148,11 @@ def _routes(prefix: str, kinds: tuple[RunKind, ...], tag: str) -> None:  # noqa:
         _: Viewer,
         run_id: RunId,
         last_event_id: Annotated[str | None, Header(max_length=20, description="Number of the last one heard.")] = None,
-    ) -> StreamingResponse:
+    ) -> Response:
         """Tell what happens as it happens; who lost the connection goes on behind `Last-Event-ID`."""
         run = found(services, run_id)
         after = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
-        return event_stream(request, services, run, after)
+        return event_stream(request, services, run, min(after, LARGEST_ID))
 
     @router.post(
         f"{prefix}/{{run_id}}/cancel",

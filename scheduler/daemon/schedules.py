@@ -112,16 +112,17 @@ class Schedules:
         with self._lock:
             for name in self._specs.keys() - wanted.keys():
                 self._scheduler.remove_job(name)
-            changed = [name for name, (spec, _) in wanted.items() if self._specs.get(name) != spec]
-            self._specs = {name: spec for name, (spec, _) in wanted.items()}
-            for name in changed:
-                self._arm(name, wanted[name][1])
+            before, self._specs = self._specs, {name: spec for name, (spec, _) in wanted.items()}
+            for name, (spec, trigger) in wanted.items():
+                if before.get(name) != spec:
+                    # A time of day that was not one of its times until now was not missed.
+                    self._arm(name, trigger, makes_up=name not in before)
 
     def clock_was_set(self) -> None:
         """Count every schedule anew after the machine's clock was set: a time that was near may be far away now."""
         with self._lock:
             for name, spec in self._specs.items():
-                self._arm(name, trigger_of(spec))
+                self._arm(name, trigger_of(spec), makes_up=True)
 
     def all(self) -> list[ScheduleView]:
         """Return every schedule, by name."""
@@ -149,7 +150,7 @@ class Schedules:
         with self._lock:
             with self._database.write() as connection:
                 connection.execute("DELETE FROM schedules WHERE name = ?", (name,))
-            self._arm(name, trigger_of(self._specs[name]))
+            self._arm(name, trigger_of(self._specs[name]), makes_up=True)
 
     def run_now(self, name: str, principal: str) -> Run:
         """Make a run of a schedule now, whatever its time.
@@ -170,23 +171,25 @@ class Schedules:
             return
         self._worker.wait(run.id)
 
-    def _arm(self, name: str, trigger: CronTrigger | IntervalTrigger) -> None:
+    def _arm(self, name: str, trigger: CronTrigger | IntervalTrigger, *, makes_up: bool) -> None:
         spec, paused = self._specs[name], self._paused(name)
-        first = None if paused is not None else self._first_time(spec, trigger)
+        first = None if paused is not None else self._first_time(spec, trigger, makes_up=makes_up)
         self._scheduler.add_job(
             partial(self._due, name), trigger, id=name, name=name, replace_existing=True, next_run_time=first
         )
 
-    def _first_time(self, spec: ScheduleSpec, trigger: CronTrigger | IntervalTrigger) -> datetime | None:
+    def _first_time(
+        self, spec: ScheduleSpec, trigger: CronTrigger | IntervalTrigger, *, makes_up: bool
+    ) -> datetime | None:
+        """Return when a schedule is due next; now, if it was since its last run, and nobody was there to make one."""
         now = _at(self._clock.now_ms())
         last = self._last(spec.name)
-        if spec.every is None:
-            due: datetime | None = trigger.get_next_fire_time(None, now)
-            return due
-        if last is None:
-            return now
         # A last run in the future was made before the clock was set back.
-        return min(max(now, _at(last.created_ms) + spec.every), now + spec.every)
+        since = None if last is None else min(now, _at(last.created_ms + 1))
+        if spec.every is not None:
+            return now if since is None else max(now, since + spec.every)
+        due: datetime | None = trigger.get_next_fire_time(None, since if since is not None and makes_up else now)
+        return due and max(now, due)
 
     def _last(self, name: str) -> Run | None:
         found = self._history.page(RunFilter(origin=f"schedule:{name}"), limit=1)

@@ -23,6 +23,7 @@ from scheduler.settings import process_environment
 from scheduler.version import resnap_version
 from storage.errors import ConfigurationError, ResnapError
 from storage.log.work_lock import at_work_on
+from storage.waiting import end_pauses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +108,7 @@ class Daemon:
             os._exit(INTERRUPTED)
         self._systemd.stopping("waits for the run at work")
         self._services.is_ending = True
+        end_pauses()  # of a run that waits for a store, which would not hear of it otherwise
         server.should_exit = True
 
     def _reload(self) -> None:
@@ -134,13 +136,17 @@ class Daemon:
             if not self._services.is_ending:
                 self._systemd.alive(self._status())
             now_ms = clock.now_ms() - clock.monotonic_s() * 1000
-            if abs(now_ms - drift_ms) > CLOCK_SET_MS:
-                self._services.observation.warn("the machine's clock was set: schedules are counted anew")
-                self._services.schedules.clock_was_set()
-                drift_ms = now_ms
-            if clock.monotonic_s() - forgot_s > FORGET_EVERY_S:
-                forgot_s = clock.monotonic_s()
-                await asyncio.to_thread(self._services.forget_old)
+            try:
+                if abs(now_ms - drift_ms) > CLOCK_SET_MS:
+                    self._services.observation.warn("the machine's clock was set: schedules are counted anew")
+                    self._services.schedules.clock_was_set()
+                    drift_ms = now_ms
+                await asyncio.to_thread(self._services.worker.keep_ends)
+                if clock.monotonic_s() - forgot_s > FORGET_EVERY_S:
+                    forgot_s = clock.monotonic_s()
+                    await asyncio.to_thread(self._services.forget_old)
+            except ResnapError as error:  # a full disk: the next tick tries again
+                self._services.observation.warn(f"the service's file could not be kept: {error}")
 
 
 class _Server(uvicorn.Server):

@@ -1,8 +1,9 @@
 """The service's one file: SQLite with a write-ahead log, migrated when it is opened.
 
-One connection writes, under a lock, in transactions that are whole or not there; each thread that reads has a
-connection of its own, which sees the last commit and never waits for a writer. A commit is synced before it returns, so
-that what was answered to somebody is there after ``kill -9`` and after a loss of power.
+One connection writes, under a lock, in transactions that are whole or not there. Whoever reads takes a connection out
+of a pool, which sees the last commit and never waits for a writer; there are as many as read at once, however many
+threads come and go. A commit is synced before it returns, so that what was answered to somebody is there after
+``kill -9`` and after a loss of power.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scheduler.runs.schema import MIGRATIONS
 from storage.errors import DataError, LogDirError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 BUSY_TIMEOUT_S: Final = 10.0
@@ -40,9 +41,10 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._local = threading.local()
         self._guard = threading.RLock()
+        self._once_kept: list[Callable[[], None]] = []
         self._readers: list[sqlite3.Connection] = []
+        """Those that nobody uses."""
         self._readers_guard = threading.Lock()
         self._is_closed = False
         with _told(path):
@@ -71,22 +73,27 @@ class Database:
                 yield self._writer
                 self._writer.execute("COMMIT")
             except BaseException:
+                self._once_kept.clear()
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
+            told, self._once_kept = self._once_kept, []
+            for tell in told:
+                tell()
+
+    def once_kept(self, tell: Callable[[], None]) -> None:
+        """Within a transaction: call ``tell`` when it is kept, before another begins; not at all if it is not."""
+        self._once_kept.append(tell)
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """Give this thread's connection for reading; what it sees within one statement is one commit."""
-        connection = getattr(self._local, "connection", None)
+        """Give a connection for reading; what it sees within one statement is one commit."""
         with _told(self.path):
-            if connection is None:
-                connection = self._connect()
-                connection.execute("PRAGMA query_only = ON")
-                self._local.connection = connection
-                with self._readers_guard:
-                    self._readers.append(connection)
-            yield connection
+            connection = self._reader()
+            try:
+                yield connection
+            finally:
+                self._put_back(connection)
 
     def probe(self) -> None:
         """Make sure that it can be written.
@@ -105,6 +112,21 @@ class Database:
                 self._is_closed = True
                 for connection in (*self._readers, self._writer):
                     connection.close()
+
+    def _reader(self) -> sqlite3.Connection:
+        with self._readers_guard:
+            if self._readers:
+                return self._readers.pop()
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def _put_back(self, connection: sqlite3.Connection) -> None:
+        with self._readers_guard:
+            if not self._is_closed:
+                self._readers.append(connection)
+                return
+        connection.close()
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)

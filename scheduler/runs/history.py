@@ -6,8 +6,8 @@ The columns of the table are what lists filter and sort by; all else is JSON.
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from scheduler.records import plain
@@ -27,7 +27,7 @@ from scheduler.runs.run import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from scheduler.runs.run import Row, RunEnd
 
@@ -55,11 +55,11 @@ class History:
     database: Database
     now_ms: Callable[[], int]
     publish: Callable[[RunEvent], None]
-    """Hears of each event once it is kept."""
+    """Hears of each event once it is kept; must not wait, since the next transaction does."""
 
     def add(self, run: Run) -> None:
         """Keep a run that was just asked for."""
-        with self._telling() as (connection, told):
+        with self.database.write() as connection:
             inserted(
                 connection,
                 "runs",
@@ -74,7 +74,7 @@ class History:
                     "created_ms": run.created_ms,
                 },
             )
-            told.append(self._event(connection, run.id, "state", {"state": run.state.value}))
+            self._tell(connection, run.id, "state", {"state": run.state.value})
 
     def get(self, run_id: str) -> Run | None:
         """Return a run, or None if there is none of this id."""
@@ -130,15 +130,15 @@ class History:
     def progressed(self, run_id: str, progress: Mapping[str, Row]) -> None:
         """Keep how far a run has come, and tell it."""
         text = json.dumps(plain(progress))
-        with self._telling() as (connection, told):
+        with self.database.write() as connection:
             connection.execute("UPDATE runs SET progress = ? WHERE id = ?", (text, run_id))
             # Of progress only the last word matters to somebody who comes later.
             connection.execute("DELETE FROM run_events WHERE run_id = ? AND kind = 'progress'", (run_id,))
-            told.append(self._event(connection, run_id, "progress", progress))
+            self._tell(connection, run_id, "progress", progress)
 
     def partition_done(self, run_id: str, outcome: PartitionOutcome) -> None:
         """Keep what became of one partition."""
-        with self._telling() as (connection, told):
+        with self.database.write() as connection:
             inserted(
                 connection,
                 "run_partitions",
@@ -151,7 +151,7 @@ class History:
                 },
             )
             data = {"topic": outcome.topic, "partition": outcome.partition, "state": outcome.state.value}
-            told.append(self._event(connection, run_id, "partition", data))
+            self._tell(connection, run_id, "partition", data)
 
     def partitions(
         self, run_id: str, *, limit: int, after: tuple[str, int] | None = None, states: Sequence[PartitionState] = ()
@@ -210,28 +210,20 @@ class History:
         """Bring a run from one of the states ``since`` into ``state``; False if it is in another."""
         sets = "".join(f", {column} = ?" for column in values)
         query = f"UPDATE runs SET state = ?{sets} WHERE id = ? AND state IN ({', '.join('?' * len(since))})"  # noqa: S608
-        with self._telling() as (connection, told):
+        with self.database.write() as connection:
             cursor = connection.execute(query, (state.value, *values.values(), run_id, *since))
             if cursor.rowcount:
-                told.append(self._event(connection, run_id, "state", {"state": state.value}))
+                self._tell(connection, run_id, "state", {"state": state.value})
             return bool(cursor.rowcount)
 
-    @contextmanager
-    def _telling(self) -> Iterator[tuple[sqlite3.Connection, list[RunEvent]]]:
-        """Give a transaction, and a list for its events, which are told once it is kept."""
-        told: list[RunEvent] = []
-        with self.database.write() as connection:
-            yield connection, told
-        for event in told:
-            self.publish(event)
-
-    def _event(self, connection: sqlite3.Connection, run_id: str, kind: str, data: Row) -> RunEvent:
+    def _tell(self, connection: sqlite3.Connection, run_id: str, kind: str, data: Row) -> None:
+        """Add an event, of which listeners hear once it is kept, in the order of its number."""
         count = "UPDATE runs SET event_count = event_count + 1 WHERE id = ? RETURNING event_count"
         seq = int(connection.execute(count, (run_id,)).fetchone()[0])
         event = RunEvent(run_id=run_id, seq=seq, at_ms=self.now_ms(), kind=kind, data=data)
         values = {"run_id": run_id, "seq": seq, "at_ms": event.at_ms, "kind": kind, "data": json.dumps(plain(data))}
         inserted(connection, "run_events", values)
-        return event
+        self.database.once_kept(partial(self.publish, event))
 
 
 def _run(row: sqlite3.Row) -> Run:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from scheduler.observing.logs import bound
+from scheduler.runs.database import StateError
 from scheduler.runs.reporting import RunReport, told
 from scheduler.runs.run import Run, RunEnd, RunKind, RunState, Told
 from storage.errors import CancelledError, ResnapError
 
 if TYPE_CHECKING:
     from scheduler.clock import Clock
-    from scheduler.runs.execution import Execution
     from scheduler.runs.history import History
     from scheduler.runs.ids import Ids
     from scheduler.runs.run import Row, RunRequest
@@ -41,6 +41,14 @@ class QueueFullError(ResnapError):
     transient = True
 
 
+class Executor(Protocol):
+    """Does what runs ask for."""
+
+    def carry_out(self, run: Run, report: RunReport) -> Row:
+        """Do it, tell ``report`` of it, and return what it came to; what is raised ends the run."""
+        ...
+
+
 class Observer(Protocol):
     """Hears what becomes of runs, for the metrics and the log."""
 
@@ -50,6 +58,10 @@ class Observer(Protocol):
 
     def run_ended(self, run: Run, end: RunEnd, seconds: float) -> None:
         """Hear how it ended."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Hear of what may lead to trouble."""
         ...
 
     def bug(self, error: BaseException) -> None:
@@ -67,7 +79,7 @@ class Worker:
     """Runs what it is given; ``start`` it, and ``stop`` it at the end."""
 
     def __init__(
-        self, history: History, execution: Execution, ids: Ids, clock: Clock, observer: Observer, *, queue_size: int
+        self, history: History, execution: Executor, ids: Ids, clock: Clock, observer: Observer, *, queue_size: int
     ) -> None:
         self._history, self._execution, self._ids = history, execution, ids
         self._clock, self._observer, self._queue_size = clock, observer, queue_size
@@ -75,6 +87,8 @@ class Worker:
         self._lock = threading.Lock()
         self._at_work: dict[str, RunReport] = {}
         self._awaited: dict[str, Future[RunState]] = {}
+        self._unkept: dict[str, RunEnd] = {}
+        """Ends that the history could not keep."""
         self._is_stopping = False
 
     def start(self) -> None:
@@ -102,9 +116,9 @@ class Worker:
         with self._lock:
             if self._is_stopping:
                 raise QueueFullError("the service is about to end", hint="ask again when it is back")
-            if len(self._awaited) >= self._queue_size:
+            if len(self._awaited) - len(self._at_work) >= self._queue_size:
                 hint = f"ask again in {RETRY_AFTER_S} s, or cancel a run that waits"
-                raise QueueFullError(f"{len(self._awaited)} runs wait or are at work, more are not taken", hint=hint)
+                raise QueueFullError(f"{self._queue_size} runs wait, more are not taken", hint=hint)
             self._awaited[run.id] = Future()
         try:
             self._history.add(run)
@@ -169,6 +183,20 @@ class Worker:
             self._settle(run_id, RunState.FAILED)
         return not any(thread.is_alive() for thread in threads)
 
+    def keep_ends(self) -> None:
+        """Keep the ends that could not be kept when they came: the disk was full, and may have room again.
+
+        Raises:
+            StateError: it has not.
+
+        """
+        with self._lock:
+            unkept = list(self._unkept.items())
+        for run_id, end in unkept:
+            self._history.ended(run_id, end)
+            with self._lock:
+                self._unkept.pop(run_id, None)
+
     def _lane(self, request: RunRequest) -> _Lane:
         return self._lanes["look" if request.kind is RunKind.SCAN else "work"]
 
@@ -178,12 +206,13 @@ class Worker:
                 try:
                     self._carry_out(run_id)
                 except Exception as error:  # noqa: BLE001 - the lane must live on, also where its file cannot be written
-                    self._observer.bug(error)
-                    self._settle(run_id, RunState.FAILED)
+                    self._could_not_keep(run_id, error)
 
     def _carry_out(self, run_id: str) -> None:
         report = RunReport(run_id, self._history, self._clock)
         with self._lock:
+            if self._is_stopping:
+                return
             self._at_work[run_id] = report
         run = self._history.get(run_id) if self._history.began(run_id) else None
         if run is None:  # cancelled while it waited
@@ -194,10 +223,21 @@ class Worker:
         end = self._end_of(run, report)
         try:
             report.flush()
-        finally:
             self._history.ended(run_id, end)
-            self._settle(run_id, end.state)
-            self._observer.run_ended(run, end, self._clock.monotonic_s() - began_s)
+        except StateError as error:
+            self._could_not_keep(run_id, error, end)
+        self._settle(run_id, end.state)
+        self._observer.run_ended(run, end, self._clock.monotonic_s() - began_s)
+
+    def _could_not_keep(self, run_id: str, error: Exception, end: RunEnd | None = None) -> None:
+        """Note the end of a run that the history does not take, for later; it has failed if it did not even begin."""
+        if isinstance(error, StateError):
+            self._observer.warn(f"the end of run {run_id} is kept as soon as there is room: {error}")
+        else:
+            self._observer.bug(error)
+        with self._lock:
+            self._unkept[run_id] = end or RunEnd(state=RunState.FAILED, totals={}, errors=(told(error),))
+        self._settle(run_id, RunState.FAILED)
 
     def _end_of(self, run: Run, report: RunReport) -> RunEnd:
         try:

@@ -1,0 +1,108 @@
+"""Can tiering be turned on yet: the table of answers, and what is kept of a look when a run has made something."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.runs.database import Database
+from scheduler.runs.readiness import Mending, Readiness, judge
+from scheduler.runs.sightings import SeenFilter, Sightings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from typing import Literal
+
+    from scheduler.runs.run import Row
+
+STOP = {"reason": "missing-producer-snapshot", "detail": "of [0, 10)", "hint": "replay"}
+TORN = {"reason": "torn-segment", "detail": "at 10", "hint": "another replica"}
+
+
+def row(*lost: int, stop: object = STOP, blocking: object = None, compaction: str = "no", topic: str = "t") -> Row:
+    return {
+        "topic": topic,
+        "partition": 0,
+        "compaction": compaction,
+        "lost": len(lost),
+        "lostBoundaries": [{"offset": offset} for offset in lost],
+        "brokerStops": stop,
+        "blocking": blocking,
+    }
+
+
+def made(how: Literal["regenerated", "shipped"], *offsets: int) -> Mending:
+    return Mending(how=how, destination="/out", offsets=frozenset(offsets), run_id="r", at_ms=1)
+
+
+@pytest.mark.parametrize(
+    ("seen", "mendings", "answer", "reason"),
+    [
+        (row(stop=None), [], Readiness.READY, None),
+        (row(10), [], Readiness.BLOCKED, "missing-producer-snapshot"),
+        (row(10, blocking=TORN), [], Readiness.UNFIT, "torn-segment"),
+        (row(10, compaction="compacted"), [], Readiness.EXCLUDED, "compacted"),
+        (row(10, 20), [made("regenerated", 10)], Readiness.BLOCKED, "missing-producer-snapshot"),
+        (row(10, 20), [made("regenerated", 10, 20)], Readiness.PREPARED, "missing-producer-snapshot"),
+        (row(10, 20), [made("regenerated", 10, 20, 30)], Readiness.PREPARED, "missing-producer-snapshot"),
+        (row(10), [made("shipped", 10), made("regenerated", 10)], Readiness.SHIPPED, "missing-producer-snapshot"),
+        (row(10), [made("shipped"), made("regenerated", 10)], Readiness.PREPARED, "missing-producer-snapshot"),
+        (row(10, blocking=TORN), [made("shipped", 5)], Readiness.UNFIT, "torn-segment"),
+        (row(), [made("regenerated", 10)], Readiness.BLOCKED, "missing-producer-snapshot"),
+    ],
+)
+def test_the_answer(seen: Row, mendings: Sequence[Mending], answer: Readiness, reason: str | None) -> None:
+    judgement = judge(seen, mendings)
+    assert (judgement.readiness, judgement.reason) == (answer, reason)
+    assert judgement.next_step
+    assert judgement.readiness.is_good == (answer in {Readiness.READY, Readiness.SHIPPED, Readiness.PREPARED})
+
+
+@pytest.fixture
+def sightings(tmp_path: Path) -> Iterator[Sightings]:
+    database = Database(tmp_path / "service.db")
+    yield Sightings(database, lambda: 7000)
+    database.close()
+
+
+def answers(sightings: Sightings) -> dict[str, Readiness]:
+    return {seen.topic: seen.judgement.readiness for seen in sightings.page(SeenFilter(), limit=100)}
+
+
+def test_what_is_mended_counts_at_once_and_after_the_next_look(sightings: Sightings) -> None:
+    sightings.saw("/a", [row(10), row(10, topic="other")])
+    assert answers(sightings) == {"t": Readiness.BLOCKED, "other": Readiness.BLOCKED}
+    sightings.mended("/a", "t", 0, made("regenerated", 10))
+    wanted = {"t": Readiness.PREPARED, "other": Readiness.BLOCKED}
+    assert answers(sightings) == wanted
+    sightings.saw("/a", [row(10), row(10, topic="other")])
+    assert answers(sightings) == wanted
+    assert sightings.counts()[Readiness.PREPARED] == 1
+    sightings.saw("/a", [row(10, 20)])
+    assert answers(sightings) == {"t": Readiness.BLOCKED}, "another one is lost, and the other partition gone"
+
+
+def test_what_is_mended_before_it_was_ever_looked_at_counts_at_the_first_look(sightings: Sightings) -> None:
+    sightings.mended("/a", "t", 0, made("shipped", 10))
+    assert answers(sightings) == {}
+    sightings.saw("/a", [row(10)])
+    assert answers(sightings) == {"t": Readiness.SHIPPED}
+
+
+def test_mending_one_source_says_nothing_of_another(sightings: Sightings) -> None:
+    for source in ("/a", "/b"):
+        sightings.saw(source, [row(10)])
+    sightings.mended("/a", "t", 0, made("regenerated", 10))
+    found = {seen.source: seen.judgement.readiness for seen in sightings.find("t", 0)}
+    assert found == {"/a": Readiness.PREPARED, "/b": Readiness.BLOCKED}
+
+
+def test_a_source_that_cannot_be_seen_keeps_what_was_seen(sightings: Sightings) -> None:
+    sightings.saw("/a", [row(10)])
+    sightings.could_not_see("/a", "gone")
+    sightings.could_not_see("/b", "never there")
+    told = [(one.source, one.scanned_ms, one.error) for one in sightings.sources()]
+    assert told == [("/a", 7000, "gone"), ("/b", None, "never there")]
+    assert answers(sightings) == {"t": Readiness.BLOCKED}

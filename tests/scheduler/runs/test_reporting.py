@@ -1,0 +1,65 @@
+"""What a run tells: progress now and then, errors up to a bound, and nothing after it was told to end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.clock import FixedClock
+from scheduler.runs.database import Database
+from scheduler.runs.reporting import MOST_ERRORS, RunReport
+from scheduler.runs.run import PartitionOutcome, PartitionState, Run, RunKind, RunRequest, RunState
+from storage.errors import CancelledError, DataError
+from tests.scheduler.runs.working import history_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scheduler.runs.history import History
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    database = Database(tmp_path / "service.db")
+    found = history_of(database)
+    request = RunRequest(kind=RunKind.REGENERATE)
+    found.add(Run(id="a", request=request, state=RunState.QUEUED, origin="api", principal="me", created_ms=0))
+    yield found
+    database.close()
+
+
+def test_progress_is_kept_once_a_second_and_at_the_end(history: History) -> None:
+    clock = FixedClock(0)
+    report = RunReport("a", history, clock)
+    progress = report.progress("replay")
+    for _ in range(100):
+        clock.advance(25)
+        progress.advance(1, 10)
+    report.flush()
+    (kept,) = [event for event in history.events("a") if event.kind == "progress"]
+    assert kept.seq == 1 + 3 + 1, "at 25, 1,025 and 2,025 ms, and the last word"
+    assert kept.data["replay"]["segments"] == 100  # type: ignore[index]
+
+
+def test_so_many_errors_are_kept_and_the_rest_is_counted(history: History) -> None:
+    report = RunReport("a", history, FixedClock(0))
+    for number in range(MOST_ERRORS + 7):
+        report.error(DataError(str(number)))
+    assert [error.message for error in report.errors[:2]] == ["0", "1"]
+    assert [error.message for error in report.errors[MOST_ERRORS:]] == ["7 more errors"]
+
+
+def test_a_run_that_shall_end_hears_of_it_whatever_it_tells(history: History) -> None:
+    report = RunReport("a", history, FixedClock(0))
+    progress = report.progress("replay")
+    progress.advance(1, 1)
+    report.cancel()
+    outcome = PartitionOutcome(topic="t", partition=0, state=PartitionState.FAILED)
+    for tell in (lambda: progress.advance(1, 1), lambda: progress.at_work("scanning", 1),
+                 lambda: report.partition(outcome), report.check):  # fmt: skip
+        with pytest.raises(CancelledError):
+            tell()
+    assert history.partitions("a", limit=9) == [outcome], "what is done is kept all the same"
+    assert (report.done, report.failed) == (0, 1)

@@ -1,0 +1,120 @@
+"""A worker over a real history, with work that a test holds in its hands."""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from scheduler.clock import SystemClock
+from scheduler.runs.database import Database
+from scheduler.runs.history import History
+from scheduler.runs.hub import Hub
+from scheduler.runs.ids import Ids
+from scheduler.runs.run import RunKind, RunRequest
+from scheduler.runs.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from scheduler.runs.reporting import RunReport
+    from scheduler.runs.run import Row, Run, RunEnd
+
+PATIENCE_S: Final = 60
+"""For what takes milliseconds where nothing else goes on."""
+
+
+@dataclass(slots=True)
+class Gate:
+    """Work that says when it has begun, and waits until it is let go on or told to end."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def do(self, report: RunReport) -> Row:
+        self.begun.set()
+        while not self.go_on.wait(0.01):
+            report.check()
+        return {"done": 1}
+
+
+@dataclass(slots=True)
+class Work:
+    """What runs do: by the first of their partitions' names, or nothing."""
+
+    by_name: dict[str, Callable[[RunReport], Row]] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+    def carry_out(self, run: Run, report: RunReport) -> Row:
+        name = (run.request.partitions or ("",))[0]
+        self.order.append(name)
+        return self.by_name.get(name, lambda _: {})(report)
+
+
+@dataclass(slots=True)
+class Heard:
+    """What an observer was told."""
+
+    began: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    bugs: list[BaseException] = field(default_factory=list)
+
+    def run_began(self, run: Run) -> None:
+        self.began.append(run.id)
+
+    def run_ended(self, run: Run, end: RunEnd, seconds: float) -> None:
+        assert seconds >= 0
+        self.ended.append(f"{run.request.partitions[0]} {end.state}")
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def bug(self, error: BaseException) -> None:
+        self.bugs.append(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A worker and all around it."""
+
+    worker: Worker
+    history: History
+    work: Work
+    heard: Heard
+    hub: Hub
+
+    def ask(self, name: str, kind: RunKind = RunKind.REGENERATE) -> Run:
+        return self.worker.submit(RunRequest(kind=kind, partitions=(name,)), origin="api", principal="me")
+
+    def hold(self, name: str) -> Gate:
+        gate = Gate()
+        self.work.by_name[name] = gate.do
+        return gate
+
+    def state(self, run: Run) -> str:
+        found = self.history.get(run.id)
+        assert found is not None
+        return found.state
+
+
+def history_of(database: Database, hub: Hub | None = None, now_ms: Callable[[], int] | None = None) -> History:
+    return History(database, now_ms or SystemClock().now_ms, (hub or Hub()).publish)
+
+
+@contextmanager
+def bench(directory: Path, *, queue_size: int = 10) -> Iterator[Bench]:
+    """Give a worker at work."""
+    database, hub, clock = Database(directory / "service.db"), Hub(), SystemClock()
+    history, work, heard = history_of(database, hub), Work(), Heard()
+    ids = Ids(clock.now_ms, random.Random(1).getrandbits)
+    worker = Worker(history, work, ids, clock, heard, queue_size=queue_size)
+    worker.start()
+    try:
+        yield Bench(worker=worker, history=history, work=work, heard=heard, hub=hub)
+    finally:
+        assert worker.stop(PATIENCE_S)
+        database.close()
