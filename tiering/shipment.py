@@ -76,6 +76,8 @@ class PartitionShipment:
     already: int = 0
     """Segments that an earlier run has shipped."""
     failures: list[ResnapError] = field(default_factory=list)
+    newest_snapshot: bytes | None = None
+    """Of what this run has shipped, that of the highest offset."""
 
 
 class NotLedToError(LogDirError):
@@ -193,7 +195,7 @@ class Shipper:
                     _check_rests_on(one, shipment.shipped)
                     ready = prepared()
                     hold_lease()
-                    shipment.shipped.append(self._publish(ready))
+                    _add(shipment, self._publish(ready), ready.chosen.body)
                 except (FormatError, LogDirError) as error:
                     refusals.append(_refusal(one.segment, error))
                 except ShippedMeanwhileError:
@@ -232,6 +234,12 @@ class Shipper:
 
     def _publish(self, prepared: _Prepared) -> Shipped:
         return _shipped(prepared.bundle, prepared.chosen, prepared.publish().manifest_key)
+
+
+def _add(shipment: PartitionShipment, shipped: Shipped, snapshot: bytes) -> None:
+    if all(other.base_offset < shipped.base_offset for other in shipment.shipped):
+        shipment.newest_snapshot = snapshot
+    shipment.shipped.append(shipped)
 
 
 def _check_rests_on(one: ToShip, shipped: Iterable[Shipped]) -> None:

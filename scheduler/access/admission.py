@@ -2,22 +2,28 @@
 
 A replay costs the producer ids that it activates. How many those are is known once it is done, so it is asked for and
 paid for apart: before it is taken, each partition that it names counts as one id, strictly, and whoever is in debt
-waits; afterwards the ids of its snapshots are charged, and may lead into debt. What was paid for lately costs nothing
-again.
+waits; afterwards the ids of its newest snapshots are charged, and may lead into debt. What was paid for lately costs
+nothing again. Plans, explanations and dry runs, which activate none, cost what is asked for before.
 
-Limits are those of ``resnap quota set`` and, below them, those of the cluster's metadata log; where there are none,
-nothing is counted. A principal is a user by its name. Schedules pay nothing.
+Limits are those of ``resnap quota set`` and, below them, those of the cluster's metadata log, read again as they
+change; where there are none, nothing is counted. What cannot be read is told, and leaves the limits as they were last:
+neither must a damaged file lift them, nor keep everybody out. A principal is a user by its name. What is due by a
+schedule pays nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from typing import TYPE_CHECKING, Final
 
 from scheduler.access.errors import QuotaExceededError
-from scheduler.quotas import PREFIX, origins, rates_of
+from scheduler.quotas import PREFIX, Origin, rates_of
 from storage.disk import Disk
+from storage.errors import ResnapError
+from tiering.quota.client_quotas import ClientQuotas
+from tiering.quota.metadata_quotas import MetadataQuotas
 from tiering.quota.quota_file import QuotaFile
 from tiering.quota.quota_manager import ProducerIdQuotaManager
 
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scheduler.clock import Clock
+    from tiering.quota.client_quotas import UserRates
 
 REFRESH_S: Final = 5.0
 """How long limits that were set meanwhile may go unnoticed."""
@@ -37,8 +44,8 @@ class AdmissionControl:
     def __init__(
         self, state_directory: Path, metadata_log: Path | None, clock: Clock, complain: Callable[[str], None]
     ) -> None:
-        self._file, self._metadata_log = QuotaFile(state_directory, Disk()), metadata_log
-        self._clock, self._complain = clock, complain
+        self._limits = _Limits(QuotaFile(state_directory, Disk()), metadata_log, complain)
+        self._clock = clock
         self.manager = ProducerIdQuotaManager(clock.now_ms)
         self._lock = threading.Lock()
         self._read_s = float("-inf")
@@ -47,18 +54,17 @@ class AdmissionControl:
         """Take what a call is about: each new one of ``things``, such as a partition, costs as much as one producer id.
 
         Raises:
-            QuotaExceededError: the principal is to wait.
+            QuotaExceededError: the principal is to wait; nothing was charged.
 
         """
         self._refresh()
-        ids = [_id_of(thing) for thing in things]
-        admission = self.manager.admit_request(principal, ids)
+        admission = self.manager.admit_request(principal, [_id_of(thing) for thing in things], permissive=False)
         if not admission.admitted:
-            wait_s = admission.throttle_time_ms / 1000
+            wait_s = math.ceil(admission.throttle_time_ms / 1000)
             raise QuotaExceededError(
                 f"{PREFIX}{principal} has activated more producer ids than its producer_ids_rate allows",
                 retry_after_s=wait_s,
-                hint=f"wait {wait_s:.0f} s, or have the limit raised: `resnap quota set RATE --user {principal}`",
+                hint=f"wait {wait_s} s, or have the limit raised: `resnap quota set RATE --user {principal}`",
             )
 
     def activated(self, principal: str, producer_ids: Iterable[int]) -> None:
@@ -70,15 +76,64 @@ class AdmissionControl:
         """Forget what is over."""
         self.manager.clean_up()
 
+    def watch(self, metadata_log: Path | None) -> None:
+        """Take the limits of this cluster from now on."""
+        with self._lock:
+            self._limits.watch(metadata_log)
+            self._read_s = float("-inf")
+
     def _refresh(self) -> None:
         with self._lock:
             now_s = self._clock.monotonic_s()
-            if now_s - self._read_s < REFRESH_S:
-                return
-            self._read_s = now_s
-            self.manager.update(rates_of(origins(self._file, self._metadata_log, self._complain), self._complain))
+            if now_s - self._read_s >= REFRESH_S:
+                self._read_s = now_s
+                self.manager.update(self._limits.read())
+
+
+class _Limits:
+    """The rates as they were last read, of the file and of the cluster. Each complaint is made once while it lasts."""
+
+    def __init__(self, file: QuotaFile, metadata_log: Path | None, complain: Callable[[str], None]) -> None:
+        self._file, self._metadata_log, self._complain = file, metadata_log, complain
+        self._of_file = ClientQuotas()
+        self._cluster: MetadataQuotas | None = None
+        self._heard: set[str] = set()
+        self._said: set[str] = set()
+
+    def watch(self, metadata_log: Path | None) -> None:
+        if metadata_log != self._metadata_log:
+            self._metadata_log, self._cluster = metadata_log, None
+
+    def read(self) -> UserRates:
+        """Return the rates as they are now; of what cannot be read, as they were."""
+        self._heard = set()
+        try:
+            self._of_file = self._file.load()
+        except ResnapError as error:
+            self._hear(f"{error}: its quotas stay as they were last read")
+        try:
+            self._read_cluster()
+        except ResnapError as error:
+            self._hear(f"{self._metadata_log}: no quotas can be read: {error}")
+        found = [Origin(text="file", quotas=self._of_file)]
+        if self._cluster is not None:
+            found.append(Origin(text="metadata log", quotas=self._cluster.quotas))
+        rates = rates_of(found, self._hear)
+        for text in sorted(self._heard - self._said):
+            self._complain(text)
+        self._said = self._heard
+        return rates
+
+    def _hear(self, text: str) -> None:
+        self._heard.add(text)
+
+    def _read_cluster(self) -> None:
+        if self._cluster is not None:
+            self._cluster.refresh()
+        elif self._metadata_log is not None:
+            self._cluster = MetadataQuotas(self._metadata_log, self._hear)
 
 
 def _id_of(thing: str) -> int:
-    """Return a number of 63 bits that stands for ``thing``."""
-    return int.from_bytes(hashlib.blake2b(thing.encode(), digest_size=8).digest()) >> 1
+    """Return a number of 63 bits that stands for ``thing``; ids that were handed out are far smaller."""
+    return int.from_bytes(hashlib.blake2b(thing.encode(errors="surrogatepass"), digest_size=8).digest()) >> 1

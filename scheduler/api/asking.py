@@ -12,6 +12,7 @@ from scheduler.access.places import Places
 from scheduler.api.problem_kinds import KeyReusedError
 from scheduler.records import plain
 from scheduler.runs.database import inserted
+from scheduler.runs.run import BY_API
 from storage.remote.urls import is_store_url
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from scheduler.access.roles import Principal
     from scheduler.daemon.services import Services
     from scheduler.runs.run import Run, RunRequest
-
-ORIGIN = "api"
 
 
 def within_places(services: Services, asked: RunRequest) -> RunRequest:
@@ -58,7 +57,7 @@ def submitted(
 
     """
     if key is None:
-        services.admission.charge(who.name, _things(asked))
+        services.admission.charge(who.name, things(asked))
         return _submit(services, asked, who, retry_of), True
     fingerprint = hashlib.sha256(json.dumps([plain(asked), retry_of], sort_keys=True).encode()).hexdigest()
     with services.submitting:
@@ -70,7 +69,7 @@ def submitted(
             run = services.history.get(run_id)
             if run is not None:
                 return run, False
-        services.admission.charge(who.name, _things(asked))
+        services.admission.charge(who.name, things(asked))
         with services.database.write() as connection:
             run = _submit(services, asked, who, retry_of)
             values = {"principal": who.name, "key": key, "fingerprint": fingerprint, "run_id": run.id}
@@ -78,8 +77,8 @@ def submitted(
         return run, True
 
 
-def _things(asked: RunRequest) -> list[str]:
-    """Return what a request is about, piece by piece, for the quota."""
+def things(asked: RunRequest) -> list[str]:
+    """Return what a request is about, piece by piece, for the quota: partitions, or sources where it names none."""
     sources = asked.sources or ("log.dirs",)
     return [f"{source} {name}" for source in sources for name in (asked.partitions or ("",))]
 
@@ -90,7 +89,7 @@ def _absolute(places: Iterable[str]) -> list[str]:
 
 
 def _submit(services: Services, asked: RunRequest, who: Principal, retry_of: str | None) -> Run:
-    return services.worker.submit(asked, origin=ORIGIN, principal=who.name, retry_of=retry_of)
+    return services.worker.submit(asked, origin=BY_API, principal=who.name, retry_of=retry_of)
 
 
 def _known(services: Services, principal: str, key: str) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ from scheduler.api.problems import problems
 from scheduler.api.security import Viewer
 from scheduler.daemon.services import Services
 from scheduler.inspection import producer_row
-from scheduler.runs.looking import difference
+from scheduler.runs.looking import difference, name_of
 from scheduler.runs.readiness import Readiness
 from scheduler.runs.sightings import SeenFilter, SeenPartition
 
@@ -193,12 +193,12 @@ def compare_snapshots(
     "/partitions/{topic}/{partition}/explain/{offset}",
     response_model=ExplanationAnswer,
     summary="Why an entry is what it is",
-    responses={304: {}, **_READ},
+    responses={304: {}, **_READ, **problems("quota-exceeded")},
 )
 def explain_entry(
     request: Request,
     services: Serving,
-    _: Viewer,
+    who: Viewer,
     topic: Topic,
     partition: Number,
     offset: Offset,
@@ -209,6 +209,7 @@ def explain_entry(
 ) -> Response:
     """Return the batches that made the entry of a producer in the snapshot at an offset; reads segments."""
     seen = _seen(services, topic, partition, source)
+    services.admission.charge(who.name, [f"{seen.source} {name_of(seen)}"])
     batches = [dict(row) for row in services.looking.explain(seen, offset, producer_id)]
     return validated(request, ExplanationAnswer(batches=batches))
 

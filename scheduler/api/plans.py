@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from scheduler.api.asking import submitted, within_places
+from scheduler.api.asking import submitted, things, within_places
 from scheduler.api.bodies import PlanAnswer, PlanBody, PlannedRunBody, PlansAnswer
 from scheduler.api.context import Serving
 from scheduler.api.notes import note_of
@@ -28,7 +28,7 @@ PlanId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
     summary="Plan a replay",
     responses=problems(
         "unusable-request", "place-not-allowed", "log-dir-unusable", "unusable-data", "store-failed",
-        "store-denied", "store-unavailable", "object-not-found", "file-gone",
+        "store-denied", "store-unavailable", "object-not-found", "file-gone", "quota-exceeded",
     ),
 )  # fmt: skip
 def make_plan(request: Request, services: Serving, who: Operator, body: PlanBody) -> Response:
@@ -39,7 +39,9 @@ def make_plan(request: Request, services: Serving, who: Operator, body: PlanBody
         partitions=tuple(body.partitions),
         settings=body.settings(),
     )
-    plan = services.plans.make(within_places(services, asked), who.name)
+    asked = within_places(services, asked)
+    services.admission.charge(who.name, things(asked))
+    plan = services.plans.make(asked, who.name)
     note_of(request).detail["plan"] = plan.id
     return validated(request, PlanAnswer.of(plan), 201, {"Location": f"/v1/plans/{plan.id}"})
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from scheduler.api.asking import ORIGIN, submitted, within_places
+from scheduler.api.asking import submitted, within_places
 from scheduler.api.bodies import ReplayBody, RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
 from scheduler.api.context import Serving
 from scheduler.api.events import LARGEST_ID, event_stream
@@ -17,7 +17,7 @@ from scheduler.api.problems import problems
 from scheduler.api.security import Operator, Viewer
 from scheduler.daemon.services import Services
 from scheduler.runs.history import RunFilter
-from scheduler.runs.run import REPLAYS, PartitionState, Run, RunKind, RunRequest, RunState
+from scheduler.runs.run import BY_API, REPLAYS, PartitionState, Run, RunKind, RunRequest, RunState
 
 RunId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
 IdempotencyKey = Annotated[
@@ -186,7 +186,7 @@ def _routes(prefix: str, kinds: tuple[RunKind, ...], tag: str) -> None:  # noqa:
         asked = run.request
         if run.state is RunState.PARTIALLY_FAILED and asked.plan is None:
             asked = replace(asked, partitions=_failed(services, run_id) or asked.partitions)
-        if run.origin == ORIGIN:  # what was allowed then need not be now; schedules name the configuration's own
+        if run.origin == BY_API:  # what was allowed then need not be now; schedules name the configuration's own
             asked = within_places(services, asked)
         made, _ = submitted(services, asked, who, key=idempotency_key, retry_of=run_id)
         return accepted(request, made)

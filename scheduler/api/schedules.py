@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
+from scheduler.api.asking import things
 from scheduler.api.bodies import ScheduleAnswer, SchedulesAnswer
 from scheduler.api.context import Serving
 from scheduler.api.paging import validated
@@ -52,7 +53,8 @@ def resume_schedule(request: Request, services: Serving, _: Admin, name: Name) -
 @router.post("/{name}/run", status_code=202, summary="Run it now", responses={**TAKEN, **problems("not-found")})
 def run_schedule(request: Request, services: Serving, who: Operator, name: Name) -> Response:
     """Make a run now, whatever the time, and whether it is paused or not."""
-    _found(services, name)
+    view = _found(services, name)
+    services.admission.charge(who.name, things(request_of(view.spec)))
     return accepted(request, services.schedules.run_now(name, who.name))
 
 

@@ -101,7 +101,7 @@ class Observation:
         self.metrics.partitions(ready=ready, not_ready=sum(counts.values()) - ready)
 
     def _count(self, run: Run, end: RunEnd) -> None:
-        total = {key: int(str(value)) for key, value in end.totals.items() if isinstance(value, int)}
+        total = {key: value for key, value in end.totals.items() if isinstance(value, int)}
         self.metrics.replayed(batches=total.get("batches", 0), size_bytes=total.get("bytesRead", 0))
         failures = [error for error in end.errors if error.exit_code == _STORE]
         if run.kind in (RunKind.TIER, RunKind.VERIFY) and not run.request.is_dry:

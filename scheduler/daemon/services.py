@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,7 @@ from scheduler.wiring import engine_of
 from storage.errors import ConfigurationError, ResnapError
 from storage.log.log_dir import META_PROPERTIES
 from storage.log.properties import read_properties
+from tiering.quota.quota_metrics import series
 
 if TYPE_CHECKING:
     from scheduler.clock import Clock
@@ -87,6 +89,7 @@ class Services:
         settings = self.configuration.load()
         self.schedules.load(settings.schedules)
         self.observation.metrics.watch(watched(settings))
+        self.admission.watch(settings.metadata_log)
         self.settings = settings
 
     def forget_old(self) -> None:
@@ -124,6 +127,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     engine = engine_of(settings)
     plans = Plans(database=database, configuration=configuration, engine=engine, ids=ids, clock=clock)
     admission = AdmissionControl(directory, settings.metadata_log, clock, observation.warn)
+    observation.metrics.quota(partial(series, admission.manager))
     execution = Execution(
         configuration=configuration,
         engine=engine,

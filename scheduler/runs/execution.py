@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from replay.results import Outcome
+from replay.staging import snapshot_key
 from scheduler.io_priority import set_io_priority
 from scheduler.reports import (
     boundary_row,
@@ -22,11 +23,10 @@ from scheduler.reports import (
     shipment_row,
 )
 from scheduler.runs.readiness import Mending
-from scheduler.runs.run import PartitionOutcome, PartitionState, RunKind
+from scheduler.runs.run import BY_API, PartitionOutcome, PartitionState, RunKind
 from scheduler.sources import is_of
 from scheduler.wiring import journal_of, scope_of, service_of, with_memory
 from storage.errors import DataError, ResnapError, UsageError, VerificationError
-from storage.log.names import segment_name
 from storage.log.producer_snapshot import read_snapshot_array
 from storage.remote.urls import open_store
 from tiering.planning import read_saved_plan
@@ -165,6 +165,12 @@ class _Work:
         )
         self.report.partition(outcome)
 
+    def activated(self, snapshot: bytes) -> None:
+        """Charge who asked for the run with the producers of a snapshot; a schedule pays nothing."""
+        if self.run.origin == BY_API:
+            ids = read_snapshot_array(snapshot)["producer_id"]
+            self.context.admission.activated(self.run.principal, ids.tolist())
+
     def mended(self, sighted: Sighted, mending: Mending) -> None:
         topic_partition = sighted.topic_partition
         for source in self.scope.sources:
@@ -231,7 +237,7 @@ class _Regeneration(_Work):
         results = []
         for replayed in service.regenerate(planned, sink_url, self.report.progress("replay")):
             results.append(replayed.result)
-            self._tell(replayed)
+            self._tell(replayed, sink_url)
         return replay_tail(results)
 
     def _dry(self, planned: list[Planned]) -> Row:
@@ -239,7 +245,7 @@ class _Regeneration(_Work):
             self.tell(one.sighted.topic_partition, PartitionState.PLANNED, plan_row(one))
         return dry_totals(planned)
 
-    def _tell(self, replayed: Replayed) -> None:
+    def _tell(self, replayed: Replayed, sink_url: str) -> None:
         topic_partition = replayed.planned.sighted.topic_partition
         made = [one.boundary.offset for one in replayed.result.boundaries if one.outcome is Outcome.REBUILT]
         standing = [known.offset for known in replayed.planned.standing]
@@ -261,16 +267,17 @@ class _Regeneration(_Work):
             skipped=len(standing),
         )
         if made:
-            self._charge(topic_partition, max(made))
+            self._charge(f"{sink_url}/{snapshot_key(topic_partition, max(made))}")
         self.tell(topic_partition, PartitionState.FAILED if failed else state, row)
 
-    def _charge(self, topic_partition: TopicPartition, offset: int) -> None:
+    def _charge(self, file: str) -> None:
         """Charge the producers of the newest snapshot, which are those that the replay has brought to life."""
-        if self.run.origin != "api":
-            return
-        file = f"{self.destination.rstrip('/')}/{topic_partition}/{segment_name(offset, '.snapshot')}"
-        entries = read_snapshot_array(self.context.engine.reading.sources.read(file))
-        self.context.admission.activated(self.run.principal, entries["producer_id"].tolist())
+        try:
+            data = self.context.engine.reading.sources.read(file)
+        except ResnapError as error:
+            self.context.observer.warn(f"{file} is not charged to {self.run.principal}: {error}")
+        else:
+            self.activated(data)
 
     def _report_faults(self, replayed: Replayed) -> None:
         if replayed.result.error is not None:
@@ -329,6 +336,8 @@ class _Tiering(_Work):
             self.report.error(DataError(what, hint=refusal.hint))
         if not shipment.failures and shipment.eligibility.blocking is None:
             self._all_shipped(order)
+        if shipment.newest_snapshot is not None:
+            self.activated(shipment.newest_snapshot)
         state = PartitionState.DONE if shipment.shipped else PartitionState.NOTHING_TO_DO
         failed = bool(shipment.failures or faults)
         self.tell(shipment.topic_partition, PartitionState.FAILED if failed else state, shipment_row(shipment))

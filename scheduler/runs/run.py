@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Row: TypeAlias = "Mapping[str, object]"
+BY_API: Final = "api"
+"""Origin of the runs that somebody asked for."""
 
 
 class RunKind(StrEnum):

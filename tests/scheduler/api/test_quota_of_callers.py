@@ -1,0 +1,168 @@
+"""The quota of producer ids through HTTP: a principal that floods waits, its known work and all others do not."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from scheduler.access.roles import Role
+from scheduler.api.app import create_app
+from scheduler.clock import FixedClock
+from scheduler.daemon.services import Services, services_of
+from scheduler.quotas import Named, set_rate
+from scheduler.runs.configuration import Configuration
+from scheduler.runs.run import RunState
+from storage.disk import Disk
+from storage.log.producer_snapshot import read_snapshot
+from tests.scheduler.api.serving import START_MS, listening
+from tiering.quota.quota_file import QuotaFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+
+FREE_AT_1 = 12
+"""New ids that pass at one instant with a rate of 1: a burst of 11 windows, and one more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A service, and what one may ask of it."""
+
+    services: Services
+    client: httpx.Client
+    log_dir: Path
+    destination: Path
+
+    def token(self, name: str) -> dict[str, str]:
+        _, secret = self.services.gate.tokens.create(name, Role.OPERATOR)
+        return {"Authorization": f"Bearer {secret}"}
+
+    def replay(self, token: dict[str, str], *partitions: str, **more: object) -> httpx.Response:
+        body = {"kind": "regenerate", "sources": [str(self.log_dir)], "destination": str(self.destination)}
+        return self.client.post("/v1/replays", json={**body, "partitions": partitions, **more}, headers=token)
+
+    def limit(self, name: str | None, rate: float) -> None:
+        set_rate(QuotaFile(self.services.database.path.parent, Disk()), Named(name=name), rate)
+        self.clock.advance(5_000)
+
+    @property
+    def clock(self) -> FixedClock:
+        assert isinstance(self.services.clock, FixedClock)
+        return self.services.clock
+
+    def tokens_left(self, principal: str) -> float:
+        line = f'resnap_producer_ids_tokens{{principal="{principal}"}} '
+        metrics = self.client.get("/metrics").text.splitlines()
+        return next(float(found.removeprefix(line)) for found in metrics if found.startswith(line))
+
+
+@contextmanager
+def asked_of(log_dir: Path, directory: Path) -> Iterator[Asked]:
+    flags = {
+        "state_dir": str(directory / "state"), "log_dirs": (log_dir,), "engine": "local", "auth": "token",
+        "allow_destinations": (str(directory),), "queue_size": 1_000,
+    }  # fmt: skip
+    services = services_of(Configuration(flags=flags, environment={}, directory=directory), FixedClock(START_MS))
+    with listening(create_app(services, "0")) as address, httpx.Client(base_url=address, timeout=60) as client:
+        yield Asked(services=services, client=client, log_dir=log_dir, destination=directory / "made")
+    assert services.stop()
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Iterator[Asked]:
+    """A service that takes runs, and carries none out."""
+    (tmp_path / "logs").mkdir()
+    with asked_of(tmp_path / "logs", tmp_path) as found:
+        yield found
+
+
+def test_who_floods_is_told_to_wait_and_is_let_in_when_that_time_is_over(idle: Asked) -> None:
+    idle.limit(None, 1)
+    flood, calm = idle.token("flood"), idle.token("calm")
+    codes = [idle.replay(flood, f"orders-{number}").status_code for number in range(20)]
+    assert codes == [202] * FREE_AT_1 + [429] * (20 - FREE_AT_1)
+    refused = idle.replay(flood, "orders-20")
+    problem = refused.json()
+    assert (problem["code"], problem["status"], refused.headers["Content-Type"]) == (
+        "quota-exceeded", 429, "application/problem+json",
+    )  # fmt: skip
+    assert "User:flood" in problem["detail"]
+    wait_s = int(refused.headers["Retry-After"])
+    assert idle.replay(flood, "orders-3").status_code == 202, "what was paid for costs nothing again"
+    assert {idle.replay(calm, f"orders-{number}").status_code for number in range(FREE_AT_1)} == {202}
+    idle.clock.advance(wait_s * 1000 - 1)
+    assert idle.replay(flood, "orders-20").status_code == 429
+    idle.clock.advance(2)
+    assert idle.replay(flood, "orders-20").status_code == 202
+
+
+def test_the_same_idempotency_key_is_answered_in_debt_too(idle: Asked) -> None:
+    idle.limit("ci", 1)
+    token = idle.token("ci")
+    first = idle.replay({**token, "Idempotency-Key": "one"}, "orders-0").json()
+    assert idle.replay(token, *(f"orders-{number}" for number in range(1, 20))).status_code == 202
+    assert idle.replay({**token, "Idempotency-Key": "two"}, "orders-20").status_code == 429
+    assert idle.replay({**token, "Idempotency-Key": "one"}, "orders-0").json() == first
+
+
+def test_plans_and_dry_runs_cost_what_they_name(idle: Asked) -> None:
+    idle.limit("ci", 1)
+    token = idle.token("ci")
+    assert idle.replay(token, *(f"orders-{number}" for number in range(20)), dryRun=True).status_code == 202
+    plan = {"sources": [str(idle.log_dir)], "partitions": ["orders-20"]}
+    assert idle.client.post("/v1/plans", json=plan, headers=token).status_code == 429
+
+
+def test_a_flood_beside_many_principals_at_once_holds_up_nobody_else(idle: Asked) -> None:
+    idle.limit(None, 1)
+    flood, others = idle.token("flood"), [idle.token(f"calm-{number}") for number in range(40)]
+
+    def calm(token: dict[str, str]) -> list[int]:
+        return [idle.replay(token, f"orders-{number % 2}").status_code for number in range(4)]
+
+    with ThreadPoolExecutor(8) as threads:
+        flooding = [threads.submit(idle.replay, flood, f"orders-{number}") for number in range(60)]
+        assert list(threads.map(calm, others)) == [[202] * 4] * len(others)
+    codes = [one.result().status_code for one in flooding]
+    assert (codes.count(202), codes.count(429)) == (FREE_AT_1, 60 - FREE_AT_1)
+    metrics = idle.client.get("/metrics").text
+    assert "resnap_producer_ids_principals 41.0" in metrics
+    assert f"resnap_producer_ids_throttled {60 - FREE_AT_1}.0" in metrics
+
+
+def test_a_damaged_file_of_quotas_takes_nothing_down(idle: Asked) -> None:
+    token = idle.token("ci")
+    (idle.services.database.path.parent / "quotas.json").write_text("{")
+    assert idle.replay(token, "orders-0").status_code == 202
+    assert idle.client.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize(("kind", "form"), [("regenerate", "{}"), ("regenerate", "file://{}"), ("tier", "file://{}")])
+def test_a_replay_costs_the_producer_ids_that_it_brings_to_life(
+    fixture_set: Callable[[str], FixtureSet], tmp_path: Path, kind: str, form: str
+) -> None:
+    fixture = fixture_set("kafka-2.7.2")
+    log_dir = shutil.copytree(fixture.data, tmp_path / "logs")
+    producers = len(read_snapshot(max((fixture.expected / "payments-0").glob("*.snapshot")).read_bytes()))
+    with asked_of(log_dir, tmp_path) as service:
+        service.limit("ci", 100)
+        service.services.worker.start()
+        token = service.token("ci")
+        body = {"kind": kind, "destination": form.format(service.destination), "window": {"asOf": "roll"}}
+        left = []
+        for more in ({"dryRun": True}, {}, {}):
+            taken = service.replay(token, "payments-0", **body, **more)
+            assert taken.status_code == 202, taken.text
+            assert service.services.worker.wait(taken.json()["id"]) is RunState.SUCCEEDED
+            left.append(service.tokens_left("ci"))
+    assert producers > 1
+    assert left == [1_099, 1_099 - producers, 1_099 - producers]
