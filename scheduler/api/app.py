@@ -11,7 +11,8 @@ from fastapi.routing import iter_route_contexts
 from scheduler.api import audit, partitions, plans, probes, runs, schedules
 from scheduler.api.guard import guard
 from scheduler.api.notes import route_in
-from scheduler.web import login
+from scheduler.web import keeping, login, overview, static_files
+from scheduler.web import runs as run_pages
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,7 +31,8 @@ def create_app(services: Services, version: str) -> FastAPI:
     app.state.services = services
     for part in (probes, partitions, runs, plans, schedules, audit):
         app.include_router(part.router)
-    app.include_router(login.router)
+    for pages in (login, overview, run_pages, keeping, static_files):
+        app.include_router(pages.router)
     guard(app, services.gate)
     services.observation.metrics.routes(_routes(app))
     app.add_middleware(_Counted, services=services)

@@ -85,7 +85,7 @@ def get_partition(
     request: Request, services: Serving, _: Viewer, topic: Topic, partition: Number, source: Source = None
 ) -> Response:
     """Return a partition with all that the scan has of it."""
-    return validated(request, PartitionAnswer.of(_seen(services, topic, partition, source), row=True))
+    return validated(request, PartitionAnswer.of(seen_in(services, topic, partition, source), row=True))
 
 
 @router.get(
@@ -105,7 +105,7 @@ def list_boundaries(
     cursor: Cursor = None,
 ) -> Response:
     """Return a page of boundaries as they are now, by offset."""
-    seen, after = _seen(services, topic, partition, source), decoded(cursor, int)
+    seen, after = seen_in(services, topic, partition, source), decoded(cursor, int)
     found = [one for one in services.looking.boundaries(seen) if after is None or one.offset > after[0]]
     page, following = cut(found, limit, lambda one: encoded(one.offset))
     answer = BoundariesAnswer(
@@ -136,7 +136,7 @@ def get_snapshot(
     cursor: Cursor = None,
 ) -> Response:
     """Return entries by producer id: of the snapshot beside the segments, else of the one that a run has made."""
-    seen, after = _seen(services, topic, partition, source), decoded(cursor, int)
+    seen, after = seen_in(services, topic, partition, source), decoded(cursor, int)
     loaded = services.looking.snapshot(seen, offset)
     ids = [pid for pid in sorted(loaded.entries) if after is None or pid > after[0]][: limit + 1]
     page, following = cut(ids, limit, encoded)
@@ -171,7 +171,7 @@ def compare_snapshots(
     limit: Limit = PAGE,
 ) -> Response:
     """Return the producers that came, went, and went on between two boundaries."""
-    seen = _seen(services, topic, partition, source)
+    seen = seen_in(services, topic, partition, source)
     found = difference(services.looking.snapshot(seen, offset).entries, services.looking.snapshot(seen, to).entries)
     changed = [ChangedEntry(producer_id=pid, before=dict(a), after=dict(b)) for pid, a, b in found.changed[:limit]]
     answer = DifferenceAnswer(
@@ -208,13 +208,20 @@ def explain_entry(
     source: Source = None,
 ) -> Response:
     """Return the batches that made the entry of a producer in the snapshot at an offset; reads segments."""
-    seen = _seen(services, topic, partition, source)
+    seen = seen_in(services, topic, partition, source)
     services.admission.charge(who.name, [f"{seen.source} {name_of(seen)}"])
     batches = [dict(row) for row in services.looking.explain(seen, offset, producer_id)]
     return validated(request, ExplanationAnswer(batches=batches))
 
 
-def _seen(services: Services, topic: str, partition: int, source: str | None) -> SeenPartition:
+def seen_in(services: Services, topic: str, partition: int, source: str | None) -> SeenPartition:
+    """Return the one partition that is meant.
+
+    Raises:
+        NotFoundError: no scan has seen it.
+        ConflictError: several sources have it, and none is named.
+
+    """
     found = services.sightings.find(topic, partition, source)
     if not found:
         raise NotFoundError(f"no scan has seen {topic}-{partition}", hint="have its source scanned, then ask again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from scheduler.records import plain
 from scheduler.runs.database import Database, inserted
@@ -12,7 +12,7 @@ from scheduler.runs.readiness import Judgement, Mending, Readiness, judge
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from scheduler.runs.run import Row
 
@@ -40,6 +40,17 @@ class SeenSource:
     """Of the last look that succeeded."""
     tried_ms: int
     error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTopic:
+    """A topic as it was last seen, over all sources."""
+
+    topic: str
+    counts: Mapping[Readiness, int]
+    """Partitions of each kind."""
+    missing: int
+    """Boundaries without a usable snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +113,34 @@ class Sightings:
                     ORDER BY topic, partition, source LIMIT ?"""  # noqa: S608 - made of our words
         with self.database.read() as connection:
             found = connection.execute(query, (*values, *(after or ("", -1, "")), limit)).fetchall()
-            return [self._seen(connection, row) for row in found]
+            return _seen(connection, found)
+
+    def topics(self, wanted: SeenFilter, *, limit: int, after: str = "") -> list[SeenTopic]:
+        """Return up to ``limit`` topics by name that have a partition as ``wanted``, those behind ``after``."""
+        where, values = _where(wanted)
+        query = f"SELECT DISTINCT topic FROM partitions WHERE {where} AND topic > ? ORDER BY topic LIMIT ?"  # noqa: S608
+        with self.database.read() as connection:
+            names = [row["topic"] for row in connection.execute(query, (*values, after, limit))]
+        return self.topics_named(names)
+
+    def topics_named(self, names: Iterable[str]) -> list[SeenTopic]:
+        """Return these topics by name, each with all of its partitions."""
+        wanted = sorted(set(names))
+        query = f"""SELECT topic, readiness, COUNT(*) AS n, SUM(missing) AS missing FROM partitions
+                    WHERE topic IN ({", ".join("?" * len(wanted))}) GROUP BY topic, readiness"""  # noqa: S608
+        counts = {name: dict.fromkeys(Readiness, 0) for name in wanted}
+        missing = dict.fromkeys(wanted, 0)
+        with self.database.read() as connection:
+            for row in connection.execute(query, wanted):
+                counts[row["topic"]][Readiness(row["readiness"])] = row["n"]
+                missing[row["topic"]] += row["missing"]
+        return [SeenTopic(topic=name, counts=counts[name], missing=missing[name]) for name in wanted]
 
     def find(self, topic: str, partition: int, source: str | None = None) -> list[SeenPartition]:
         """Return a partition as it was seen in each source, or in ``source``."""
         query = "SELECT * FROM partitions WHERE topic = ? AND partition = ? AND source = IFNULL(?, source)"
         with self.database.read() as connection:
-            rows = connection.execute(query, (topic, partition, source)).fetchall()
-            return [self._seen(connection, row) for row in rows]
+            return _seen(connection, connection.execute(query, (topic, partition, source)).fetchall())
 
     def mendings(self, seen: SeenPartition) -> Sequence[Mending]:
         """Return what runs have made of a partition."""
@@ -155,20 +186,9 @@ class Sightings:
             },
         )
 
-    def _seen(self, connection: sqlite3.Connection, kept: sqlite3.Row) -> SeenPartition:
-        row = json.loads(kept["row"])
-        mendings = _mendings(connection, kept["source"], kept["topic"], kept["partition"])
-        return SeenPartition(
-            source=kept["source"],
-            topic=kept["topic"],
-            partition=kept["partition"],
-            judgement=judge(row, mendings),
-            missing=kept["missing"],
-            row=row,
-            scanned_ms=kept["scanned_ms"],
-        )
 
-
+_Place: TypeAlias = tuple[str, str, int]
+"""Source, topic, partition."""
 _PLACE = "WHERE source = ? AND topic = ? AND partition = ?"
 _DELETE_MENDING = f"DELETE FROM mendings {_PLACE}"  # noqa: S608 - made of our words
 
@@ -185,19 +205,48 @@ def _where(wanted: SeenFilter) -> tuple[str, list[object]]:
     return " AND ".join(clauses), values
 
 
+def _seen(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]) -> list[SeenPartition]:
+    """Return what rows of the table stand for, with two queries whatever their number."""
+    mendings = _mendings_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
+    found = []
+    for kept_row in kept:
+        source, topic, partition = kept_row["source"], kept_row["topic"], kept_row["partition"]
+        row = json.loads(kept_row["row"])
+        found.append(
+            SeenPartition(
+                source=source,
+                topic=topic,
+                partition=partition,
+                judgement=judge(row, mendings[source, topic, partition]),
+                missing=kept_row["missing"],
+                row=row,
+                scanned_ms=kept_row["scanned_ms"],
+            )
+        )
+    return found
+
+
 def _mendings(connection: sqlite3.Connection, source: str, topic: str, partition: int) -> Sequence[Mending]:
     """Return what was made of a partition, what was shipped first."""
-    query = f"SELECT * FROM mendings {_PLACE} ORDER BY how DESC"  # noqa: S608
-    return [
-        Mending(
+    return _mendings_of(connection, [(source, topic, partition)])[source, topic, partition]
+
+
+def _mendings_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dict[_Place, list[Mending]]:
+    """Return what was made of each partition, what was shipped first."""
+    found: dict[_Place, list[Mending]] = {place: [] for place in places}
+    wanted = ", ".join(["(?, ?, ?)"] * len(places))
+    query = f"SELECT * FROM mendings WHERE (source, topic, partition) IN (VALUES {wanted}) ORDER BY how DESC"  # noqa: S608
+    values = [part for place in places for part in place]
+    for row in connection.execute(query, values) if places else ():
+        mending = Mending(
             how=row["how"],
             destination=row["destination"],
             offsets=frozenset(json.loads(row["offsets"])),
             run_id=row["run_id"],
             at_ms=row["at_ms"],
         )
-        for row in connection.execute(query, (source, topic, partition))
-    ]
+        found[row["source"], row["topic"], row["partition"]].append(mending)
+    return found
 
 
 def _tried(connection: sqlite3.Connection, source: str, at_ms: int, *, error: str | None) -> None:

@@ -5,12 +5,11 @@ comes without it: they get the form with a word to load it anew, which the brows
 page, with the cookie, and is sent on to where the link leads.
 """
 
-from typing import Annotated, Final
+from typing import Annotated
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Cookie, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from jinja2 import Environment, PackageLoader
 from starlette.concurrency import run_in_threadpool
 
 from scheduler.access.errors import AccessError, TooManyFailuresError
@@ -21,10 +20,10 @@ from scheduler.api.doorkeeper import LOGIN_PATH, LOGOUT_PATH
 from scheduler.api.notes import address_in, note_of
 from scheduler.api.problem_kinds import kind_of
 from scheduler.api.security import SESSION_COOKIE, gate_of
+from scheduler.web.rendering import render
 
 router = APIRouter(include_in_schema=False)
 Session = Annotated[str | None, Cookie(alias=SESSION_COOKIE)]
-_pages: Final = Environment(loader=PackageLoader("scheduler.web"), autoescape=True)
 
 
 @router.get(LOGIN_PATH)
@@ -84,7 +83,7 @@ def _refused(error: AccessError, wanted: str) -> HTMLResponse:
 
 
 def _form(wanted: str, said: str = "") -> HTMLResponse:
-    return HTMLResponse(_pages.get_template("login.html").render(next=_own(wanted), said=said))
+    return HTMLResponse(render("login.html", {"next": _own(wanted), "said": said}))
 
 
 def _own(path: str) -> str:

@@ -35,6 +35,13 @@ TABLE: Final = {
         for kind in ("runs", "replays")
         for (method, path), role in RUN_ROUTES.items()
     },
+    ("GET", "/"): Role.VIEWER,
+    ("GET", "/topics"): Role.VIEWER,
+    ("GET", "/runs"): Role.VIEWER,
+    ("GET", "/runs/{run_id}"): Role.VIEWER,
+    ("GET", "/schedules"): Role.VIEWER,
+    ("GET", "/audit"): Role.ADMIN,
+    ("GET", "/static/{name}"): None,
     ("GET", "/login"): None,
     ("POST", "/login"): None,
     ("POST", "/logout"): None,

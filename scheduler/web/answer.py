@@ -1,0 +1,61 @@
+"""Can I turn tiering on yet? The answer in words, over any number of partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.runs.readiness import Readiness
+from scheduler.web.words import some
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A word, a sentence that gives the reason, and what is left to do, most urgent first."""
+
+    word: str
+    tone: str
+    sentence: str
+    steps: tuple[str, ...] = ()
+
+
+def answer_of(counts: Mapping[Readiness, int]) -> Answer:
+    """Return the answer for partitions of which there are so many of each kind."""
+    everything = sum(counts.values())
+    all_in = everything - counts[Readiness.EXCLUDED]
+    stops = counts[Readiness.BLOCKED] + counts[Readiness.UNFIT]
+    waits = counts[Readiness.PREPARED]
+    if not everything:
+        return Answer(word="Not known yet", tone="none", sentence="No scan has shown a partition.")
+    if not all_in:
+        sentence = f"{some(everything, 'partition')}, all of compacted topics, which cannot be tiered."
+        return Answer(word="Nothing to tier", tone="none", sentence=sentence)
+    if stops:
+        sentence = f"A broker would stop at {stops:,} of {some(all_in, 'partition')}."
+        return Answer(word="Not yet", tone="todo", sentence=sentence, steps=_steps(counts))
+    if waits:
+        sentence = f"Nothing is left to be made; {some(waits, 'partition')} of {all_in:,} wait for an installation."
+        return Answer(word="Almost", tone="near", sentence=sentence, steps=_steps(counts))
+    if not counts[Readiness.READY]:
+        sentence = f"All that may be tiered of {some(all_in, 'partition')} is in a store already."
+        return Answer(word="Shipped", tone="good", sentence=sentence)
+    return Answer(word="Yes", tone="good", sentence=_yes(counts, all_in))
+
+
+def _yes(counts: Mapping[Readiness, int], all_in: int) -> str:
+    shipped = counts[Readiness.SHIPPED]
+    if shipped:
+        return f"{counts[Readiness.READY]:,} of {some(all_in, 'partition')} are ready; {shipped:,} are shipped already."
+    return f"A broker can tier every closed segment of {some(all_in, 'partition')}."
+
+
+def _steps(counts: Mapping[Readiness, int]) -> tuple[str, ...]:
+    said = {
+        Readiness.UNFIT: "look at {} first: something is in the way of a replay",
+        Readiness.BLOCKED: "replay {}: `resnap regenerate` makes the snapshots, `resnap tier` ships segments with them",
+        Readiness.PREPARED: "install the snapshots that are made for {}, broker by broker",
+    }
+    return tuple(text.format(some(counts[one], "partition")) for one, text in said.items() if counts[one])

@@ -1,0 +1,53 @@
+"""Schedules, and the audit for admins: what is due, and who changed what."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from scheduler.access.audit_log import AuditFilter
+from scheduler.api.context import Serving
+from scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
+from scheduler.api.security import Admin, Viewer
+from scheduler.daemon.schedules import request_of
+from scheduler.web.commands import run_command
+from scheduler.web.pages import api_command, link, page
+
+router = APIRouter(include_in_schema=False)
+Text = Annotated[str, Query(max_length=200)]
+
+
+@router.get("/schedules")
+def show_schedules(request: Request, services: Serving, who: Viewer) -> Response:
+    """Show every schedule, when it is due next, and its last run."""
+    found = [(view, run_command(request_of(view.spec))) for view in services.schedules.all()]
+    commands = [api_command(request, services, "/v1/schedules", "the same from the API")]
+    return page(request, services, who, "schedules.html", {"schedules": found, "commands": commands})
+
+
+@router.get("/audit")
+def show_audit(
+    request: Request,
+    services: Serving,
+    who: Admin,
+    principal: Text = "",
+    action: Text = "",
+    outcome: Text = "",
+    limit: Limit = PAGE,
+    cursor: Cursor = None,
+) -> Response:
+    """Show a page of the audit, newest first."""
+    before = decoded(cursor, int)
+    found = services.gate.audit.page(
+        AuditFilter(principal=principal or None, action=action or None, outcome=outcome or None),
+        before=before[0] if before else None,
+        limit=limit,
+    )
+    asked = {"principal": principal, "action": action, "outcome": outcome}
+    values = {
+        "entries": found.entries,
+        "wanted": asked,
+        "first_url": link("/audit", **asked) if cursor else None,
+        "next_url": None if found.before is None else link("/audit", **asked, cursor=encoded(found.before)),
+        "commands": [api_command(request, services, link("/v1/audit", **asked), "the same from the API")],
+    }
+    return page(request, services, who, "audit.html", values)

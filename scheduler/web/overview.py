@@ -1,0 +1,108 @@
+"""The first page: can tiering be turned on yet? In all, topic by topic, partition by partition."""
+
+from itertools import groupby
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from scheduler.api.context import Serving
+from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from scheduler.api.security import Viewer
+from scheduler.daemon.services import Services
+from scheduler.runs.history import RunFilter
+from scheduler.runs.readiness import Readiness
+from scheduler.runs.run import Run
+from scheduler.runs.sightings import SeenFilter, SeenPartition
+from scheduler.web.answer import answer_of
+from scheduler.web.commands import Command, scan_of
+from scheduler.web.pages import api_command, glob_of, link, page
+from scheduler.web.words import READINESS
+
+router = APIRouter(include_in_schema=False)
+Glob = Annotated[str, Query(max_length=260)]
+Source = Annotated[str, Query(max_length=4096)]
+_LAST_RUNS = 5
+
+
+@router.get("/")
+def show_overview(
+    request: Request,
+    services: Serving,
+    who: Viewer,
+    topic: Glob = "",
+    readiness: Annotated[list[Readiness] | None, Query()] = None,
+    source: Source = "",
+    limit: Limit = PAGE,
+    cursor: Cursor = None,
+) -> Response:
+    """Answer the question, and show a page of partitions, topic by topic."""
+    wanted = SeenFilter(topic=topic or None, readiness=tuple(readiness or ()), source=source or None)
+    after = decoded(cursor, str, int, str)
+    sightings = services.sightings
+    seen = sightings.page(wanted, limit=limit + 1, after=None if after is None else (after[0], after[1], after[2]))
+    shown, following = cut(seen, limit, lambda one: encoded(one.topic, one.partition, one.source))
+    counts = sightings.counts()
+    asked = {"topic": topic, "readiness": [one.value for one in wanted.readiness], "source": source}
+    values = {
+        "answer": answer_of(counts),
+        "counts": counts,
+        "matching": sum(sightings.counts(wanted).values()),
+        "groups": _by_topic(services, shown),
+        "sources": sightings.sources(),
+        "runs": _runs(services),
+        "wanted": wanted,
+        "kinds": READINESS,
+        "link": link,
+        "glob_of": glob_of,
+        "first_url": link("/", **asked) if cursor else None,
+        "next_url": link("/", **asked, cursor=following) if following else None,
+        "commands": [
+            Command(says="the same in a shell", line=scan_of(source, topic)),
+            api_command(request, services, link("/v1/partitions", **asked), "the same from the API"),
+        ],
+    }
+    return page(request, services, who, "overview.html", values)
+
+
+@router.get("/topics")
+def show_topics(
+    request: Request,
+    services: Serving,
+    who: Viewer,
+    topic: Glob = "",
+    limit: Limit = PAGE,
+    cursor: Cursor = None,
+) -> Response:
+    """Answer the question for each topic of a page."""
+    after = decoded(cursor, str)
+    wanted = SeenFilter(topic=topic or None)
+    seen = services.sightings.topics(wanted, limit=limit + 1, after=after[0] if after else "")
+    shown, following = cut(seen, limit, lambda one: encoded(one.topic))
+    values = {
+        "topics": [(one, answer_of(one.counts)) for one in shown],
+        "wanted": wanted,
+        "kinds": READINESS,
+        "link": link,
+        "glob_of": glob_of,
+        "first_url": link("/topics", topic=topic) if cursor else None,
+        "next_url": link("/topics", topic=topic, cursor=following) if following else None,
+        "commands": [Command(says="the same in a shell", line=scan_of(None, topic))],
+    }
+    return page(request, services, who, "topics.html", values)
+
+
+def _by_topic(services: Services, shown: list[SeenPartition]) -> list[dict[str, object]]:
+    """Return partitions by topic, with the answer for all of the topic."""
+    topics = {one.topic: one for one in services.sightings.topics_named(one.topic for one in shown)}
+    return [
+        {"topic": topics[name], "answer": answer_of(topics[name].counts), "partitions": list(partitions)}
+        for name, partitions in groupby(shown, key=lambda one: one.topic)
+        if name in topics  # else a scan has replaced it meanwhile
+    ]
+
+
+def _runs(services: Services) -> list[Run]:
+    """Return the runs at work, and the last ones."""
+    going_on = services.history.open_runs()
+    last = services.history.page(RunFilter(), limit=_LAST_RUNS)
+    return [*(run for run in going_on if run not in last), *last]

@@ -1,0 +1,56 @@
+"""What every page has: who looks, where they are, and a validator, so that what has not changed is not sent again."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from fastapi.responses import HTMLResponse, Response
+
+from scheduler.access.roles import Role
+from scheduler.web.commands import Command, curl
+from scheduler.web.rendering import render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fastapi import Request
+
+    from scheduler.access.roles import Principal
+    from scheduler.daemon.services import Services
+
+
+def page(request: Request, services: Services, who: Principal, template: str, values: Mapping[str, object]) -> Response:
+    """Return a page with its ETag, or 304 where the browser has it already."""
+    common = {
+        "here": request.url.path,
+        "who": who,
+        "may_audit": who.role.covers(Role.ADMIN),
+        "signs_out": services.gate.auth == "token",
+        "now_ms": services.clock.now_ms(),
+    }
+    body = render(template, {**common, **values}).encode()
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache", "Vary": "Cookie, Authorization"}
+    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    return Response(status_code=304, headers=headers) if etag in known else HTMLResponse(body, headers=headers)
+
+
+def link(path: str, **parameters: object) -> str:
+    """Return an address with the parameters that are given; a list gives one of them several times."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "", [], ())}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+
+
+def api_command(
+    request: Request, services: Services, path: str, says: str, body: Mapping[str, object] | None = None
+) -> Command:
+    """Return the request to the API that answers what a page shows, or that does something about it."""
+    url = str(request.base_url).rstrip("/") + path
+    return Command(says=says, line=curl(url, needs_token=services.gate.auth == "token", body=body))
+
+
+def glob_of(name: str) -> str:
+    """Return a glob that fits ``name`` alone."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -1,0 +1,70 @@
+"""Turns templates into pages. Everything that is put into one is escaped; nothing in one comes from elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from scheduler.clock import instant
+from scheduler.rendering import human_bytes, human_duration
+from scheduler.web import words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STATIC_PATH: Final = "/static"
+_TYPES: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file that pages ask for: bytes that never change under the address that has their digest."""
+
+    data: bytes
+    media_type: str
+    url: str
+
+
+def _assets() -> Mapping[str, Asset]:
+    found = {}
+    for name, media_type in _TYPES.items():
+        data = resources.files("scheduler.web").joinpath("static", name).read_bytes()
+        url = f"{STATIC_PATH}/{name}?v={hashlib.sha256(data).hexdigest()[:12]}"
+        found[name] = Asset(data, media_type, url)
+    return found
+
+
+ASSETS: Final = _assets()
+
+
+def render(template: str, values: Mapping[str, object]) -> str:
+    """Return a page."""
+    return _pages.get_template(template).render(values)
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("scheduler.web"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    made.globals["asset"] = lambda name: ASSETS[name].url
+    made.globals["words"] = words
+    made.filters["bytes"] = human_bytes
+    made.filters["count"] = lambda value: f"{value:,}"
+    made.filters["seconds"] = human_duration
+    made.filters["moment"] = words.moment
+    made.filters["instant"] = instant
+    made.filters["some"] = words.some
+    made.filters["segment"] = lambda text: quote(str(text), safe="")
+    return made
+
+
+_pages: Final = _environment()

@@ -1,0 +1,104 @@
+"""What pages call things, in words and with a sign: colour is never the only one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from scheduler.clock import instant
+from scheduler.rendering import human_bytes, human_count, plain_text
+from scheduler.runs.readiness import Readiness
+from scheduler.runs.run import PartitionState, RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3600
+_DAY_S: Final = 86400
+
+
+class Word(NamedTuple):
+    """A state as it is shown."""
+
+    text: str
+    sign: str
+    tone: str
+    """Class of the style sheet: ``good``, ``near``, ``todo``, ``stop``, ``busy`` or ``none``."""
+    means: str = ""
+
+
+READINESS: Final[Mapping[Readiness, Word]] = {
+    Readiness.READY: Word("ready", "✓", "good", "a broker can tier every closed segment"),
+    Readiness.SHIPPED: Word("shipped", "✓", "good", "all that may be tiered is in a store already"),
+    Readiness.PREPARED: Word("prepared", "◐", "near", "snapshots are made, and are to be installed"),
+    Readiness.BLOCKED: Word("blocked", "✕", "todo", "a broker stops; a replay makes what is missing"),
+    Readiness.UNFIT: Word("unfit", "!", "stop", "a broker stops, and something is in the way of a replay"),
+    Readiness.EXCLUDED: Word("excluded", "-", "none", "compacted: nobody can tier it"),
+}
+RUN_STATES: Final[Mapping[RunState, Word]] = {
+    RunState.QUEUED: Word("queued", "…", "none"),
+    RunState.RUNNING: Word("running", "▶", "busy"),
+    RunState.CANCELLING: Word("cancelling", "▶", "busy"),
+    RunState.SUCCEEDED: Word("succeeded", "✓", "good"),
+    RunState.PARTIALLY_FAILED: Word("partially failed", "!", "todo"),
+    RunState.FAILED: Word("failed", "✕", "stop"),
+    RunState.CANCELLED: Word("cancelled", "-", "none"),
+}
+PARTITION_STATES: Final[Mapping[PartitionState, Word]] = {
+    PartitionState.DONE: Word("done", "✓", "good"),
+    PartitionState.NOTHING_TO_DO: Word("nothing to do", "-", "none"),
+    PartitionState.PLANNED: Word("planned", "…", "none"),
+    PartitionState.FAILED: Word("failed", "✕", "stop"),
+}
+
+
+def moment(at_ms: int) -> str:
+    """Return a time for people, in UTC, to the second."""
+    return instant(at_ms - at_ms % 1000).replace("T", " ").replace(".000Z", " UTC")
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """Return how long ago a time was, no finer than a minute: a page that says so stays the same for as long."""
+    seconds = (now_ms - at_ms) // 1000
+    if seconds < 0:
+        return f"in {_span(-seconds)}"
+    return "just now" if seconds < _MINUTE_S else f"{_span(seconds)} ago"
+
+
+def _span(seconds: int) -> str:
+    for size, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
+        if seconds >= 2 * size or (size == _MINUTE_S and seconds >= size):
+            return f"{seconds // size} {unit}"
+    return "less than a minute"
+
+
+def some(count: int, noun: str) -> str:
+    """Return ``1,478 segments``, ``1 segment``."""
+    if count == 1:
+        return f"{count:,} {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+
+
+def human_fact(name: str, value: object) -> tuple[str, str]:
+    """Return a field of totals as people read it: ``bytesRead: 1024`` as ``bytes read`` and ``1.0 KiB``."""
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return words, human_bytes(value) if words.split()[0] == "bytes" else human_count(value)
+    return words, plain_text(value)
+
+
+def outcome_lines(row: Mapping[str, Any]) -> list[str]:
+    """Return what became of a partition in a run, from the row that the shell command prints: reasons come first."""
+    lines = [str(row["reason"])] if row.get("reason") else []
+    lines += [f"at {one['offset']}: {one['reason']}" for one in row.get("boundaries", ()) if one.get("reason")]
+    stops = [row["blocking"]] if row.get("blocking") else []
+    lines += [f"from {one['baseOffset']} on: {one['detail']}; {one['hint']}" for one in stops]
+    outcomes = Counter(str(one.get("outcome", "planned")) for one in row.get("boundaries", ()))
+    lines += [f"{some(count, 'boundary')} {outcome}" for outcome, count in outcomes.items()]
+    if "shipped" in row:
+        size = sum(one["bytes"] for one in row["shipped"])
+        lines.append(f"{some(len(row['shipped']), 'segment')} shipped, {human_bytes(size)}; {row['already']:,} before")
+    if "read" in row:
+        lines.append(f"would read {some(row['read']['segments'], 'segment')}, {human_bytes(row['read']['bytes'])}")
+    return lines

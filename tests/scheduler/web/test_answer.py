@@ -1,0 +1,59 @@
+"""The question that the page answers first, for any mixture of partitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.runs.readiness import Readiness
+from scheduler.web.answer import answer_of
+from scheduler.web.words import READINESS, ago, moment, some
+
+NOW_MS = 1_700_000_000_000
+
+
+def counts(**given: int) -> dict[Readiness, int]:
+    return {one: given.get(one.value, 0) for one in Readiness}
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({}, "Not known yet"),
+        ({"excluded": 3}, "Nothing to tier"),
+        ({"ready": 5, "excluded": 1}, "Yes"),
+        ({"ready": 5, "shipped": 2}, "Yes"),
+        ({"shipped": 2}, "Shipped"),
+        ({"ready": 5, "prepared": 1}, "Almost"),
+        ({"ready": 500, "prepared": 1, "blocked": 1}, "Not yet"),
+        ({"ready": 500, "unfit": 1}, "Not yet"),
+    ],
+)
+def test_one_partition_that_would_stop_a_broker_makes_it_no(given: dict[str, int], word: str) -> None:
+    assert answer_of(counts(**given)).word == word
+
+
+def test_the_answer_says_how_many_and_what_is_left_to_do() -> None:
+    answer = answer_of(counts(ready=1000, blocked=478, unfit=1, prepared=2, excluded=9))
+    assert answer.sentence == "A broker would stop at 479 of 1,481 partitions."
+    assert [step.split(":")[0] for step in answer.steps][:2] == ["look at 1 partition first", "replay 478 partitions"]
+    assert answer.steps[2].startswith("install the snapshots that are made for 2 partitions")
+
+
+def test_every_readiness_has_a_sign_of_its_own_or_means_as_good() -> None:
+    assert READINESS.keys() == set(Readiness)
+    assert len({(word.sign, word.text) for word in READINESS.values()}) == len(Readiness)
+    assert {one for one, word in READINESS.items() if word.sign == "✓"} == {Readiness.READY, Readiness.SHIPPED}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "just now"), (59, "just now"), (61, "1 min ago"), (7199, "119 min ago"), (7200, "2 h ago"),
+     (172_800, "2 d ago"), (-5, "in less than a minute"), (-3600, "in 60 min")],
+)  # fmt: skip
+def test_times_are_told_by_how_long_ago_they_were(seconds: int, said: str) -> None:
+    assert ago(NOW_MS - seconds * 1000, NOW_MS) == said
+
+
+def test_times_are_told_in_full_to_the_second() -> None:
+    assert moment(NOW_MS + 123) == "2023-11-14 22:13:20 UTC"
+    assert [some(1, "segment"), some(1478, "segment")] == ["1 segment", "1,478 segments"]

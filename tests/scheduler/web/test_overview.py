@@ -1,0 +1,165 @@
+"""The first page over HTTP: the whole service, over a log that a real broker wrote, and over very many partitions."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scheduler.runs.sightings import SeenFilter
+from tests.scheduler.api.whole import Whole, whole
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+
+HOSTILE = ("<script>alert(1)</script>", '" onmouseover="x', "a&b", "{{ 7*7 }}", "tür", "to*pic[x]", "$(reboot)")
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, fixture_set: Callable[[str], FixtureSet]) -> Iterator[Whole]:
+    with whole(tmp_path_factory.mktemp("overview"), fixture_set("kafka-2.7.2").data) as found:
+        yield found
+
+
+def scanned(service: Whole) -> dict[str, Any]:
+    """Return the row of a partition that blocks, as the scan made it."""
+    return dict(service.services.sightings.find("payments", 0)[0].row)
+
+
+def opened(service: Whole, path: str, role: str | None = None) -> str:
+    with service.client(role) as client:
+        answer = client.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    return answer.text
+
+
+def rows(text: str) -> list[str]:
+    """Return the partitions on the page."""
+    return [unescape(name) for name in re.findall(r'<th scope="row"><a class="name"[^>]*>([^<]*)</a>', text)]
+
+
+def test_the_question_is_answered_in_words_first(service: Whole) -> None:
+    text = opened(service, "/")
+    assert re.search(r"<h1[^>]*>Can I turn tiering on yet\? <strong>Not yet</strong></h1>", text)
+    assert "A broker would stop at 4 of 5 partitions." in text
+    assert "READ-ONLY" in text
+    assert rows(text) == [
+        "compacted-0", "dash-ed.topic_1-0", "legacy-0", "orders-0", "payments-0", "payments-1",
+    ]  # fmt: skip
+    assert "no producer snapshot for offset" in text
+    assert "start a replay: <code>resnap regenerate</code>" in text
+
+
+def test_filters_are_in_the_address_and_in_the_commands(service: Whole) -> None:
+    text = opened(service, "/?topic=pay*&readiness=blocked&readiness=unfit&source=")
+    assert rows(text) == ["payments-0", "payments-1"]
+    assert 'value="pay*"' in text
+    assert re.findall(r'value="(\w+)" checked', text) == ["blocked", "unfit"]
+    assert "resnap scan --topic &#39;pay*&#39;" in text
+    assert "/v1/partitions?topic=pay%2A&amp;readiness=blocked&amp;readiness=unfit&#39;" in text
+    assert "No partition fits." in opened(service, "/?topic=nothing")
+
+
+def test_topics_have_an_answer_each(service: Whole) -> None:
+    text = opened(service, "/topics")
+    found = re.findall(r'class="name"[^>]*>([^<]*)</a></th>\s*<td><b class="\w+">([^<]*)</b>', text)
+    assert ("orders", "Yes") in found
+    assert ("payments", "Not yet") in found
+    assert ("compacted", "Nothing to tier") in found
+
+
+def test_what_has_not_changed_is_not_sent_again(service: Whole) -> None:
+    with service.client() as client:
+        for _ in range(3):  # the page changes when a minute has passed
+            etag = client.get("/topics").headers["etag"]
+            again = client.get("/topics", headers={"If-None-Match": f'"x", W/{etag}'})
+            if again.status_code == 304:
+                break
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+
+
+def test_names_from_a_disk_are_text_and_nothing_else(service: Whole) -> None:
+    row = scanned(service)
+    service.services.sightings.saw("/odd", [{**row, "topic": name, "path": f"/odd/{name}-0"} for name in HOSTILE])
+    try:
+        text = opened(service, "/?source=/odd")
+        assert sorted(rows(text)) == sorted(f"{name}-0" for name in HOSTILE)
+        assert "<script>alert" not in text
+        assert ' onmouseover="x' not in text
+        for name in HOSTILE:
+            link = re.search(rf'<a class="name" href="([^"]*)#partitions">{re.escape(html(name))}</a>', text)
+            assert link, name
+            assert rows(opened(service, unescape(link[1]))) == [f"{name}-0"]
+    finally:
+        service.services.sightings.saw("/odd", [])
+
+
+def html(text: str) -> str:
+    for letter, code in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&#34;"), ("'", "&#39;")):
+        text = text.replace(letter, code)
+    return text
+
+
+def test_what_goes_around_a_page_is_there_and_nothing_is_asked_of_others(service: Whole) -> None:
+    text = opened(service, "/")
+    asked = re.findall(r'(?:src|href)="(/static/[^"]*)"', text)
+    assert len(asked) == 3
+    with service.client() as client:
+        for path in asked:
+            answer = client.get(unescape(path))
+            assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
+        assert client.get("/static/page.css").headers["cache-control"] == "no-cache"
+        assert client.get("/static/..%2Fpages.py").status_code == 404
+    assert re.findall(r'(?:src|href|action)="(?!/|#)', text) == []
+    assert re.findall(r"<style|style=|<script(?! src)|\son[a-z]+=", text) == []
+
+
+@pytest.fixture
+def queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list of what is asked of the service's file from now on, by services that start later."""
+    asked: list[str] = []
+    from scheduler.runs.database import Database  # noqa: PLC0415
+
+    connect = Database._connect
+
+    def listened(self: Database) -> sqlite3.Connection:
+        connection = connect(self)
+        connection.set_trace_callback(asked.append)
+        return connection
+
+    monkeypatch.setattr(Database, "_connect", listened)
+    return asked
+
+
+def test_ten_thousand_partitions_are_a_page_at_a_time_with_as_many_queries_as_few(
+    tmp_path: Path, fixture_set: Callable[[str], FixtureSet], queries: list[str]
+) -> None:
+    with whole(tmp_path, fixture_set("kafka-2.7.2").data) as service:
+        row, sightings = scanned(service), service.services.sightings
+        row["lostBoundaries"] = row["lostBoundaries"][:1]
+        many = [{**row, "topic": f"t{number // 100:04}", "partition": number % 100} for number in range(MANY)]
+        sightings.saw("/many", many)
+        assert sightings.counts(SeenFilter(source="/many"))[sightings.find("t0000", 0)[0].judgement.readiness] == MANY
+        queries.clear()
+        text = opened(service, "/?source=/many")
+        a_page = len([one for one in queries if one.startswith("SELECT")])
+        assert a_page <= 15
+        assert rows(text) == [f"t0000-{number}" for number in range(50)]
+        assert "50 of 10,000 partitions that fit the filter" in text
+        queries.clear()
+        assert len(rows(opened(service, "/?source=/many&limit=500"))) == 500
+        assert len([one for one in queries if one.startswith("SELECT")]) == a_page
+        following = re.search(r'href="([^"]*)" rel="next"', text)
+        assert following
+        text = opened(service, unescape(following[1]))
+        assert rows(text) == [f"t0000-{number}" for number in range(50, 100)]
+        assert 'href="/?source=%2Fmany">First page</a>' in text
+        assert len(re.findall(r'<tr>\s*<th scope="row">', opened(service, "/topics"))) == 50
