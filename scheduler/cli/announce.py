@@ -8,7 +8,7 @@ import typer
 
 from scheduler.cli.failures import OK
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import CLUSTER, STORE, TOPIC, with_settings
+from scheduler.cli.options import CLUSTER, KEY_PREFIX, STORE, TOPIC, with_settings
 from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ app = typer.Typer()
 
 
 @app.command()
-@with_settings(TOPIC, CLUSTER, STORE)
+@with_settings(TOPIC, CLUSTER, KEY_PREFIX, STORE)
 def announce(
     run: Invocation,
     url: Annotated[str, typer.Argument(metavar="URL", help="What `resnap tier --to` was given, and brokers tier to.")],
@@ -33,12 +33,15 @@ def announce(
     from scheduler.wiring import cluster_of, scope_of
     from storage.errors import UsageError
     from storage.remote.urls import open_store
+    from storage.source import Sources
 
     with cluster_of(run.settings) as cluster, run.progress("read back") as progress:
         announcing = Announcing(
             store=open_store(url, run.settings.s3()),
             cluster=cluster,
             scope=scope_of(run.settings, [url]),
+            sources=Sources(s3=run.settings.s3(), keys=run.settings.keys()),
+            key_prefix=run.settings.key_prefix,
             now_ms=run.clock.now_ms,
         )
         found = announcing.look()
@@ -116,7 +119,7 @@ def _where(one: "Announcement") -> Row:
 
 
 def _size(one: "Announcement") -> int:
-    return sum(entry.size_bytes for manifest in one.segments for entry in manifest.objects)
+    return sum(segment.stored_bytes for segment in one.segments)
 
 
 def _closing(totals: dict[str, int]) -> Iterator[str]:

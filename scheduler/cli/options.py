@@ -179,6 +179,11 @@ WRITE: Final[Group] = {
         bool, "--dry-run/--no-dry-run", "-n", help="Say what would be done, with totals, and write nothing."
     ),
 }
+KEY_PREFIX: Final[Group] = {
+    "key_prefix": _flag(
+        str, "--key-prefix", metavar="TEXT", help="In the layout aiven: rsm.config.key.prefix, as it is, below the URL."
+    ),
+}
 UPLOAD: Final[Group] = {
     "parallel": _flag(int, "--parallel", metavar="N", help="Segments on their way at once; 4 unless given."),
     "bwlimit": _flag(str, "--bwlimit", metavar="SIZE", help="Sent, and read back, per second at most: 50MiB."),
@@ -193,9 +198,7 @@ UPLOAD: Final[Group] = {
         help="flat (the default) is Resnap's own; aiven is read by that RemoteStorageManager plugin, local-tiered by"
         " Kafka's LocalTieredStorage.",
     ),
-    "key_prefix": _flag(
-        str, "--key-prefix", metavar="TEXT", help="In the layout aiven: rsm.config.key.prefix, as it is, below the URL."
-    ),
+    **KEY_PREFIX,
     "chunk_size": _flag(
         str, "--chunk-size", metavar="SIZE", help="In the layout aiven: what brokers fetch at once; 4MiB unless given."
     ),

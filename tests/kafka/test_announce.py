@@ -8,15 +8,18 @@ from uuid import UUID
 
 import pytest
 
+from storage.errors import ClusterError
 from storage.messages.wire import uuid_text
 from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.kafka.runbook import Operator
 from tests.kafka.story import ANNOUNCE, TOPIC
 from tests.scheduler.files import bases
+from tiering.cluster.client import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.fixture_sets import FixtureSet
     from tests.kafka.releases import Release
     from tests.scheduler.conftest import Resnap
 
@@ -83,3 +86,62 @@ def test_a_stock_broker_serves_and_goes_on_from_what_resnap_alone_has_shipped(
     assert ours < believed_in
     assert [one for one in standing["summary"]["findings"] if one["harmful"]] == []
     assert broker.complaints() == []
+
+
+def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_with_its_key(
+    command: Resnap, release: Callable[[str], Release], fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data, remote, bucket = tmp_path / "data", tmp_path / "remote", tmp_path / "bucket"
+    keys = fixture_set("kafka-3.9.1-aiven-encrypted").root / "keys"
+    remote.mkdir()
+    bucket.mkdir()
+    broker = Broker(release("3.9.1"), [data], tiering(remote))
+    form = ("--layout", "aiven", "--chunk-compression", "zstd", "--encryption-public-key", f"k={keys / 'public.pem'}")
+    prefix, private = ("--key-prefix", "tiered/"), ("--encryption-private-key", f"k={keys / 'private.pem'}")
+    with broker.running():
+        broker.drive("create", TOPIC, 1, *SMALL["3.9.1"])
+        broker.drive("append", TOPIC, 0, 40)
+        closed_end = bases(data / f"{TOPIC}-0")[-1]
+        broker.drive("configure", TOPIC, "remote.log.copy.disable=true", "remote.storage.enable=true")
+        there = ("--bootstrap-server", broker.address, *JSON)
+        shipped = command("tier", data, "--to", bucket.as_uri(), *form, *prefix, "--engine", "local", *there)
+        assert shipped.code == 0, shipped.err
+        announce = ("announce", bucket.as_uri(), *there)
+
+        (without_prefix,) = command(*announce).document["partitions"]
+        assert without_prefix["stop"]["hurdle"] == "other-layout"
+        without_key = command(*announce, *prefix, "--publish")
+        assert (without_key.code, "--encryption-private-key" in without_key.err) == (10, True)
+        first = min(bucket.rglob("*.log"))
+        body = first.read_bytes()
+        first.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+        damaged = command(*announce, *prefix, *private, "--publish")
+        assert (damaged.code != 0, first.name in damaged.err) == (True, True)
+        first.write_bytes(body)
+        status = ("remote", "status", "--store", bucket.as_uri(), *there)
+        assert command(*status).document["partitions"] == []  # not a word was told so far
+
+        told = command(*announce, *prefix, *private, "--publish")
+        assert (told.code, told.document["partitions"][0]["endOffset"]) == (0, closed_end), told.err
+        (believed,) = command(*status).document["partitions"]
+        ours = {path.stem[21:] for path in bucket.rglob("*.rsm-manifest")}
+        assert {one["id"] for one in believed["segments"] if one["readable"]} == ours
+        assert command(*status).document["summary"]["findings"] == []
+        (again,) = command(*announce, *prefix, *private, "--publish").document["partitions"]
+        assert (again["segments"], again["below"], again["stop"]) == (0, len(ours), None)
+    assert broker.complaints() == []
+
+
+def test_a_broker_that_dies_while_it_is_read_is_not_waited_for(
+    release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    broker = Broker(release("4.1.1"), [tmp_path / "data"])
+    with broker.running():
+        broker.drive("create", TOPIC, 1, *SMALL["4.1.1"])
+        broker.drive("append", TOPIC, 0, 80)  # a fetch ends where a segment does
+        with Cluster(broker.address, {}, patience_ms=3_000) as cluster:
+            told = cluster.read(TOPIC, 0)
+            assert next(told)[0] == 0
+            broker.kill()
+            with pytest.raises(ClusterError, match=f"cannot read {TOPIC}-0: TimeoutError: nothing came for 3 s"):
+                list(told)

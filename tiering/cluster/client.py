@@ -7,6 +7,7 @@ guard a step are asked for right before it.
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -35,8 +36,10 @@ class EpochEnd(NamedTuple):
 class Cluster:
     """A connection to a cluster; to be closed."""
 
-    def __init__(self, bootstrap: str, settings: Mapping[str, object]) -> None:
+    def __init__(self, bootstrap: str, settings: Mapping[str, object], *, patience_ms: int = _PATIENCE_MS) -> None:
         """Connect to the brokers at ``bootstrap``; ``settings`` are the library's.
+
+        A broker that gives no sign of life for ``patience_ms`` counts as gone.
 
         Raises:
             ConfigurationError: the library is not installed.
@@ -52,9 +55,10 @@ class Cluster:
         logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters comes as an exception
         self._kafka = kafka
         self._config = {"bootstrap_servers": bootstrap.split(","), **settings}
+        self._patience_ms = patience_ms
         self._open = ExitStack()
         with _told(f"cannot connect to {bootstrap}"):
-            self._admin: Any = kafka.KafkaAdminClient(bootstrap_timeout_ms=_PATIENCE_MS, **self._config)
+            self._admin: Any = kafka.KafkaAdminClient(bootstrap_timeout_ms=patience_ms, **self._config)
         self._open.callback(self._admin.close)
         self._producer: Any = None
 
@@ -102,14 +106,25 @@ class Cluster:
         """
         place = self._kafka.TopicPartition(topic, partition)
         with _told(f"cannot read {topic}-{partition}"), ExitStack() as closing:
-            consumer = self._kafka.KafkaConsumer(group_id=None, enable_auto_commit=False, **self._config)
+            consumer = self._kafka.KafkaConsumer(
+                group_id=None, enable_auto_commit=False, auto_offset_reset="earliest", **self._config
+            )
             closing.callback(consumer.close)
             consumer.assign([place])
             consumer.seek_to_beginning(place)
             end = consumer.end_offsets([place])[place]
-            while consumer.position(place) < end:
-                for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
-                    yield record.offset, record.value
+            yield from self._read_to(end, consumer, place)
+
+    def _read_to(self, end: int, consumer: Any, place: object) -> Iterator[tuple[int, bytes | None]]:  # noqa: ANN401
+        """Yield the records below ``end``; the library would wait for a broker that is gone as long as there is time."""
+        heard_at = time.monotonic()
+        while (reached := consumer.position(place)) < end:
+            for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
+                yield record.offset, record.value
+            if consumer.position(place) > reached:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > self._patience_ms / 1000:
+                raise TimeoutError(f"nothing came for {self._patience_ms / 1000:g} s at offset {reached}, before {end}")
 
     def publish(self, topic: str, partition: int, value: bytes) -> int:
         """Append a record without a key, wait until all replicas in sync have it, and return its offset.
@@ -123,7 +138,7 @@ class Cluster:
                 self._producer = self._kafka.KafkaProducer(acks="all", enable_idempotence=True, **self._config)
                 self._open.callback(self._producer.close)
             sent = self._producer.send(topic, value=value, partition=partition)
-            return int(sent.get(timeout=_PATIENCE_MS / 1000).offset)
+            return int(sent.get(timeout=self._patience_ms / 1000).offset)
 
     def _settings(self, topics: list[str]) -> dict[str, dict[str, str]]:
         from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415

@@ -15,15 +15,14 @@ Source: KIP-405; ``RemoteLogManager``, ``RemoteLogMetadataCache``, ``ConsumerTas
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.log.names import TopicPartition
-from storage.messages.wire import uuid_text
-from storage.remote.layouts.local_tiered import object_key
-from storage.remote.manifest import ObjectKind
+from storage.remote.lineage import chain_of, is_one_lineage
 from tiering.remote_log.codec import decode_record, encode_record
 from tiering.remote_log.records import (
     RemoteLogSegmentId,
@@ -31,16 +30,16 @@ from tiering.remote_log.records import (
     RemoteLogSegmentMetadataUpdateRecord,
     SegmentLeaderEpoch,
     SegmentState,
-    TopicIdPartition,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from storage.remote.manifest import Manifest
     from tiering.cluster.client import EpochEnd
     from tiering.cluster.facts import PartitionFacts, TopicFacts
+    from tiering.remote_log.announceable import Announceable
     from tiering.remote_log.beliefs import PartitionBeliefs
+    from tiering.remote_log.records import TopicIdPartition
 
 _MAX_INT32: Final = 0x7FFFFFFF
 
@@ -72,7 +71,7 @@ _HINTS: Final = {
     Hurdle.COMPACTED: "Kafka does not tier compacted topics",
     Hurdle.COPYING_NOT_PAUSED: "set remote.log.copy.disable=true on the topic (3.9 with KRaft), or stop its leaders",
     Hurdle.POISONED: "no broker reads past that record: see `resnap remote status`",
-    Hurdle.OTHER_LAYOUT: "ship it where brokers read it: `resnap tier --layout local-tiered`, to a new prefix",
+    Hurdle.OTHER_LAYOUT: "give --key-prefix as brokers have it, or ship in the layout that they read, to a new prefix",
     Hurdle.OTHER_STORE: "give the URL of what brokers tier to, and ship there",
     Hurdle.GAP: "ship what is missing: brokers never fill a gap below what is remote",
     Hurdle.OVERLAP: "let the brokers go on by themselves: they have copied here with other boundaries",
@@ -100,7 +99,7 @@ class Announcement:
     """What is to be announced of one partition."""
 
     partition: TopicIdPartition
-    segments: tuple[Manifest, ...]
+    segments: tuple[Announceable, ...]
     """In offset order, without a gap."""
     below: int
     """Segments that end at or below what brokers believe in, or where the log starts: nothing to be said of them."""
@@ -127,13 +126,13 @@ class Situation:
     """Of the leader, by the epoch asked for; empty where there is no leader."""
 
 
-def judge(partition: TopicIdPartition, shipped: Iterable[Manifest], situation: Situation) -> Announcement:
+def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situation: Situation) -> Announcement:
     """Return what of ``shipped``, the manifests of one partition, is to be announced, and where that ends."""
     ours = sorted(shipped, key=attrgetter("base_offset", "created_at_ms"))
     reached = _reached(situation)
     left = [one for one in ours if reached is None or one.next_base_offset > reached]
     stop = _of_topic(partition, left[0].base_offset if left else 0, situation) if left else None
-    segments: list[Manifest] = []
+    segments: list[Announceable] = []
     if stop is None:
         segments, stop = _chain(left, situation)
     return Announcement(
@@ -145,35 +144,29 @@ def judge(partition: TopicIdPartition, shipped: Iterable[Manifest], situation: S
     )
 
 
-def epochs_of(manifests: Iterable[Manifest]) -> set[int]:
+def epochs_of(manifests: Iterable[Announceable]) -> set[int]:
     """Return the leader epochs whose ends ``judge`` wants to know."""
     return {entry.epoch for one in manifests for entry in one.leader_epochs}
 
 
-def kafka_id(manifest: Manifest) -> str:
-    """Return the segment's id in Kafka's form."""
-    return uuid_text(manifest.segment_id.bytes)
-
-
 def records_of(
-    partition: TopicIdPartition, manifest: Manifest, *, broker_id: int, now_ms: int
+    one: Announceable, *, broker_id: int, now_ms: int
 ) -> tuple[RemoteLogSegmentMetadataRecord, RemoteLogSegmentMetadataUpdateRecord]:
     """Return the two records that announce a segment, in the order in which they must come."""
-    segment = RemoteLogSegmentId(topic_id_partition=partition, id=kafka_id(manifest))
-    log, newest = manifest.object(ObjectKind.LOG), manifest.max_timestamp_ms
-    if log is None or newest is None:
+    segment = RemoteLogSegmentId(topic_id_partition=one.partition, id=one.id)
+    if one.max_timestamp_ms is None:
         raise AssertionError("judge() lets no such segment pass")
     begun = RemoteLogSegmentMetadataRecord(
         remote_log_segment_id=segment,
-        start_offset=manifest.base_offset,
-        end_offset=manifest.next_base_offset - 1,
+        start_offset=one.base_offset,
+        end_offset=one.next_base_offset - 1,
         broker_id=broker_id,
-        max_timestamp_ms=newest,
+        max_timestamp_ms=one.max_timestamp_ms,
         event_timestamp_ms=now_ms,
         segment_leader_epochs=tuple(
-            SegmentLeaderEpoch(leader_epoch=entry.epoch, offset=entry.start_offset) for entry in manifest.leader_epochs
+            SegmentLeaderEpoch(leader_epoch=entry.epoch, offset=entry.start_offset) for entry in one.leader_epochs
         ),
-        segment_size_in_bytes=log.size_bytes,
+        segment_size_in_bytes=one.log_bytes,
     )
     finished = RemoteLogSegmentMetadataUpdateRecord(
         remote_log_segment_id=segment,
@@ -220,35 +213,54 @@ def _of_topic(partition: TopicIdPartition, offset: int, situation: Situation) ->
     return next((Stop(hurdle, offset, detail) for hurdle, detail in hurdles.items() if detail is not None), None)
 
 
-def _chain(left: Sequence[Manifest], situation: Situation) -> tuple[list[Manifest], Stop | None]:
+def _chain(left: Sequence[Announceable], situation: Situation) -> tuple[list[Announceable], Stop | None]:
     """Return the segments that follow one another from where brokers are, and what ends them."""
-    chain: list[Manifest] = []
+    told: list[Announceable] = []
     is_new = situation.beliefs is None or situation.beliefs.end_offset is None
     reached = _reached(situation)
-    for one in _newest_of_each_range(left):
+    chain = _way(left, None if is_new else reached)
+    contradictions = _contradictions(chain, left)
+    for one in chain:
         start = one.base_offset if reached is None else reached
-        stop = _of_place(one, start, is_first=is_new and not chain) or _of_segment(one, situation)
-        if stop is None:
-            stop = _of_lineage([*chain[-1:], one], situation)
+        stop = _of_place(one, start, is_first=is_new and not told) or _of_segment(one, situation)
+        stop = stop or contradictions.get(one.base_offset) or _of_lineage([*told[-1:], one], situation)
         if stop is not None:
-            return chain, stop
-        chain.append(one)
+            return told, stop
+        told.append(one)
         reached = one.next_base_offset
-    return chain, None
+    beyond = next((one for one in left if reached is not None and one.next_base_offset > reached), None)
+    return told, None if beyond is None or reached is None else _of_place(beyond, reached, is_first=False)
 
 
-def _expired(segments: Iterable[Manifest], situation: Situation) -> int:
+def _way(left: Sequence[Announceable], reached: int | None) -> list[Announceable]:
+    """Return the segments to announce where several have the same offsets: replicas cut one log at other offsets.
+
+    Where brokers are somewhere already, only what begins there can follow; if nothing does, all is looked at, to say
+    what is wrong.
+    """
+    above = [one for one in left if reached is None or one.base_offset >= reached]
+    follows = reached is None or any(one.base_offset == reached for one in above)
+    return chain_of(sorted(above if follows else left, key=attrgetter("created_at_ms", "id")))
+
+
+def _contradictions(chain: Sequence[Announceable], left: Iterable[Announceable]) -> dict[int, Stop]:
+    """Return which of ``chain``, by base offset, have others beside them that were written by another leader."""
+    found: dict[int, Stop] = {}
+    for other in left:
+        first = max(bisect_right(chain, other.base_offset, key=attrgetter("base_offset")) - 1, 0)
+        for one in takewhile(lambda one: one.base_offset < other.next_base_offset, islice(chain, first, None)):  # noqa: B023
+            if not is_one_lineage(one, other):
+                what = f"[{other.base_offset}, {other.next_base_offset}) was shipped, too, with other leader epochs"
+                found[one.base_offset] = Stop(Hurdle.LINEAGE_DIFFERS, one.base_offset, what)
+    return found
+
+
+def _expired(segments: Iterable[Announceable], situation: Situation) -> int:
     retention_ms = situation.topic.retention_ms if situation.topic is not None else None
     if retention_ms is None:
         return 0
     oldest_ms = situation.now_ms - retention_ms
     return sum((one.max_timestamp_ms or 0) <= oldest_ms for one in segments)
-
-
-def _newest_of_each_range(left: Sequence[Manifest]) -> Iterator[Manifest]:
-    """Yield one manifest for each range; both of two are true, the one made last counts, as for other readers."""
-    ranges = {(one.base_offset, one.next_base_offset): one for one in left}
-    yield from (ranges[offsets] for offsets in sorted(ranges))
 
 
 def _reached(situation: Situation) -> int | None:
@@ -259,7 +271,7 @@ def _reached(situation: Situation) -> int | None:
     return situation.partition.log_start_offset
 
 
-def _of_place(one: Manifest, start: int, *, is_first: bool) -> Stop | None:
+def _of_place(one: Announceable, start: int, *, is_first: bool) -> Stop | None:
     """Return why a segment cannot follow ``start``; the log may start within the first one."""
     span = f"[{one.base_offset}, {one.next_base_offset})"
     if one.base_offset > start:
@@ -270,30 +282,20 @@ def _of_place(one: Manifest, start: int, *, is_first: bool) -> Stop | None:
     return None
 
 
-def _of_segment(one: Manifest, situation: Situation) -> Stop | None:
+def _of_segment(one: Announceable, situation: Situation) -> Stop | None:
     facts = situation.partition
     stable = facts.last_stable_offset if facts is not None else None
     if stable is not None and one.next_base_offset > stable:
         detail = f"it ends at {one.next_base_offset}, the last stable offset is {stable}"
         return Stop(Hurdle.ABOVE_LAST_STABLE_OFFSET, one.base_offset, detail)
-    log = one.object(ObjectKind.LOG)
-    if not one.leader_epochs or one.max_timestamp_ms is None or log is None or log.size_bytes > _MAX_INT32:
+    if not one.leader_epochs or one.max_timestamp_ms is None or one.log_bytes > _MAX_INT32:
         return Stop(Hurdle.NOT_SAYABLE, one.base_offset, "no leader epoch, no timestamp, or over 2 GiB")
-    elsewhere = [entry.key for entry in one.objects if entry.key != _brokers_key(one, entry.kind)]
-    missing = set(ObjectKind) - {entry.kind for entry in one.objects} - {ObjectKind.TXN_INDEX}
-    if elsewhere or missing:
-        lacking = f"{elsewhere[0]} is not where brokers read" if elsewhere else f"there is no {min(missing)}"
-        return Stop(Hurdle.OTHER_LAYOUT, one.base_offset, lacking)
+    if one.misplaced is not None:
+        return Stop(Hurdle.OTHER_LAYOUT, one.base_offset, one.misplaced)
     return None
 
 
-def _brokers_key(one: Manifest, kind: ObjectKind) -> str | None:
-    if one.topic_id is None:
-        return None
-    return object_key(TopicPartition(one.topic, one.partition), one.topic_id, one.base_offset, one.segment_id, kind)
-
-
-def _of_lineage(neighbours: Sequence[Manifest], situation: Situation) -> Stop | None:
+def _of_lineage(neighbours: Sequence[Announceable], situation: Situation) -> Stop | None:
     """Compare the leader epochs of the last of ``neighbours``, and the seam to the one before, with the leader's."""
     one = neighbours[-1]
     begun = [entry for manifest in neighbours for entry in manifest.leader_epochs]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,18 +12,18 @@ from hypothesis import strategies as st
 from storage.log.checkpoints import LeaderEpoch
 from storage.log.names import TopicPartition
 from storage.remote.layouts.local_tiered import object_key
-from storage.remote.manifest import Manifest, ManifestObject, ObjectKind
+from storage.remote.manifest import ManifestObject, ObjectKind
 from tests.storage.remote.manifests import a_manifest
 from tests.tiering.remote_log.telling import PARTITION, copied, events
 from tiering.cluster.client import EpochEnd
 from tiering.cluster.facts import PartitionFacts, TopicFacts
+from tiering.remote_log.announceable import of_manifest
 from tiering.remote_log.announcement import (
     Hurdle,
     Situation,
     Stop,
     epochs_of,
     judge,
-    kafka_id,
     payload,
     records_of,
 )
@@ -32,16 +33,19 @@ from tiering.remote_log.codec import decode_record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tiering.remote_log.announceable import Announceable
     from tiering.remote_log.records import RemoteLogRecord
 
 TIERED = {"remote.storage.enable": "true", "remote.log.copy.disable": "true", "cleanup.policy": "delete"}
 
 
-def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **changes: Any) -> Manifest:
-    """A manifest of [start, end), its objects where brokers read them."""
-    segment_id = UUID(int=(start << 64) + (end << 8) + 0x5000_8000_0000_0000_0000)
+def _segment_id(start: int, end: int) -> UUID:
+    return UUID(int=(start << 64) + (end << 8) + 0x5000_8000_0000_0000_0000)
+
+
+def _objects(start: int, segment_id: UUID) -> tuple[ManifestObject, ...]:
     place = TopicPartition(PARTITION.name, PARTITION.partition)
-    objects = tuple(
+    return tuple(
         ManifestObject(
             kind=kind,
             key=object_key(place, PARTITION.id, start, segment_id, kind),
@@ -51,6 +55,11 @@ def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **chan
         )
         for kind in ObjectKind
     )
+
+
+def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **changes: Any) -> Announceable:
+    """A segment [start, end), its objects where brokers read them."""
+    segment_id = _segment_id(start, end)
     manifest = replace(
         a_manifest(),
         topic=PARTITION.name,
@@ -62,9 +71,9 @@ def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **chan
         max_timestamp_ms=7,
         segment_id=segment_id,
         leader_epochs=tuple(LeaderEpoch(epoch, at) for epoch, at in epochs or [(0, start)]),
-        objects=objects,
+        objects=_objects(start, segment_id),
     )
-    return replace(manifest, **changes)
+    return of_manifest("key", replace(manifest, **changes))
 
 
 def believed(records: Iterable[RemoteLogRecord]) -> PartitionBeliefs:
@@ -92,16 +101,17 @@ def situation(*, settings: dict[str, str] | None = None, **changes: Any) -> Situ
     return replace(usual, **changes)
 
 
-def spans(manifests: Iterable[Manifest]) -> list[tuple[int, int]]:
+def spans(manifests: Iterable[Announceable]) -> list[tuple[int, int]]:
     return [(one.base_offset, one.next_base_offset) for one in manifests]
 
 
-def stop_of(*manifests: Manifest, **changes: Any) -> Stop:
+def stop_of(*manifests: Announceable, **changes: Any) -> Stop:
     found = judge(PARTITION, manifests, situation(**changes))
     assert found.stop is not None
     return found.stop
 
 
+OBJECTS = _objects(0, _segment_id(0, 10))
 CHAIN = [shipped(0, 10), shipped(10, 25), shipped(25, 40)]
 
 
@@ -117,13 +127,13 @@ def test_announcing_goes_on_where_brokers_are() -> None:
 
 
 def test_what_was_announced_is_not_announced_again() -> None:
-    told = [record for one in CHAIN for record in records_of(PARTITION, one, broker_id=1, now_ms=2)]
+    told = [record for one in CHAIN for record in records_of(one, broker_id=1, now_ms=2)]
     found = judge(PARTITION, CHAIN, situation(beliefs=believed(told)))
     assert (found.segments, found.below, found.stop) == ((), 3, None)
 
 
 def test_a_run_that_was_cut_short_between_two_records_is_gone_on_with() -> None:
-    told = [record for one in CHAIN for record in records_of(PARTITION, one, broker_id=1, now_ms=2)]
+    told = [record for one in CHAIN for record in records_of(one, broker_id=1, now_ms=2)]
     found = judge(PARTITION, CHAIN, situation(beliefs=believed(told[:3])))
     assert spans(found.segments) == [(10, 25), (25, 40)]
 
@@ -198,7 +208,7 @@ def test_what_is_not_decided_yet_waits() -> None:
         ({"leader_epochs": ()}, Hurdle.NOT_SAYABLE),
         ({"max_timestamp_ms": None}, Hurdle.NOT_SAYABLE),
         ({"objects": a_manifest().objects}, Hurdle.OTHER_LAYOUT),
-        ({"objects": tuple(one for one in CHAIN[0].objects if one.kind != "index")}, Hurdle.OTHER_LAYOUT),
+        ({"objects": OBJECTS[1:]}, Hurdle.OTHER_LAYOUT),
     ],
 )
 def test_a_segment_that_brokers_could_not_read_is_not_announced(changes: dict[str, Any], hurdle: Hurdle) -> None:
@@ -206,7 +216,7 @@ def test_a_segment_that_brokers_could_not_read_is_not_announced(changes: dict[st
 
 
 def test_aborted_transactions_are_the_one_index_that_may_be_absent() -> None:
-    without = tuple(one for one in CHAIN[0].objects if one.kind is not ObjectKind.TXN_INDEX)
+    without = tuple(one for one in OBJECTS if one.kind is not ObjectKind.TXN_INDEX)
     assert judge(PARTITION, [shipped(0, 10, objects=without)], situation()).stop is None
 
 
@@ -229,13 +239,39 @@ def test_leader_epochs_must_be_those_of_the_leader(ends: dict[int, EpochEnd], ag
     assert agrees or (found.stop is not None and found.stop.hurdle is Hurdle.LINEAGE_DIFFERS)
 
 
+def test_what_replicas_cut_at_other_offsets_is_announced_as_one_chain() -> None:
+    found = judge(PARTITION, [*CHAIN, shipped(18, 33), shipped(10, 18), shipped(25, 50)], situation())
+    assert (spans(found.segments), found.stop) == ([(0, 10), (10, 25), (25, 50)], None)
+
+
+def test_what_ends_above_the_chain_and_does_not_lead_to_it_is_told_of() -> None:
+    found = judge(PARTITION, [*CHAIN, shipped(30, 60)], situation())
+    assert spans(found.segments) == spans(CHAIN)
+    assert found.stop is not None
+    assert (found.stop.hurdle, found.stop.offset) == (Hurdle.OVERLAP, 30)
+
+
+def test_where_brokers_are_already_only_what_begins_there_follows() -> None:
+    beliefs = believed(copied("a", 0, 24))
+    found = judge(PARTITION, [*CHAIN, shipped(20, 40)], situation(beliefs=beliefs))
+    assert (spans(found.segments), found.stop) == ([(25, 40)], None)
+
+
+def test_two_histories_of_the_same_offsets_are_never_chosen_from() -> None:
+    leaderless = PartitionFacts(partition=0, leader=None)
+    found = judge(PARTITION, [*CHAIN, shipped(20, 25, [(3, 20)])], situation(partition=leaderless, epoch_ends={}))
+    assert spans(found.segments) == [(0, 10)]
+    assert found.stop is not None
+    assert (found.stop.hurdle, found.stop.offset) == (Hurdle.LINEAGE_DIFFERS, 10)
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
 def test_whatever_is_announced_is_believed_without_a_gap(lengths: list[int], data: st.DataObject) -> None:
     ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
     manifests = [shipped(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-    kept = data.draw(st.lists(st.sampled_from(manifests), unique_by=kafka_id))
+    kept = data.draw(st.lists(st.sampled_from(manifests), unique_by=attrgetter("id")))
     found = judge(PARTITION, kept, situation())
-    values = [payload(record) for one in found.segments for record in records_of(PARTITION, one, broker_id=1, now_ms=2)]
+    values = [payload(record) for one in found.segments for record in records_of(one, broker_id=1, now_ms=2)]
     for beliefs in fold_events(events(map(decode_record, values))).partitions:
-        assert beliefs.readable_ids == {kafka_id(one) for one in found.segments}
+        assert beliefs.readable_ids == {one.id for one in found.segments}
         assert (beliefs.start_offset, beliefs.gaps, beliefs.overlaps, beliefs.dropped) == (0, (), (), 0)

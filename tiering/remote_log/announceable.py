@@ -1,0 +1,111 @@
+"""A segment that lies in a store, in whatever layout, as brokers are told of it.
+
+A layout that brokers read has one place for each object of a segment; what lies elsewhere no broker finds. Announced is
+only what Resnap has written: its ids are UUIDs of version 5, and those that brokers draw are of version 4.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from storage.log.names import TopicPartition
+from storage.messages.wire import ZERO_UUID, uuid_text
+from storage.remote.layouts import aiven, local_tiered
+from storage.remote.manifest import ObjectKind
+from tiering.remote_log.records import TopicIdPartition
+
+if TYPE_CHECKING:
+    from storage.log.checkpoints import LeaderEpoch
+    from storage.remote.layouts.aiven_log import CopiedSegment
+    from storage.remote.manifest import Manifest
+
+_OUR_VERSION = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announceable:
+    """One shipped segment."""
+
+    partition: TopicIdPartition
+    id: str
+    """Of the segment, in Kafka's form."""
+    manifest_key: str
+    base_offset: int
+    next_base_offset: int
+    leader_epochs: tuple[LeaderEpoch, ...]
+    """Those of the segment alone."""
+    max_timestamp_ms: int | None
+    log_bytes: int
+    """As brokers count it: before anything was compressed or encrypted."""
+    stored_bytes: int
+    """Of all its objects but the manifest."""
+    created_at_ms: int
+    cluster_id: str | None
+    broker_id: int | None
+    """Whose log it is of; None where nobody tells."""
+    misplaced: str | None
+    """Why brokers would not find it; None where all lies where they look."""
+
+
+def of_manifest(key: str, manifest: Manifest) -> Announceable:
+    """Return the segment of Resnap's own ``manifest``, which brokers read in the layout ``local-tiered``."""
+    log = manifest.object(ObjectKind.LOG)
+    elsewhere = [entry.key for entry in manifest.objects if entry.key != _local_tiered_key(manifest, entry.kind)]
+    missing = set(ObjectKind) - {entry.kind for entry in manifest.objects} - {ObjectKind.TXN_INDEX}
+    misplaced = f"{elsewhere[0]} is not where brokers read" if elsewhere else None
+    return Announceable(
+        partition=TopicIdPartition(
+            name=manifest.topic, id=manifest.topic_id or ZERO_UUID, partition=manifest.partition
+        ),
+        id=uuid_text(manifest.segment_id.bytes),
+        manifest_key=key,
+        base_offset=manifest.base_offset,
+        next_base_offset=manifest.next_base_offset,
+        leader_epochs=manifest.leader_epochs,
+        max_timestamp_ms=manifest.max_timestamp_ms,
+        log_bytes=0 if log is None else log.size_bytes,
+        stored_bytes=sum(entry.size_bytes for entry in manifest.objects),
+        created_at_ms=manifest.created_at_ms,
+        cluster_id=manifest.cluster_id,
+        broker_id=manifest.broker_id,
+        misplaced=misplaced or (f"there is no {min(missing)}" if missing else None),
+    )
+
+
+def of_copy(segment: CopiedSegment, *, key_prefix: str, cluster_id: str | None) -> Announceable:
+    """Return the ``segment`` of the layout ``aiven``, which brokers with ``key_prefix`` read."""
+    told, manifest, key = segment.metadata, segment.manifest, segment.place.key
+    place = TopicPartition(told.topic, told.partition)
+    expected = aiven.object_key(
+        place, told.topic_id, told.start_offset, told.segment_id, aiven.MANIFEST, prefix=key_prefix
+    )
+    return Announceable(
+        partition=TopicIdPartition(name=told.topic, id=told.topic_id, partition=told.partition),
+        id=told.segment_id,
+        manifest_key=key,
+        base_offset=segment.base_offset,
+        next_base_offset=segment.next_base_offset,
+        leader_epochs=segment.leader_epochs,
+        max_timestamp_ms=told.max_timestamp_ms if told.max_timestamp_ms >= 0 else None,
+        log_bytes=manifest.chunks.file_size,
+        stored_bytes=manifest.chunks.stored_size + manifest.indexes.end,
+        created_at_ms=told.event_timestamp_ms,
+        cluster_id=cluster_id,
+        broker_id=told.broker_id if told.broker_id >= 0 else None,
+        misplaced=None if key == expected else f"brokers with the key prefix {key_prefix!r} do not look at {key}",
+    )
+
+
+def is_ours(segment_id: str) -> bool:
+    """Whether Resnap made ``segment_id``, which is in Kafka's form; those of brokers are for brokers to tell of."""
+    return UUID(bytes=urlsafe_b64decode(f"{segment_id}==")).version == _OUR_VERSION
+
+
+def _local_tiered_key(manifest: Manifest, kind: ObjectKind) -> str | None:
+    if manifest.topic_id is None:
+        return None
+    place = TopicPartition(manifest.topic, manifest.partition)
+    return local_tiered.object_key(place, manifest.topic_id, manifest.base_offset, manifest.segment_id, kind)
