@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.disks import as_nobody, open_folder, read_only_disk, tiny_disk  # noqa: F401 - found by their names here
 from tests.fixture_sets import FixtureSet, unpack
@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# How long an example takes says more about what else the machine does than about the code.
-settings.register_profile("unhurried", settings.default, deadline=None)
+# How long an example takes, or takes to draw, says more about what else the machine does than about the code; and what
+# a change is held against is the same examples each time. Others are looked for with --hypothesis-profile=searching.
+settings.register_profile(
+    "unhurried", settings.default, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("searching", settings.get_profile("unhurried"), derandomize=False)
 settings.load_profile("unhurried")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from replay.watching import Phase
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 class Heard:

@@ -118,7 +118,7 @@ def run(script: str, directory: Path, environment: dict[str, str]) -> subprocess
     file = directory / "script" / "script.py"
     file.write_text(PRELUDE + script)
     return subprocess.run([sys.executable, "-W", "error", file], cwd=directory / "script", env=environment,
-                          capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
+                          capture_output=True, text=True, check=False, timeout=600)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

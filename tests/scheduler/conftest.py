@@ -69,7 +69,7 @@ class _Process:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
         )
         return Ran(code=ran.returncode, out=ran.stdout, err=ran.stderr)
 

@@ -107,7 +107,7 @@ def test_what_was_made_beside_a_live_writer_is_installed_once_it_has_stopped(
     assert made
     rolled = len(writer.truth)
     writer.to_delete = 3
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(writer.truth) < rolled + 4 or writer.to_delete:
         assert time.monotonic() < deadline
         time.sleep(0.01)

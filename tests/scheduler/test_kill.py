@@ -31,7 +31,7 @@ ROLL = ("--as-of", "roll", "--engine", "local")
 TIMES = (ROLL, ("--as-of", "now", "--engine", "local"), ("--producer-id-expiration-ms", "1000", "--engine", "local"))
 OBJECTS = 27 * 7
 """At most so many objects and manifests make up what is eligible."""
-PATIENCE_S = 60
+PATIENCE_S = 300
 TICK_S = 0.0005
 
 
@@ -254,7 +254,8 @@ def test_spark_that_is_ended_leaves_no_process(
 ) -> None:
     data, waiting = fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "waiting"
     waiting.mkdir()
-    with started(resnap, "tier", data, "--to", (tmp_path / "store").as_uri(), TMPDIR=str(waiting)) as process:
+    slowly = ("tier", data, "--to", (tmp_path / "store").as_uri(), "--bwlimit", "1")  # not to be over by then
+    with started(resnap, *slowly, TMPDIR=str(waiting)) as process:
         wait_for(process, lambda: len(_children(process.pid)), 1)
         time.sleep(after_s)
         children = _children(process.pid)

@@ -226,7 +226,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(resnap: Resnap, tmp_path: Pat
         (folder / "00000000000000000000.log").touch()
     script = f"{sys.executable} -m scheduler scan -q {tmp_path / 'data'} --output ndjson | head -n 1; exit $PIPESTATUS"
     ran = subprocess.run(
-        ["bash", "-c", script], env=resnap.environment(), capture_output=True, text=True, check=False, timeout=60
+        ["bash", "-c", script], env=resnap.environment(), capture_output=True, text=True, check=False, timeout=300
     )
     assert json.loads(ran.stdout)["topic"] == "orders"
     assert ran.stderr == ""
@@ -240,7 +240,7 @@ def test_a_reader_that_has_gone_before_is_no_error(arguments: list[str], resnap:
     command = [sys.executable, "-m", "scheduler", *arguments]
     with os.fdopen(writer) as gone:
         ran = subprocess.run(
-            command, env=resnap.environment(), stdout=gone, stderr=subprocess.PIPE, check=False, timeout=60
+            command, env=resnap.environment(), stdout=gone, stderr=subprocess.PIPE, check=False, timeout=300
         )
     assert (ran.stderr, ran.returncode) == (b"", 141)
 
@@ -248,14 +248,14 @@ def test_a_reader_that_has_gone_before_is_no_error(arguments: list[str], resnap:
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_streams_that_the_caller_has_closed_are_no_error(resnap: Resnap, broker_log: Path, closed: str) -> None:
     command = f"{sys.executable} -m scheduler scan {broker_log} --exit-code {closed}"
-    assert subprocess.run(["bash", "-c", command], env=resnap.environment(), check=False, timeout=60).returncode == 4
+    assert subprocess.run(["bash", "-c", command], env=resnap.environment(), check=False, timeout=300).returncode == 4
 
 
 @pytest.mark.parametrize("form", ["table", "json", "ndjson"])
 def test_an_answer_that_finds_no_room_is_an_error(resnap: Resnap, broker_log: Path, form: str) -> None:
     command = f"{sys.executable} -m scheduler scan -q {broker_log} --output {form} > /dev/full"
     ran = subprocess.run(
-        ["bash", "-c", command], env=resnap.environment(), check=False, timeout=60, capture_output=True, text=True
+        ["bash", "-c", command], env=resnap.environment(), check=False, timeout=300, capture_output=True, text=True
     )
     assert ran.returncode == 1
     assert "No space left on device" in ran.stderr
@@ -287,6 +287,6 @@ def _on_a_terminal(resnap: Resnap, arguments: list[str], variables: dict[str, st
                 shown += chunk
         except OSError:
             pass  # Linux's way of saying that the other end has closed
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     os.close(ours)
     return shown.decode()

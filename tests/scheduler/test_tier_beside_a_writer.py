@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Resnap
 
 KEPT_SEGMENTS: Final = 24
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 300
 SEEN_RUNS: Final = 3
 
 

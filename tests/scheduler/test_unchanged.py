@@ -80,7 +80,7 @@ def test_it_reads_directory_entries_index_tails_and_first_and_last_headers(
     environment = {"PATH": os.environ["PATH"], "RESNAP_STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(PROJECT)}
     subprocess.run(
         [sys.executable, "-c", WATCH, str(tmp_path / "watched"), *arguments],
-        check=True, capture_output=True, env=environment, timeout=60,
+        check=True, capture_output=True, env=environment, timeout=300,
     )  # fmt: skip
     watched = json.loads((tmp_path / "watched").read_text())
     assert watched["code"] == 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BINARIES: Final = Path(os.environ.get("RESNAP_TEST_STORES") or Path.home() / ".cache/resnap-stores")
 ACCESS, SECRET = "testaccess", "testsecret123"
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 300
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "payments-1"
 KILLS: Final = 10
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 300
 
 
 class Run:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 FINAL: Final = {"succeeded", "partially_failed", "failed", "cancelled"}
-_DEADLINE_S: Final = 120
+_DEADLINE_S: Final = 300
 """For what takes a second on a machine that does nothing else."""
 _CONFIGURATION: Final = """
 engine = "local"

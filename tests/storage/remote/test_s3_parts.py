@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from storage.remote.s3_settings import S3Settings
 
 pytestmark = pytest.mark.s3
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 class Watch:

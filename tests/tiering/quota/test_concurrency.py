@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 THREADS = 8
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 def at_once(work: Callable[[int], None]) -> None:

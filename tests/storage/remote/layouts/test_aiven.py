@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import ConfigurationError, FormatError
@@ -260,7 +260,6 @@ def any_manifest(draw: st.DrawFn) -> AivenManifest:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # which is a matter of the machine
 @given(any_manifest())
 def test_a_manifest_survives_writing(manifest: AivenManifest) -> None:
     assert read_manifest(write_manifest(manifest)) == manifest

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tiering.controller.metadata.records import MetadataRecord
 
 LIVES_PER_LOG: Final = 100
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 300
 
 
 def registration(broker_id: int, epoch: int = EPOCH) -> RegisterBrokerRecord:
