@@ -27,6 +27,7 @@ from scheduler.cli import (
     remote,
     restore,
     retain,
+    runs,
     serve,
     survey,
     token,
@@ -49,6 +50,7 @@ FAMILIES = (
     producer.app,
     quota.app,
     serve.app,
+    runs.app,
     token.app,
     demo.app,
 )

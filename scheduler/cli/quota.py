@@ -101,7 +101,7 @@ def _file_if_any(run: Invocation) -> "QuotaFile | None":
     from tiering.quota.quota_file import QuotaFile
 
     directory = state_directory(run.settings, process_environment())
-    return None if directory is None else QuotaFile(directory, Disk())
+    return None if directory is None else QuotaFile(directory, Disk(), run.note)
 
 
 def quota_origins(run: Invocation, metadata_log: Path | None) -> "list[Origin]":

@@ -48,12 +48,7 @@ class Database:
         self._readers_guard = threading.Lock()
         self._is_closed = False
         with _told(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # What is in it tells who did what: nobody else need read it.
-            path.touch(mode=0o600)
-            self._writer = self._connect()
-            self._writer.execute("PRAGMA journal_mode = WAL")
-            self._writer.execute("PRAGMA synchronous = FULL")
+            self._writer = self._open()
             self._migrate()
 
     @contextmanager
@@ -128,27 +123,78 @@ class Database:
                 return
         connection.close()
 
+    def _open(self) -> sqlite3.Connection:
+        """Return the connection that writes, to a file that is made if there is none."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # What is in it tells who did what: nobody else need read it.
+        self.path.touch(mode=0o600)
+        writer = self._connect()
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("PRAGMA synchronous = FULL")
+        return writer
+
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        connection.row_factory = sqlite3.Row
-        connection.execute("PRAGMA foreign_keys = ON")
-        return connection
+        return _prepared(
+            sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        )
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """Return the version of the file's schema.
+
+        Raises:
+            DataError: it is newer than what is known.
+
+        """
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version > len(MIGRATIONS):
+            raise DataError(
+                f"{self.path} was left by a newer Resnap: its version is {version}, known is {len(MIGRATIONS)}",
+                hint="run the newer version again, or give the service another --state-dir",
+            )
+        return version
 
     def _migrate(self) -> None:
         """Bring the file to this version's schema, step by step, each whole or not at all."""
         while True:
             with self.write() as connection:
-                version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-                if version > len(MIGRATIONS):
-                    raise DataError(
-                        f"{self.path} was left by a newer Resnap: its version is {version}, known is {len(MIGRATIONS)}",
-                        hint="run the newer version again, or give the service another --state-dir",
-                    )
+                version = self._version(connection)
                 if version == len(MIGRATIONS):
                     return
                 for statement in _statements(MIGRATIONS[version]):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+class DatabaseView(Database):
+    """The file of a service as it stands, which may be at work; looked at, and never changed.
+
+    Raises:
+        DataError: it is no such file, is damaged, or was left by another version.
+        StateError: it is not there, or cannot be read.
+
+    """
+
+    def _open(self) -> sqlite3.Connection:
+        return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        return _prepared(sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None,
+                                         check_same_thread=False))  # fmt: skip
+
+    def _migrate(self) -> None:
+        version = self._version(self._writer)
+        if version < len(MIGRATIONS):
+            raise DataError(
+                f"{self.path} was left by an older Resnap: its version is {version}, known is {len(MIGRATIONS)}",
+                hint="start the service of this version once, which brings the file up to date",
+            )
+
+
+def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
 
 
 def inserted(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> None:

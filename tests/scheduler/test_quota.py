@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from scheduler.quotas import Named, set_rate
+from storage.disk import Disk
 from tests.tiering.quota.logs import a_topic
 from tiering.controller.metadata.records import ClientQuotaRecord, EntityData
 from tiering.controller.metadata.writer import open_metadata_log
+from tiering.quota.quota_file import QuotaFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,3 +256,22 @@ def test_batches_that_no_time_is_known_of_are_told(command: Resnap, tmp_path: Pa
     a_topic(tmp_path / "data", "plain", [(-1, 1), (-1, 2)])
     ran = command("quota", "advise", tmp_path / "data", *LOCAL)
     assert (ran.code, "without one before them, are left out: 2" in ran.err) == (0, True)
+
+
+def test_what_was_never_set_is_not_deleted_and_leaves_no_directory(command: Resnap, tmp_path: Path) -> None:
+    refused = command("quota", "delete", "--user", "alice", "--state-dir", tmp_path / "nowhere")
+    assert (refused.code, "is not set" in refused.err) == (2, True)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_change_says_what_it_waits_for(tmp_path: Path) -> None:
+    said = threading.Event()
+    file = QuotaFile(tmp_path, Disk(), lambda _: said.set())
+    with (tmp_path / "quotas.lock").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        setting = threading.Thread(target=set_rate, args=(file, Named(name="alice"), 5.0))
+        setting.start()
+        assert said.wait(60)
+        assert not file.path.exists()
+    setting.join(60)
+    assert file.load().rates(lambda _: None).of("alice") == 5.0

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import json
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from storage.disk import Disk, make_directories, writable, write_file
@@ -17,22 +18,25 @@ from storage.errors import ConfigurationError
 from tiering.quota.client_quotas import ClientQuotas, QuotaRequestError, check_value, entity_of, shown_entity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tiering.quota.client_quotas import Entity, QuotaChange, QuotaRecord
 
 NAME: Final = "quotas.json"
 VERSION: Final = 1
+MUTE_S: Final = 1.0
+"""How long another request is waited for without a word."""
 _GARBLED: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError, QuotaRequestError)
 
 
 class QuotaFile:
     """The file of quotas in ``directory``, which is made when the first is set."""
 
-    def __init__(self, directory: Path, disk: Disk) -> None:
+    def __init__(self, directory: Path, disk: Disk, note: Callable[[str], None] = lambda _: None) -> None:
+        """Begin without reading; ``note`` hears of another's request that is waited for."""
         self.path = directory / NAME
-        self._disk = disk
+        self._disk, self._note = disk, note
 
     def load(self) -> ClientQuotas:
         """Return what is set; nothing where there is no file.
@@ -61,7 +65,10 @@ class QuotaFile:
             LogDirError: the file cannot be written.
 
         """
-        make_directories(self._disk, self.path.parent)
+        if not self.path.parent.is_dir():
+            if not ClientQuotas().altered(changes):  # nothing comes of it, so no directory either
+                return []
+            make_directories(self._disk, self.path.parent)
         with self._alone():
             there = self.load()
             records = there.altered(changes)
@@ -74,8 +81,18 @@ class QuotaFile:
         """Keep others from reading what is about to change."""
         lock = self.path.with_suffix(".lock")
         with writable(lock), lock.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            self._lock(file.fileno())
             yield
+
+    def _lock(self, descriptor: int) -> None:
+        give_up_s = time.monotonic() + MUTE_S
+        while time.monotonic() < give_up_s:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(0.05)
+        self._note(f"another command changes {self.path}: waiting for it to end")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def encoded(quotas: ClientQuotas) -> bytes:

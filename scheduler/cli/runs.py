@@ -1,0 +1,141 @@
+# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
+"""Commands that show what the service has done: they read its file, beside a service that runs or without one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.invocation import Invocation
+from scheduler.cli.options import MEMORY, with_settings
+from scheduler.rendering import Answer, Column, Row, human_duration
+from scheduler.runs.run import RunKind, RunState
+
+if TYPE_CHECKING:
+    from scheduler.runs.history import History
+    from scheduler.runs.run import Run
+
+app = typer.Typer()
+runs_app = typer.Typer(help="What the service has done and has to do; read from its file, whether it runs or not.")
+app.add_typer(runs_app, name="runs")
+
+STATE = {"state_dir": MEMORY["state_dir"]}
+States = Annotated[
+    list[RunState] | None, typer.Option("--state", help="Only runs in this state; may be given several times.")
+]
+Kinds = Annotated[
+    list[RunKind] | None, typer.Option("--kind", help="Only runs of this kind; may be given several times.")
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100_000, help="The newest N.")]
+
+
+def _seconds(value: object) -> str:
+    return human_duration(value) if isinstance(value, float) else ""
+
+
+_COLUMNS = [
+    Column(key="id", title="RUN"),
+    Column(key="kind", title="KIND"),
+    Column(key="state", title="STATE"),
+    Column(key="origin", title="ORIGIN"),
+    Column(key="principal", title="BY"),
+    Column(key="created", title="ASKED FOR"),
+    Column(key="seconds", title="TOOK", right=True, show=_seconds),
+    Column(key="error", title="ERROR"),
+]
+_PARTITION_COLUMNS = [
+    Column(key="topic", title="TOPIC"),
+    Column(key="partition", title="PARTITION", right=True),
+    Column(key="state", title="STATE"),
+]
+_PAGE = 500
+
+
+@runs_app.command("list")
+@with_settings(STATE)
+def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limit: Limit = 50) -> None:
+    """Show runs, the newest first."""
+    from scheduler.runs.history import RunFilter
+
+    wanted = RunFilter(kinds=tuple(kind or ()), states=tuple(state or ()))
+    with _history(run) as history:
+        found = history.page(wanted, limit=limit + 1)
+    more = ("There are more: --limit shows them.",) if len(found) > limit else ()
+    closing = more if found else ("No such run is known.",)
+    rows = [_row(one) for one in found[:limit]]
+    run.answer(Answer(name="runs", kind="run", rows=rows, columns=_COLUMNS, closing=lambda: closing))
+
+
+@runs_app.command("show")
+@with_settings(STATE)
+def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", help="Of the run.")]) -> None:  # noqa: A002
+    """Show one run: what was asked for, how far it has come, what went wrong, and its partitions."""
+    from storage.errors import UsageError
+
+    with _history(run) as history:
+        found = history.get(id)
+        if found is None:
+            raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows those there are")
+        head = {**_row(found), **_told_in_full(found)}
+        rows = _partitions(history, id)
+        run.answer(Answer(head=head, name="partitions", kind="partition", rows=rows, columns=_PARTITION_COLUMNS))
+
+
+def _partitions(history: "History", run_id: str) -> Iterator[Row]:
+    after = None
+    while page := history.partitions(run_id, limit=_PAGE, after=after):
+        for one in page:
+            yield {"topic": one.topic, "partition": one.partition, "state": one.state.value, "row": one.row}
+        after = (page[-1].topic, page[-1].partition)
+
+
+def _row(run: "Run") -> Row:
+    from scheduler.clock import instant
+
+    ends = {"created": run.created_ms, "started": run.started_ms, "finished": run.finished_ms}
+    return {
+        "id": run.id,
+        "kind": run.kind.value,
+        "state": run.state.value,
+        "origin": run.origin,
+        "principal": run.principal,
+        **{name: None if at_ms is None else instant(at_ms) for name, at_ms in ends.items()},
+        "seconds": _took_s(run),
+        "error": run.errors[0].message if run.errors else None,
+    }
+
+
+def _took_s(run: "Run") -> float | None:
+    return None if run.started_ms is None or run.finished_ms is None else (run.finished_ms - run.started_ms) / 1000
+
+
+def _told_in_full(run: "Run") -> Row:
+    from scheduler.records import plain
+
+    return {
+        "retryOf": run.retry_of,
+        "request": plain(run.request),
+        "progress": plain(run.progress),
+        "totals": plain(run.totals),
+        "errors": plain(run.errors),
+    }
+
+
+@contextmanager
+def _history(run: Invocation) -> Iterator["History"]:
+    """Give the history that lies in the state directory, to be read."""
+    from scheduler.daemon.services import state_directory_of
+    from scheduler.runs.database import DATABASE_FILE, DatabaseView
+    from scheduler.runs.history import History
+    from storage.errors import UsageError
+
+    path = state_directory_of(run.settings) / DATABASE_FILE
+    if not path.is_file():
+        raise UsageError(f"{path} is not there: no service has run with this state directory",
+                         hint="give --state-dir as `resnap serve` has it")  # fmt: skip
+    database = DatabaseView(path)
+    try:
+        yield History(database, run.clock.now_ms, lambda _: None)
+    finally:
+        database.close()
