@@ -13,10 +13,14 @@ import shutil
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import LogDirError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_HINT: Final = "free some space, or let TMPDIR name a directory that can be written; then run the same command again"
 
 
 @contextmanager
@@ -26,12 +30,12 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
     Removes, too, what killed runs have left there for the same purpose.
 
     Raises:
-        OSError: it cannot be made.
+        LogDirError: it cannot be made.
 
     """
     prefix = f"resnap-{purpose}-"
-    sweep(Path(tempfile.gettempdir()), prefix)
-    directory, lock = _make(prefix)
+    sweep(_temporary(), prefix)
+    directory, lock = _made(prefix)
     try:
         yield directory
     finally:
@@ -46,6 +50,22 @@ def sweep(parent: Path, prefix: str) -> None:
         with suppress(OSError):
             if directory.lstat().st_uid == os.geteuid():
                 _remove_unless_held(directory)
+
+
+def _temporary() -> Path:
+    """Return the system's temporary directory; Python finds it by writing, and there may be none."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise LogDirError(f"no temporary directory can be written: {error.strerror}", hint=_HINT) from error
+
+
+def _made(prefix: str) -> tuple[Path, int]:
+    try:
+        return _make(prefix)
+    except OSError as error:
+        what = f"{_temporary()}: no temporary directory can be made: {error.strerror}"
+        raise LogDirError(what, hint=_HINT) from error
 
 
 def _make(prefix: str) -> tuple[Path, int]:

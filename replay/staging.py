@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 import io
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import numpy as np
 
+from replay.scratch import scratch_directory
 from storage.crc32c import crc32c
-from storage.disk import Disk, make_directories
+from storage.disk import Disk, make_directories, writable
 from storage.errors import LogDirError
 from storage.log.names import segment_name
 from storage.log.producer_snapshot import ENTRY_DTYPE, SnapshotDigest, snapshot_array_bytes, store_snapshot_arrays
@@ -104,9 +104,10 @@ class StoreSink:
         self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
     ) -> SnapshotDigest:
         """Put a snapshot that comes in parts by way of a temporary file: its checksum stands before what it covers."""
-        with TemporaryDirectory(prefix="resnap-") as directory:
-            path = Path(directory) / "snapshot"
-            digest = store_snapshot_arrays(path, parts, count)
+        with scratch_directory("snapshot") as directory:
+            path = directory / "snapshot"
+            with writable(path):
+                digest = store_snapshot_arrays(path, parts, count)
             self._store.put_stream(
                 snapshot_key(topic_partition, offset),
                 lambda: path.open("rb"),
@@ -131,8 +132,10 @@ class DiscardSink:
         count: int,
     ) -> SnapshotDigest:
         """Do as ``write`` with entries that come in parts."""
-        with TemporaryDirectory(prefix="resnap-") as directory:
-            return store_snapshot_arrays(Path(directory) / "snapshot", parts, count)
+        with scratch_directory("snapshot") as directory:
+            path = directory / "snapshot"
+            with writable(path):
+                return store_snapshot_arrays(path, parts, count)
 
 
 class MemorySink:

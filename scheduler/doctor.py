@@ -10,10 +10,10 @@ import platform
 import sys
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from replay.jvm import find_java
+from replay.scratch import scratch_directory
 from replay.split_scan import why_no_kernel
 from scheduler.clock import instant
 from scheduler.findings import Finding, Health, fail, failed, ok, warn
@@ -89,9 +89,9 @@ def _kernel() -> Finding:
 
 
 def _java(environment: Mapping[str, str]) -> Finding:
-    with TemporaryDirectory(prefix="resnap-doctor-") as scratch:
+    with scratch_directory("doctor") as scratch:
         try:
-            java = find_java(environment, scratch=Path(scratch))
+            java = find_java(environment, scratch=scratch)
         except ConfigurationError as error:
             return failed("java", error)
     return ok("java", f"{java.version}, {java.origin}")

@@ -200,7 +200,7 @@ class S3ObjectStore:
         """Yield the objects below ``prefix``, a page in memory at a time; see ``ObjectStore.list``."""
         if not can_be_below(prefix):
             return
-        last = ""
+        last, must = "", self._caller.must_say
         options: dict[str, Any] = {"MaxKeys": page_keys}
         while True:
             asked = dict(options)
@@ -211,12 +211,14 @@ class S3ObjectStore:
                 ),
             )
             for entry in page.get("Contents", ()):
-                last = check_order(self.url, last, entry["Key"])
-                if not entry["Key"].endswith("/"):
+                name = must(None, entry, "Key")
+                last = check_order(self.url, last, name)
+                if not name.endswith("/"):
+                    key = name.removeprefix(self._prefix)
                     yield ObjectInfo(
-                        key=entry["Key"].removeprefix(self._prefix),
-                        size_bytes=entry["Size"],
-                        modified_ms=_modified_ms(entry["LastModified"]),
+                        key=key,
+                        size_bytes=must(key, entry, "Size"),
+                        modified_ms=_modified_ms(must(key, entry, "LastModified")),
                         etag=entry.get("ETag", ""),
                     )
             token = page.get("NextContinuationToken")
@@ -236,6 +238,7 @@ class S3ObjectStore:
     def unfinished(self) -> Iterator[Unfinished]:
         """Yield the multipart uploads that nobody has completed; see ``ObjectStore.unfinished``."""
         markers: dict[str, Any] = {}
+        must = self._caller.must_say
         while True:
             asked = dict(markers)
             page = self._caller.call(
@@ -245,14 +248,18 @@ class S3ObjectStore:
                 ),
             )
             for upload in page.get("Uploads", ()):
+                key = must(None, upload, "Key").removeprefix(self._prefix)
                 yield Unfinished(
-                    key=upload["Key"].removeprefix(self._prefix),
-                    begun_ms=_modified_ms(upload["Initiated"]),
-                    handle=upload["UploadId"],
+                    key=key,
+                    begun_ms=_modified_ms(must(key, upload, "Initiated")),
+                    handle=must(key, upload, "UploadId"),
                 )
             if not page.get("IsTruncated"):
                 return
-            markers = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page.get("NextUploadIdMarker", "")}
+            markers = {
+                "KeyMarker": must(None, page, "NextKeyMarker"),
+                "UploadIdMarker": page.get("NextUploadIdMarker", ""),
+            }
 
     def discard(self, unfinished: Unfinished) -> None:
         """Abort a multipart upload; see ``ObjectStore.discard``."""

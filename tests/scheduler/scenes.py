@@ -8,6 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from scheduler.cli import run
 from tests.scheduler.shipped import check_store, entries, files_of
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
 
 SET: Final = "kafka-2.7.2-then-3.9.1"
 LOCAL: Final = ("--engine", "local", "--threads", "1", "--as-of", "roll")
-VERBS: Final = ("regenerate", "tier", "remember", "retain")
+VERBS: Final = ("regenerate", "tier", "remember", "retain", "gc")
+ON_WHAT_IS_SHIPPED: Final = frozenset({"retain", "gc", "verify"})
+"""Verbs that begin with a store in which all is shipped."""
+REMEMBERING: Final = frozenset({"remember", "verify"})
+STRANGERS: Final = ("notes.txt", "none/payments/none/1/somebodys.log", ".resnap/probe/not-of-a-probe")
+"""Objects that are old and that nobody names, in no form of ours."""
+LONG_AGO_S: Final = 1_500_000_000
 
 
 def one_partition(source: Path, data: Path) -> Path:
@@ -37,18 +44,47 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
+def leave_garbage(store: Path) -> None:
+    """Leave in ``store`` what runs leave that are killed, and what nobody knows; all of it is old."""
+    for manifest in sorted(store.rglob("*.manifest"))[-2:]:
+        manifest.unlink()
+    folder = min(store.rglob("*.log")).parent
+    staged = store / ".staging" / str(UUID(int=1)) / "payments-1" / "00000000000000000042.snapshot"
+    probe = store / ".resnap" / "probe" / f"{1:032x}"
+    garbage = {folder / f".resnap-{0:032x}~": b"half", staged: b"staged", probe: b"probe"}
+    for path, body in (garbage | {store / key: b"a stranger" for key in STRANGERS}).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+    for path in store.rglob("*"):
+        os.utime(path, (LONG_AGO_S, LONG_AGO_S))
+
+
 class Scene:
     """A log dir, what its brokers had written, and a place in which verbs work: ``root``."""
 
     def __init__(self, log_dir: Path, expected: Path, place: Path) -> None:
         self.log_dir, self.expected, self.root = log_dir, expected, place / "root"
+        self.told = ""
+        """What the last run said of itself and its errors."""
+        self.segments = 0
+        """How many must be whole under a manifest, whatever is deleted beside them."""
         self.root.mkdir(parents=True)
 
+    def begin_with(self, shipped: Path, verb: str) -> None:
+        """Begin with a copy of the store ``shipped``, for ``gc`` with what killed runs have left in it long ago."""
+        store = self.root / "store"
+        shutil.copytree(shipped, store)
+        if verb == "gc":
+            leave_garbage(store)
+            self.segments = sum(1 for _ in store.rglob("*.manifest"))
+
     def run(self, verb: str) -> int:
-        """Run the verb in this process; nothing is printed, nothing remembered but by the verb that is for that."""
-        os.environ["RESNAP_STATE_DIR"] = str(self.root / "state") if verb == "remember" else "none"
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            return run([str(argument) for argument in self._arguments(verb)])
+        """Run the verb in this process; nothing is printed, nothing remembered but by the verbs that are for that."""
+        os.environ["RESNAP_STATE_DIR"] = str(self.root / "state") if verb in REMEMBERING else "none"
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as err:
+            code = run([str(argument) for argument in self._arguments(verb)])
+        self.told = err.getvalue()
+        return code
 
     def _arguments(self, verb: str) -> tuple[object, ...]:
         store = (self.root / "store").as_uri()
@@ -58,11 +94,15 @@ class Scene:
             "tier": ("tier", self.log_dir, "--to", store, *LOCAL),
             "remember": ("regenerate", self.log_dir, "--into", aside, *LOCAL),
             "retain": ("retain", store, "--retention-bytes", "20KiB", "--delete"),
+            "gc": ("gc", store, "--delete"),
+            "verify": ("verify", "--store", store, *LOCAL),
         }[verb]
 
     def check(self, verb: str, left: Path) -> int:
         """Check what the verb has left in ``left``, at whatever instant; return how much there is of it."""
-        if verb in {"tier", "retain"}:
+        if verb == "gc":
+            return self._check_cleaned(left / "store")
+        if verb in {"tier", "retain", "verify"}:
             there = sorted(check_store(files_of(left / "store"), strict=False))
             assert all(one.next_base_offset == other.base_offset for one, other in pairwise(there))
             return len(there)
@@ -77,6 +117,13 @@ class Scene:
             known = {snapshot.offset for snapshot in read_fingerprint(path.read_bytes()).snapshots}
             assert known <= {int(snapshot.stem) for snapshot in path.parent.glob("*.snapshot")}
         return len(snapshots)
+
+    def _check_cleaned(self, store: Path) -> int:
+        """Check that all that is named is there, and what is strange; return how much is left that was old."""
+        objects = files_of(store)
+        assert len(check_store(objects, strict=False)) == self.segments
+        assert all(objects[key] == b"a stranger" for key in STRANGERS)
+        return sum((store / key).stat().st_mtime == LONG_AGO_S for key in objects)
 
     def _check_memory(self, left: Path) -> int:
         memories = [decoded(path.read_bytes(), path.parent) for path in left.rglob(FILE)]

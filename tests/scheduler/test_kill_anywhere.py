@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.scheduler.files import tree
-from tests.scheduler.scenes import SET, VERBS, Scene, contents, one_partition
+from tests.scheduler.scenes import ON_WHAT_IS_SHIPPED, SET, VERBS, Scene, contents, one_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,11 +37,11 @@ def new_scene(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Itera
         def made(verb: str) -> Scene:
             shutil.rmtree(Path(name, "place"), ignore_errors=True)
             scene = Scene(log_dir, fixture.expected, Path(name, "place"))
-            if verb == "retain":
+            if verb in ON_WHAT_IS_SHIPPED:
                 if not Path(name, "shipped").exists():
                     assert scene.run("tier") == 0
-                    shutil.copytree(scene.root / "store", Path(name, "shipped"))
-                shutil.copytree(Path(name, "shipped"), scene.root / "store", dirs_exist_ok=True)
+                    shutil.move(scene.root / "store", Path(name, "shipped"))
+                scene.begin_with(Path(name, "shipped"), verb)
             return scene
 
         yield made

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -316,3 +317,32 @@ def test_an_upload_that_is_gone_is_begun_anew_once(canned_server: CannedServer) 
         store.put_stream("key", lambda: io.BytesIO(bytes(17 << 20)), size_bytes=17 << 20)
     assert raised.value.transient
     assert [request.method for request in canned_server.requests] == ["POST", "PUT", "DELETE"] * 2
+
+
+_OBJECT = "<Key>a</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified>"
+_UPLOAD = "<Key>a</Key><UploadId>1</UploadId><Initiated>2026-01-01T00:00:00Z</Initiated>"
+
+
+def page(kind: str, entry: str, *, truncated: str = "false") -> Answer:
+    return Answer(body=f"<{kind}><IsTruncated>{truncated}</IsTruncated>{entry}</{kind}>".encode())
+
+
+@pytest.mark.parametrize("missing", ["Key", "Size", "LastModified"])
+def test_a_listing_that_leaves_something_out_is_an_error_of_the_store(
+    canned_server: CannedServer, missing: str
+) -> None:
+    entry = re.sub(f"<{missing}>.*</{missing}>", "", _OBJECT)
+    canned_server.answers = [page("ListBucketResult", f"<Contents>{entry}</Contents>")]
+    with pytest.raises(StoreError, match=f"answers without {missing}") as raised:
+        list(S3ObjectStore("bucket", "", settings_for(canned_server)).list())
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("missing", ["Key", "UploadId", "Initiated", "NextKeyMarker"])
+def test_a_listing_of_uploads_that_leaves_something_out_is_an_error_of_the_store(
+    canned_server: CannedServer, missing: str
+) -> None:
+    entry = re.sub(f"<{missing}>.*</{missing}>", "", _UPLOAD)
+    canned_server.answers = [page("ListMultipartUploadsResult", f"<Upload>{entry}</Upload>", truncated="true")]
+    with pytest.raises(StoreError, match=f"answers without {missing}"):
+        list(S3ObjectStore("bucket", "", settings_for(canned_server)).unfinished())

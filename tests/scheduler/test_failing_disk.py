@@ -1,0 +1,152 @@
+"""A disk that fails in the middle of a verb: told with file and next step, nothing half-made, one rerun completes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from tests.scheduler.files import tree
+from tests.scheduler.scenes import ON_WHAT_IS_SHIPPED, SET, Scene, one_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fixture_sets import FixtureSet
+
+VERBS: Final = ("regenerate", "tier", "retain", "gc")
+CHANGES: Final = ("replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir", "fsync", "write")
+"""Calls of ``os`` that change what there is, or make it durable."""
+NUMBERS: Final = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES)
+TYPED: Final = {1, 3, 12}
+"""Exit codes: failed, partly done, store."""
+PATIENCE_S: Final = 300
+
+
+class FailingDisk:
+    """What lies below ``root``, and fails at step ``stop`` and ever after."""
+
+    def __init__(self, root: Path, number: int, stop: int | None = None) -> None:
+        self.root, self.number, self.stop, self.steps = str(root), number, stop, 0
+
+    def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Watch from now on."""
+        for name in CHANGES:
+            monkeypatch.setattr(os, name, self._watched(getattr(os, name), lambda *_: True))
+        monkeypatch.setattr(os, "open", self._watched(os.open, _opens_for_writing))
+        monkeypatch.setattr(io, "open", self._watched(io.open, _opens_to_write))
+
+    def _watched(self, call: Callable[..., Any], is_change: Callable[..., bool]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **named: Any) -> Any:
+            if self._is_ours(arguments[0]) and is_change(*arguments, *named.values()):
+                self.steps += 1
+                if self.stop is not None and self.steps > self.stop:
+                    raise OSError(self.number, os.strerror(self.number), str(arguments[0]))
+            return call(*arguments, **named)
+
+        return watched
+
+    def _is_ours(self, what: Any) -> bool:
+        where = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)  # noqa: PTH115
+        return str(where).startswith(self.root)
+
+
+def _opens_for_writing(_path: object, flags: int, *_: object) -> bool:
+    return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+
+
+def _opens_to_write(_path: object, mode: str = "r", *_: object) -> bool:
+    return not {"w", "a", "x", "+"}.isdisjoint(mode)
+
+
+@pytest.fixture
+def new_scene(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Iterator[Callable[[str], Scene]]:
+    """Give a place in which a verb can be run, with a temporary directory of its own; again and again."""
+    fixture = fixture_set(SET)
+    log_dir = one_partition(fixture.data, tmp_path / "data")
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
+    with tempfile.TemporaryDirectory(dir=where) as name, pytest.MonkeyPatch.context() as patched:
+        shipped = Path(name, "shipped")
+        place = Path(name, "place")
+
+        def made(verb: str) -> Scene:
+            shutil.rmtree(place, ignore_errors=True)
+            scene = Scene(log_dir, fixture.expected, place)
+            (scene.root / "tmp").mkdir()
+            patched.setattr(tempfile, "tempdir", str(scene.root / "tmp"))
+            if verb in ON_WHAT_IS_SHIPPED:
+                if not shipped.exists():
+                    assert scene.run("tier") == 0
+                    shutil.move(scene.root / "store", shipped)
+                scene.begin_with(shipped, verb)
+            return scene
+
+        yield made
+
+
+class Ended(NamedTuple):
+    """How a run ended."""
+
+    code: int
+    told: str
+    steps: int
+
+
+def run_on(scene: Scene, disk: FailingDisk, verb: str) -> Ended:
+    """Run the verb on ``disk``, in a process of its own: what it still holds when it ends is held by a dead one."""
+    heard, told = os.pipe()
+    if not (child := os.fork()):
+        signal.alarm(PATIENCE_S)  # should the fork have caught a lock of another thread
+        try:
+            with pytest.MonkeyPatch.context() as patched:
+                disk.begin(patched)
+                code = scene.run(verb)
+            os.write(told, json.dumps(Ended(code, scene.told, disk.steps)).encode())
+        finally:
+            os._exit(0)
+    os.close(told)
+    with open(heard, "rb") as file:  # noqa: PTH123 - a descriptor
+        said = file.read()
+    os.waitpid(child, 0)
+    return Ended(*json.loads(said))
+
+
+def check_told(scene: Scene, ended: Ended, number: int) -> None:
+    told = ended.told
+    assert ended.code in TYPED, ended
+    assert "this is a bug" not in told, told
+    assert os.strerror(number).lower() in told.lower(), told
+    assert str(scene.root) in told, told
+    assert "hint: " in told, told
+
+
+@pytest.mark.parametrize("stops", [4, pytest.param(1_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_disk_that_fails_at_any_step_is_told_and_one_rerun_completes(
+    new_scene: Callable[[str], Scene], verb: str, stops: int
+) -> None:
+    scene = new_scene(verb)
+    code, told, steps = run_on(scene, FailingDisk(scene.root, errno.EIO), verb)
+    assert code == 0, told
+    expected, failed = scene.check(verb, scene.root), 0
+    numbers = NUMBERS if stops > len(NUMBERS) else None
+    for index, stop in enumerate(range(0, steps, max(1, -(-steps // stops)))):
+        for number in numbers or (NUMBERS[index % len(NUMBERS)],):
+            scene = new_scene(verb)
+            before = tree(scene.log_dir)
+            ended = run_on(scene, FailingDisk(scene.root, number, stop), verb)
+            if ended.code or scene.check(verb, scene.root) != expected:
+                failed += 1
+                check_told(scene, ended, number)
+            assert scene.run(verb) == 0
+            assert scene.check(verb, scene.root) == expected
+            assert tree(scene.log_dir) == before
+    assert failed > 2, "the disk failed where nobody cares"
