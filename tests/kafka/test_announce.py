@@ -30,7 +30,7 @@ PUBLISH: Final = 1
 """The later block of the section."""
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", [pytest.param("3.9.1", marks=pytest.mark.heavy), "4.1.1"])
 def test_a_stock_broker_serves_and_goes_on_from_what_resnap_alone_has_shipped(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
 ) -> None:

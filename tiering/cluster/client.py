@@ -116,7 +116,7 @@ class Cluster:
             yield from self._read_to(end, consumer, place)
 
     def _read_to(self, end: int, consumer: Any, place: object) -> Iterator[tuple[int, bytes | None]]:  # noqa: ANN401
-        """Yield the records below ``end``; the library would wait for a broker that is gone as long as there is time."""
+        """Yield the records below ``end``; for a broker that is gone the library would wait as long as it may."""
         heard_at = time.monotonic()
         while (reached := consumer.position(place)) < end:
             for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
