@@ -185,10 +185,11 @@ class Schedules:
         now = _at(self._clock.now_ms())
         last = self._last(spec.name)
         # A last run in the future was made before the clock was set back.
-        since = None if last is None else min(now, _at(last.created_ms + 1))
+        since = None if last is None else min(now, _at(last.created_ms))
         if spec.every is not None:
             return now if since is None else max(now, since + spec.every)
-        due: datetime | None = trigger.get_next_fire_time(None, since if since is not None and makes_up else now)
+        after = now if since is None or not makes_up else since + timedelta(milliseconds=1)
+        due: datetime | None = trigger.get_next_fire_time(None, after)
         return due and max(now, due)
 
     def _last(self, name: str) -> Run | None:

@@ -108,6 +108,7 @@ class Daemon:
             os._exit(INTERRUPTED)
         self._systemd.stopping("waits for the run at work")
         self._services.is_ending = True
+        self._services.worker.begin_to_stop()
         end_pauses()  # of a run that waits for a store, which would not hear of it otherwise
         server.should_exit = True
 

@@ -161,16 +161,20 @@ class Worker:
         with self._lock:
             return len(self._at_work)
 
-    def stop(self, grace_s: float) -> bool:
-        """Take no more, let what is at work end at its next word, and leave what waits; False if that took too long.
-
-        What waits stays in the history as it is, and is taken for an orphan at the next start.
-        """
+    def begin_to_stop(self) -> None:
+        """Take no more, and tell what is at work to end; does not wait."""
         with self._lock:
             self._is_stopping = True
             reports = list(self._at_work.values())
         for report in reports:
             report.cancel()
+
+    def stop(self, grace_s: float) -> bool:
+        """Take no more, let what is at work end at its next word, and leave what waits; False if that took too long.
+
+        What waits stays in the history as it is, and is taken for an orphan at the next start.
+        """
+        self.begin_to_stop()
         for lane in self._lanes.values():
             lane.waiting.put(None)
         ends_s = self._clock.monotonic_s() + grace_s
@@ -251,7 +255,10 @@ class Worker:
                 self._observer.bug(error)
             state = RunState.PARTIALLY_FAILED if report.done else RunState.FAILED
             return _end(state, report, told(error))
-        return RunEnd(state=_state_of(report), totals=totals, errors=report.errors)
+        state = _state_of(report)
+        # What was let go on the way is told as what it is; why it was comes first.
+        why = (STOPPED,) if self._is_stopping and state is not RunState.SUCCEEDED else ()
+        return RunEnd(state=state, totals=totals, errors=(*why, *report.errors))
 
     def _settle(self, run_id: str, state: RunState) -> None:
         with self._lock:

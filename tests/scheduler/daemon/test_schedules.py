@@ -1,0 +1,202 @@
+"""When runs are due: after a new start, a pause, a clock that was set; and what is told of what cannot be made."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from scheduler.clock import FixedClock, SystemClock, milliseconds
+from scheduler.daemon.schedules import Schedules
+from scheduler.runs.run import Run, RunKind, RunRequest, RunState
+from scheduler.service_settings import ScheduleSpec
+from storage.errors import ConfigurationError
+from tests.scheduler.runs.working import PATIENCE_S, Bench, bench
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scheduler.clock import Clock
+
+HOUR_MS: Final = 3_600_000
+NOON: Final = milliseconds(datetime(2100, 7, 1, 12, tzinfo=UTC))
+"""Of a day on which this machine will make no runs."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What an observer of schedules hears."""
+
+    events: list[tuple[str, str]] = field(default_factory=list)
+    heard: threading.Event = field(default_factory=threading.Event)
+
+    def scheduler_event(self, event: str, schedule: str, detail: str = "") -> None:  # noqa: ARG002
+        self.events.append((event, schedule))
+        self.heard.set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Schedules over a worker; nothing is due before ``schedules.start``."""
+
+    schedules: Schedules
+    at_work: Bench
+    told: Told
+    clock: Clock
+
+    def next_of(self, name: str) -> int | None:
+        found = self.schedules.get(name)
+        assert found is not None
+        return found.next_ms
+
+    def ran(self, name: str, at_ms: int, run_id: str = "0") -> None:
+        """Add a run of a schedule to the history."""
+        self.at_work.history.add(
+            Run(
+                id=run_id, request=RunRequest(kind=RunKind.SCAN), state=RunState.QUEUED, origin=f"schedule:{name}",
+                principal="schedule", created_ms=at_ms,
+            )
+        )  # fmt: skip
+
+
+@contextmanager
+def timed(directory: Path, clock: Clock | None = None, queue_size: int = 10) -> Iterator[Timed]:
+    clock, told = clock or SystemClock(), Told()
+    with bench(directory, queue_size=queue_size) as at_work:
+        schedules = Schedules(at_work.worker, at_work.history, at_work.history.database, clock, told)
+        if isinstance(clock, FixedClock):
+            schedules.start([])
+        try:
+            yield Timed(schedules=schedules, at_work=at_work, told=told, clock=clock)
+        finally:
+            at_work.worker.begin_to_stop()
+            schedules.stop()
+
+
+@pytest.fixture
+def noon(tmp_path: Path) -> Iterator[Timed]:
+    """At noon of a fixed day; what is due is found out, and not made."""
+    with timed(tmp_path, FixedClock(NOON)) as found:
+        yield found
+
+
+def hourly(name: str = "hourly", **more: Any) -> ScheduleSpec:
+    return ScheduleSpec(name=name, run="scan", every=timedelta(hours=1), **more)
+
+
+def daily(cron: str = "30 2 * * *", **more: Any) -> ScheduleSpec:
+    return ScheduleSpec(name="daily", run="scan", cron=cron, **more)
+
+
+def test_an_interval_counts_from_the_last_run_after_a_new_start(noon: Timed) -> None:
+    noon.schedules.load([hourly("new"), hourly("recent"), hourly("late"), hourly("future")])
+    for name, at_ms in (("recent", NOON - HOUR_MS // 4), ("late", NOON - 9 * HOUR_MS), ("future", NOON + 9 * HOUR_MS)):
+        noon.ran(name, at_ms, name)
+    noon.schedules.clock_was_set()
+    due = {name: noon.next_of(name) for name in ("new", "recent", "late", "future")}
+    assert due == {"new": NOON, "recent": NOON + HOUR_MS * 3 // 4, "late": NOON, "future": NOON + HOUR_MS}, (
+        "what was made in the future was made before the clock was set back"
+    )
+
+
+@pytest.mark.parametrize(("last_h", "due_h"), [(None, 14.5), (-9.4, 14.5), (-9.6, 0), (-100, 0), (100, 14.5)], ids=str)
+def test_a_time_of_day_that_passed_while_nobody_was_there_is_made_up_for_once(
+    noon: Timed, last_h: float | None, due_h: float
+) -> None:
+    if last_h is not None:
+        noon.ran("daily", NOON + int(last_h * HOUR_MS))
+    noon.schedules.load([daily()])
+    assert noon.next_of("daily") == NOON + int(due_h * HOUR_MS)
+
+
+def test_a_time_of_day_that_is_new_was_not_missed(noon: Timed) -> None:
+    noon.ran("daily", NOON - 9 * HOUR_MS)
+    noon.schedules.load([daily()])
+    noon.schedules.load([daily("0 4 * * *")])
+    assert noon.next_of("daily") == NOON + 16 * HOUR_MS
+
+
+def test_a_time_of_day_is_of_its_zone(noon: Timed) -> None:
+    noon.schedules.load([daily("30 15 * * *", timezone="Europe/Berlin")])
+    assert noon.next_of("daily") == NOON + HOUR_MS * 3 // 2, "two hours ahead in July"
+
+
+def test_what_is_no_time_of_day_is_refused_and_changes_nothing(noon: Timed) -> None:
+    noon.schedules.load([hourly()])
+    with pytest.raises(ConfigurationError, match="61"):
+        noon.schedules.load([daily("61 * * * *")])
+    assert [view.spec.name for view in noon.schedules.all()] == ["hourly"]
+
+
+def test_what_has_not_changed_keeps_its_time(noon: Timed) -> None:
+    assert isinstance(noon.clock, FixedClock)
+    noon.schedules.load([hourly("same"), hourly("other"), hourly("gone")])
+    noon.clock.advance(60_000)
+    noon.schedules.load([hourly("same"), hourly("other", topics=("a*",))])
+    assert (noon.next_of("same"), noon.next_of("other")) == (NOON, NOON + 60_000)
+    assert noon.schedules.get("gone") is None
+
+
+def test_a_pause_outlasts_a_new_start_and_ends_with_what_was_missed(tmp_path: Path) -> None:
+    with timed(tmp_path, FixedClock(NOON)) as first:
+        first.ran("daily", NOON - 10 * HOUR_MS)
+        first.schedules.load([daily(), hourly()])
+        first.schedules.pause("daily", "somebody")
+        assert first.next_of("daily") is None
+    with timed(tmp_path, FixedClock(NOON + HOUR_MS)) as second:
+        second.schedules.load([daily(), hourly()])
+        second.schedules.clock_was_set()
+        view = second.schedules.get("daily")
+        assert view is not None
+        assert (view.next_ms, view.paused_ms, view.paused_by) == (None, NOON, "somebody")
+        second.schedules.pause("daily", "another")
+        assert [one.paused_ms for one in second.schedules.all()] == [NOON, None]
+        second.schedules.resume("daily")
+        assert second.next_of("daily") == NOON + HOUR_MS
+
+
+def test_a_clock_that_was_set_counts_every_schedule_anew(noon: Timed) -> None:
+    assert isinstance(noon.clock, FixedClock)
+    noon.schedules.load([hourly(), daily()])
+    noon.ran("hourly", NOON)
+    for hours, due in ((-48, -47), (72, 24)):
+        noon.clock.advance(hours * HOUR_MS)
+        noon.schedules.clock_was_set()
+        assert noon.next_of("hourly") == NOON + due * HOUR_MS
+
+
+def test_late_runs_are_made_and_one_at_a_time_and_the_rest_is_counted(tmp_path: Path) -> None:
+    with timed(tmp_path) as now:
+        gate = now.at_work.hold("")
+        often = ScheduleSpec(name="often", run="scan", every=timedelta(seconds=1))
+        now.ran("often", now.clock.now_ms() - 9 * HOUR_MS)
+        now.schedules.start([often])
+        assert gate.begun.wait(PATIENCE_S), "it was due nine hours ago"
+        assert now.told.heard.wait(PATIENCE_S)
+        assert now.told.events[0] == ("max_instances", "often")
+        assert now.at_work.worker.waiting == 0
+        by_hand = now.schedules.run_now("often", "somebody")
+        assert (by_hand.origin, by_hand.principal) == ("schedule:often", "somebody")
+        assert now.at_work.worker.waiting == 1
+        assert "missed" not in {event for event, _ in now.told.events}
+
+
+def test_a_full_queue_is_counted_and_the_schedule_goes_on(tmp_path: Path) -> None:
+    with timed(tmp_path, queue_size=1) as now:
+        gate = now.at_work.hold("x")
+        now.at_work.ask("x")
+        assert gate.begun.wait(PATIENCE_S)
+        waiting = now.at_work.ask("x")
+        ship = ScheduleSpec(name="ship", run="tier", to="/out", every=timedelta(seconds=1))
+        now.schedules.start([ship])
+        assert now.told.heard.wait(PATIENCE_S)
+        assert now.told.events[0] == ("queue_full", "ship")
+        begun = now.at_work.hold("")
+        now.at_work.worker.cancel(waiting.id)
+        gate.go_on.set()
+        assert begun.begun.wait(PATIENCE_S), "it tries again at its next time"
