@@ -20,6 +20,7 @@ from scheduler.api.notes import answer_of
 from scheduler.api.openapi import describe
 from scheduler.api.problem_kinds import BY_CODE, KINDS, PROBLEMS_PATH, Kind, MethodNotAllowedError, NotFoundError
 from scheduler.api.problems import problems
+from scheduler.web.error_page import opens_page
 from storage.errors import ResnapError
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ def guard(app: FastAPI, gate: Gate) -> None:
 
 async def _answered(request: Request, error: Exception) -> Response:
     """Tell an error; whoever opens a page in a browser without a session is asked to sign in."""
-    opens_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
-    if isinstance(error, UnauthenticatedError) and opens_page and not request.url.path.startswith("/v1/"):
+    if isinstance(error, UnauthenticatedError) and opens_page(request.scope):
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(f"{LOGIN_PATH}?{urlencode({'next': path})}", 303)
     answer = answer_of(request.scope, error)

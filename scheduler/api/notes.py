@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from scheduler.api.problem_kinds import INTERNAL
 from scheduler.api.problems import problem_answer, problem_kind
 from scheduler.observing.logs import logger
+from scheduler.web.error_page import error_page, opens_page
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from fastapi.responses import JSONResponse
+    from fastapi import Response
     from starlette.requests import HTTPConnection
 
     from scheduler.access.roles import Principal
@@ -64,12 +66,15 @@ def route_in(scope: MutableMapping[str, Any]) -> str | None:
     return "/".join([*path[: len(path) - len(tail)], *tail])
 
 
-def answer_of(scope: MutableMapping[str, Any], error: BaseException) -> JSONResponse:
-    """Return the problem that ``error`` is answered with; the log gets what the service is to blame for."""
+def answer_of(scope: MutableMapping[str, Any], error: BaseException) -> Response:
+    """Return the problem that ``error`` is answered with, as a page to whoever opens one.
+
+    The log gets what the service is to blame for.
+    """
     note = note_in(scope)
     answer = problem_answer(error, note.request_id)
     note.code = problem_kind(error).code
     if answer.status_code >= INTERNAL.status:
         asked = {"method": scope["method"], "path": str(scope["path"])}
         _log.error("request failed", request_id=note.request_id, **asked, exc_info=error)
-    return answer
+    return error_page(json.loads(bytes(answer.body)), answer.headers) if opens_page(scope) else answer

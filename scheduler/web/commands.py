@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
+from scheduler.runs.readiness import Readiness
 from scheduler.runs.run import RunKind
+from scheduler.setting_layers import flag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from scheduler.runs.readiness import Mending
     from scheduler.runs.run import RunRequest
     from scheduler.runs.sightings import SeenPartition
 
@@ -49,10 +53,19 @@ def scan_of(source: str | None, topic: str | None) -> str:
     return resnap("scan", *_word(source), *(["--topic", topic] if topic else []))
 
 
-def partition_commands(seen: SeenPartition) -> list[Command]:
+def partition_commands(seen: SeenPartition, mendings: Sequence[Mending]) -> list[Command]:
     """Return what can be asked for one partition, or done about it."""
     place = str(seen.row["path"])
+    installs = [
+        Command(
+            says="install what was made, once the broker is stopped",
+            line=resnap("install", one.destination, str(PurePath(place).parent)),
+        )
+        for one in mendings
+        if one.how == "regenerated" and seen.judgement.readiness is Readiness.PREPARED
+    ]
     return [
+        *installs,
         Command(says="look at it", line=resnap("scan", place)),
         Command(says="see what a replay would read and make", line=resnap("plan", place)),
         Command(says="make its snapshots", line=resnap("regenerate", place, "--into", STAGED)),
@@ -73,7 +86,7 @@ def run_command(request: RunRequest) -> str:
 def _flags(settings: Mapping[str, object]) -> list[str]:
     flags = []
     for name, value in settings.items():
-        flag = "--topic" if name == "topics" else f"--{name.replace('_', '-').replace('.', '-')}"
+        flag = flag_of(name)
         if isinstance(value, bool):
             flags += [flag] if value else []
         elif isinstance(value, list | tuple):

@@ -47,6 +47,11 @@ def render(template: str, values: Mapping[str, object]) -> str:
     return _pages.get_template(template).render(values)
 
 
+def in_path(name: str) -> str:
+    """Return ``name`` as one step of a path."""
+    return quote(name, safe="")
+
+
 def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("scheduler.web"),
@@ -63,7 +68,7 @@ def _environment() -> Environment:
     made.filters["moment"] = words.moment
     made.filters["instant"] = instant
     made.filters["some"] = words.some
-    made.filters["segment"] = lambda text: quote(str(text), safe="")
+    made.filters["in_path"] = in_path
     return made
 
 

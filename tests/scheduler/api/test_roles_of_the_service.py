@@ -37,6 +37,8 @@ TABLE: Final = {
     },
     ("GET", "/"): Role.VIEWER,
     ("GET", "/topics"): Role.VIEWER,
+    ("GET", "/partitions/{topic}/{partition}"): Role.VIEWER,
+    ("GET", "/partitions/{topic}/{partition}/snapshots/{offset}"): Role.VIEWER,
     ("GET", "/runs"): Role.VIEWER,
     ("GET", "/runs/{run_id}"): Role.VIEWER,
     ("GET", "/schedules"): Role.VIEWER,

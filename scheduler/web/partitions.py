@@ -1,0 +1,146 @@
+"""One partition: why tiering can or cannot be turned on for it, its boundaries, and what snapshots hold."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from scheduler.api.context import Serving
+from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from scheduler.api.partitions import Number, Offset, Topic, seen_in
+from scheduler.api.security import Viewer
+from scheduler.daemon.services import Services
+from scheduler.inspection import producer_row
+from scheduler.runs.looking import SeenBoundary, difference, name_of
+from scheduler.runs.sightings import SeenPartition
+from scheduler.web.commands import Command, partition_commands, resnap
+from scheduler.web.pages import api_command, link, page
+from scheduler.web.rendering import in_path
+from scheduler.web.timeline import BOUNDARIES, cells, state_of, told
+from scheduler.web.words import READINESS
+from storage.errors import ResnapError
+
+router = APIRouter(include_in_schema=False)
+Source = Annotated[str, Query(max_length=4096)]
+_USABLE = ("empty", "present", "made")
+
+
+@router.get("/partitions/{topic}/{partition}")
+def show_partition(
+    request: Request,
+    services: Serving,
+    who: Viewer,
+    topic: Topic,
+    partition: Number,
+    source: Source = "",
+    limit: Limit = PAGE,
+    cursor: Cursor = None,
+) -> Response:
+    """Show why, what to do, and a page of boundaries as they are now."""
+    places = services.sightings.find(topic, partition, source or None)
+    if len(places) > 1:
+        values = {"places": places, "kinds": READINESS, "link": link, "path": _path(places[0]), "commands": []}
+        return page(request, services, who, "places.html", values)
+    seen = seen_in(services, topic, partition, source or None)
+    boundaries, error = _boundaries(services, seen)
+    after = decoded(cursor, int)
+    behind = [one for one in boundaries if after is None or one.offset > after[0]]
+    shown, following = cut(behind, limit, lambda one: encoded(one.offset))
+    path = _path(seen)
+    values = {
+        "seen": seen,
+        "word": READINESS[seen.judgement.readiness],
+        "error": error,
+        "cells": cells(boundaries),
+        "told": told(boundaries),
+        "boundaries": [(one, BOUNDARIES[state_of(one)], state_of(one) in _USABLE) for one in shown],
+        "count": len(boundaries),
+        "legend": BOUNDARIES,
+        "mendings": services.sightings.mendings(seen),
+        "link": link,
+        "path": path,
+        "first_url": link(path, source=source) if cursor else None,
+        "next_url": link(path, source=source, cursor=following) if following else None,
+        "commands": _commands(request, services, seen),
+    }
+    return page(request, services, who, "partition.html", values)
+
+
+@router.get("/partitions/{topic}/{partition}/snapshots/{offset}")
+def show_snapshot(
+    request: Request,
+    services: Serving,
+    who: Viewer,
+    topic: Topic,
+    partition: Number,
+    offset: Offset,
+    to: Annotated[str, Query(max_length=19, pattern="^[0-9]*$")] = "",
+    source: Source = "",
+    limit: Limit = PAGE,
+    cursor: Cursor = None,
+) -> Response:
+    """Show the producers at an offset, and what lies between them and those at another."""
+    seen, after = seen_in(services, topic, partition, source or None), decoded(cursor, int)
+    loaded = services.looking.snapshot(seen, offset)
+    ids = [pid for pid in sorted(loaded.entries) if after is None or pid > after[0]][: limit + 1]
+    shown, following = cut(ids, limit, encoded)
+    other = int(to) if to else None
+    path = f"{_path(seen)}/snapshots/{offset}"
+    between = None
+    if other is not None:
+        between = difference(loaded.entries, services.looking.snapshot(seen, other).entries)
+    values = {
+        "seen": seen,
+        "offset": offset,
+        "to": other,
+        "file": loaded.file,
+        "rows": [producer_row(loaded.entries[pid]) for pid in shown],
+        "count": len(loaded.entries),
+        "between": between,
+        "changes": [] if between is None else [_change(*one) for one in between.changed[:limit]],
+        "limit": limit,
+        "link": link,
+        "path": path,
+        "partition_url": link(_path(seen), source=source),
+        "first_url": link(path, source=source, to=to) if cursor else None,
+        "next_url": link(path, source=source, to=to, cursor=following) if following else None,
+        "commands": [
+            Command(says="the same in a shell", line=resnap("inspect", loaded.file)),
+            Command(
+                says="which batches made these entries",
+                line=resnap("explain", str(seen.row["path"]), f"{name_of(seen)}", str(offset)),
+            ),
+            api_command(request, services, link(f"/v1{path}", source=seen.source), "the same from the API"),
+        ],
+    }
+    return page(request, services, who, "snapshot.html", values)
+
+
+def _boundaries(services: Services, seen: SeenPartition) -> tuple[list[SeenBoundary], ResnapError | None]:
+    """Return the boundaries as they are now, or why they cannot be looked at; what was seen is shown all the same."""
+    try:
+        return services.looking.boundaries(seen), None
+    except ResnapError as error:
+        return [], error
+
+
+def _change(producer_id: int, before: Any, after: Any) -> tuple[int, list[tuple[str, object, object]]]:  # noqa: ANN401
+    """Return the fields that differ between two entries of a producer."""
+    return producer_id, [(name, before[name], after[name]) for name in before if before[name] != after[name]]
+
+
+def _path(seen: SeenPartition) -> str:
+    return f"/partitions/{in_path(seen.topic)}/{seen.partition}"
+
+
+def _commands(request: Request, services: Services, seen: SeenPartition) -> list[Command]:
+    body = {
+        "kind": "regenerate",
+        "sources": [seen.source],
+        "partitions": [name_of(seen)],
+        "destination": (*services.settings.allow_destinations, "DIRECTORY")[0],
+    }
+    return [
+        *partition_commands(seen, services.sightings.mendings(seen)),
+        api_command(request, services, "/v1/replays", "have this service make them", body),
+        api_command(request, services, link(f"/v1{_path(seen)}", source=seen.source), "this partition from the API"),
+    ]

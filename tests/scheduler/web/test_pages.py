@@ -1,0 +1,204 @@
+"""The other pages over HTTP: a partition, its snapshots, runs, schedules, the audit, and errors as pages."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from html import unescape
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.runs.looking import SeenBoundary
+from scheduler.runs.run import RunKind, RunRequest
+from scheduler.web.commands import curl, run_command
+from scheduler.web.timeline import BOUNDARIES, cells, told
+from scheduler.web.words import outcome_lines
+from tests.scheduler.api.whole import Whole, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fixture_sets import FixtureSet
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, fixture_set: Callable[[str], FixtureSet]) -> Iterator[Whole]:
+    with whole(tmp_path_factory.mktemp("pages"), fixture_set("kafka-2.7.2").data, auth="token") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def replay(service: Whole) -> str:
+    """Have the service make what payments-0 lacks, and return the run's id."""
+    body = {"partitions": ["payments-0"], "destination": str(service.directory / "out")}
+    with service.client("operator") as client:
+        location = client.post("/v1/replays", json=body).headers["location"]
+        assert service.over(client, location)["state"] == "succeeded"
+    return location.rsplit("/", 1)[1]
+
+
+def opened(service: Whole, path: str, role: str = "viewer", status: int = 200) -> str:
+    with service.client(role) as client:
+        answer = client.get(path, headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8"), answer.text
+    assert "READ-ONLY" in answer.text
+    assert re.findall(r"<style|style=|<script(?! src)|\son[a-z]+=", answer.text) == []
+    return unescape(answer.text)
+
+
+def commands(text: str) -> list[list[str]]:
+    """Return the commands to copy, as a shell would read them."""
+    return [shlex.split(line) for line in re.findall(r'<code id="line-\d+"[^>]*>([^<]*)</code>', text)]
+
+
+def test_a_partition_says_why_and_what_to_do_and_shows_each_boundary(service: Whole) -> None:
+    text = opened(service, "/partitions/payments/1")
+    assert re.search(r"<h1[^>]*>.*payments-1.*blocked", text)
+    assert "missing-snapshot" in text
+    row = service.services.sightings.find("payments", 1)[0].row
+    assert len(re.findall(r'<tr><th scope="row" class="num">\d+', text)) == row["boundaries"]
+    timeline = re.search(r'<div class="timeline" role="img" aria-label="([^"]*)">(.*?)</div>', text, re.DOTALL)
+    assert timeline
+    assert timeline[1].startswith(f"{row['boundaries']} boundaries, oldest first: 5 missing, ")
+    assert timeline[2].count("<span") == row["boundaries"]
+    assert ["resnap", "regenerate", str(row["path"]), "--into", "staged"] in commands(text)
+
+
+def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(service: Whole, replay: str) -> None:
+    text = opened(service, "/partitions/payments/0")
+    assert f'href="/runs/{replay}"' in text
+    assert "prepared" in text
+    out = str(service.directory / "out")
+    assert ["resnap", "install", out, service.services.sightings.sources()[0].source] in commands(text)
+    offsets = re.findall(r'href="/partitions/payments/0/snapshots/(\d+)', text)
+    first, last = offsets[0], offsets[-1]
+    there = opened(service, f"/partitions/payments/0/snapshots/{last}?to={first}")
+    assert re.search(r"Producers of .*payments-0.* at .*" + last, there)
+    assert re.search(rf"From {last} to {first}</h2>\s*<p>\d+ producers? came", there)
+    assert [words[:2] for words in commands(there)][:2] == [["resnap", "inspect"], ["resnap", "explain"]]
+    with service.client("viewer") as client:
+        told = client.get(f"/v1/partitions/payments/0/snapshots/{last}").json()
+    for entry in told["entries"]:
+        assert f'<th scope="row" class="num">{entry["producerId"]}</th>' in there
+
+
+def test_a_partition_of_several_sources_is_asked_about(service: Whole) -> None:
+    seen = service.services.sightings.find("orders", 0)[0]
+    service.services.sightings.saw("/other", [seen.row])
+    try:
+        text = opened(service, "/partitions/orders/0")
+        assert "is in several sources" in text
+        link = re.search(r'href="(/partitions/orders/0\?source=%2F(?!other)[^"]*)"', text)
+        assert link
+        assert "is in several sources" not in opened(service, link[1])
+    finally:
+        service.services.sightings.saw("/other", [])
+
+
+def test_a_source_that_is_gone_is_told_beside_what_was_seen_of_it(service: Whole) -> None:
+    seen = service.services.sightings.find("orders", 0)[0]
+    service.services.sightings.saw("/gone", [{**seen.row, "topic": "gone"}])
+    try:
+        text = opened(service, "/partitions/gone/0")
+        assert "Its boundaries cannot be looked at now" in text
+        assert "What the scan saw" in text
+    finally:
+        service.services.sightings.saw("/gone", [])
+
+
+def test_a_run_tells_how_it_ended_partition_by_partition_and_how_to_do_it_again(service: Whole, replay: str) -> None:
+    assert f'href="/runs/{replay}"' in opened(service, "/runs?kind=regenerate")
+    assert "No run fits." in opened(service, "/runs?kind=verify")
+    text = opened(service, f"/runs/{replay}")
+    assert re.search(r"payments-0</a></th>\s*<td>.*done.*</td>\s*<td[^>]*>6 boundaries rebuilt", text)
+    assert "data-events" not in text
+    assert commands(text)[0][:4] == ["resnap", "regenerate", "--into", str(service.directory / "out")]
+    assert "None is in this state." in opened(service, f"/runs/{replay}?state=failed")
+
+
+def test_what_went_wrong_is_told_with_the_next_step(service: Whole) -> None:
+    body = {"sources": [str(service.directory / "sources" / "nowhere")], "destination": str(service.directory / "out")}
+    with service.client("operator") as client:
+        location = client.post("/v1/replays", json=body).headers["location"]
+        assert service.over(client, location)["state"] == "failed"
+    text = opened(service, location.replace("/v1/replays", "/runs"))
+    assert re.search(r"What went wrong</h2>.*nowhere does not exist.*check the spelling", text, re.DOTALL)
+
+
+def test_schedules_and_for_admins_the_audit(service: Whole, replay: str) -> None:
+    text = opened(service, "/schedules")
+    assert "every 1 h 0 m" in text
+    assert f"resnap tier --to file://{service.directory}/store --as-of roll" in text
+    audit = opened(service, "/audit?principal=operator", role="admin")
+    assert "POST /v1/replays" in audit
+    assert replay in audit
+    assert "Nothing fits." in opened(service, "/audit?principal=nobody", role="admin")
+    assert 'href="/audit"' not in text
+    assert "Sign out viewer" in text
+    opened(service, "/audit", status=403)
+
+
+def test_errors_are_pages_to_browsers_and_problems_to_programs(service: Whole) -> None:
+    for path, status, said in (
+        ("/partitions/nothing/0", 404, "no scan has seen nothing-0"),
+        ("/nowhere", 404, "there is nothing at this path"),
+        ("/runs/00000000000000000000", 404, "there is no run"),
+        ("/?limit=many", 422, "limit"),
+        ("/partitions/payments/1/snapshots/1", 404, "has no snapshot at 1"),
+        ("/?topic=<script>&cursor=<script>", 422, "not a cursor"),
+    ):
+        assert said in opened(service, path, status=status)
+        with service.client("viewer") as client:
+            assert client.get(path).headers["content-type"] == "application/problem+json"
+            assert client.get("/v1/nowhere", headers={"Accept": "text/html"}).json()["code"] == "not-found"
+
+
+def test_commands_are_quoted_whatever_is_in_them() -> None:
+    odd = "a b'; rm -rf $HOME #"
+    request = RunRequest(
+        kind=RunKind.TIER,
+        sources=(odd,),
+        destination=f"file:///{odd}",
+        settings={"topics": [odd, "x*"], "dry_run": False, "verify_crc": True, "as_of": "roll", "max_reach_back": None},
+    )
+    line = run_command(request)
+    words = ["resnap", "tier", odd, "--to", f"file:///{odd}", "--topic", odd, "--topic", "x*"]
+    assert shlex.split(line) == [*words, "--verify-crc", "--as-of", "roll"]
+    asked = curl(f"http://h/?a={odd}", needs_token=True, body={"a": odd})
+    assert asked.startswith('curl -fsS -H "Authorization: Bearer $RESNAP_TOKEN" -H')
+    assert shlex.split(asked)[-1] == f"http://h/?a={odd}"
+
+
+def boundary(offset: int, state: str = "present", *, made: bool = False) -> SeenBoundary:
+    return SeenBoundary(offset, None, None, state, None, made)
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, 0), (1, 1), (120, 120), (121, 61), (10_000, 120)])
+def test_a_timeline_has_so_many_cells_at_most_and_leaves_nothing_out(count: int, shown: int) -> None:
+    found = cells([boundary(at) for at in range(count)])
+    assert len(found) == shown
+    assert [one.first for one in found[1:]] == [one.last + 1 for one in found[:-1]]
+    assert (found[0].first, found[-1].last) == (0, count - 1) if found else count == 0
+
+
+def test_a_cell_is_shown_as_the_worst_that_is_in_it() -> None:
+    some = [boundary(0), boundary(1, "missing", made=True), boundary(2, "empty"), boundary(3, "missing")]
+    assert [one.word.text for one in cells(some, most=2)] == ["made", "missing"]
+    assert told(some) == "1 missing, 1 made, 1 empty, 1 present"
+    assert len({word.sign for word in BOUNDARIES.values()}) == len(BOUNDARIES)
+
+
+def test_reasons_come_before_counts() -> None:
+    failed = {"offset": 7, "outcome": "illegal", "reason": "epoch went back"}
+    rebuilt = {"offset": 9, "outcome": "rebuilt", "reason": None}
+    assert outcome_lines({"boundaries": [rebuilt, failed]}) == [
+        "at 7: epoch went back", "1 boundary rebuilt", "1 boundary illegal",
+    ]  # fmt: skip
+    assert outcome_lines({"reason": "the store failed before its turn"}) == ["the store failed before its turn"]
+    stopped = {"baseOffset": 5, "detail": "damaged", "hint": "take another replica"}
+    shipped = {"shipped": [{"bytes": 1024}], "already": 2, "blocking": stopped}
+    assert outcome_lines(shipped) == [
+        "from 5 on: damaged; take another replica",
+        "1 segment shipped, 1.0 KiB; 2 before",
+    ]
