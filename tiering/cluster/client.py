@@ -7,6 +7,7 @@ guard a step are asked for right before it.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _PATIENCE_MS: Final = 30_000
 _POLL_MS: Final = 500
 _NO_EPOCH: Final = -1
+_FAILED: Final = re.compile(r"Bootstrap connection to \S+ failed: (.*?)(?: \(backoff .*)?$")
+"""What the library logs of each attempt."""
 
 
 class EpochEnd(NamedTuple):
@@ -52,12 +55,11 @@ class Cluster:
             raise ConfigurationError(
                 "talking to a cluster needs kafka-python, which is not installed", hint="pip install 'resnap[kafka]'"
             ) from error
-        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters comes as an exception
         self._kafka = kafka
         self._config = {"bootstrap_servers": bootstrap.split(","), **settings}
         self._patience_ms = patience_ms
         self._open = ExitStack()
-        with _told(f"cannot connect to {bootstrap}"):
+        with _connecting(bootstrap):
             self._admin: Any = kafka.KafkaAdminClient(bootstrap_timeout_ms=patience_ms, **self._config)
         self._open.callback(self._admin.close)
         self._producer: Any = None
@@ -221,6 +223,42 @@ def _topic_id(told: Any) -> str | None:  # noqa: ANN401 - the library gives a UU
         return None
     found = uuid_text((told if isinstance(told, UUID) else UUID(str(told))).bytes)
     return None if found == ZERO_UUID else found
+
+
+class _LastFailure(logging.Handler):
+    """Keeps why the library could not connect, of which its exception says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.why: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look whether ``record`` tells."""
+        failed = _FAILED.match(record.getMessage())
+        self.why = failed[1] if failed else self.why
+
+
+@contextmanager
+def _connecting(bootstrap: str) -> Iterator[None]:
+    """Tell what a connection failed of; the library's log is heard for as long, and else silent."""
+    log, heard = logging.getLogger("kafka"), _LastFailure()
+    log.addHandler(heard)
+    log.propagate = False
+    log.setLevel(logging.WARNING)
+    try:
+        with _told(f"cannot connect to {bootstrap}"):
+            yield
+    except ClusterError as error:
+        if heard.why is None:
+            raise
+        raise ClusterError(
+            f"cannot connect to {bootstrap}: {heard.why}",
+            hint="look at --bootstrap-server and --command-config: brokers hang up on who gives another"
+            " security.protocol than theirs, or wrong credentials",
+        ) from error
+    finally:
+        log.removeHandler(heard)
+        log.setLevel(logging.CRITICAL)  # what matters comes as an exception
 
 
 @contextmanager
