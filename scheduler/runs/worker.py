@@ -254,11 +254,14 @@ class Worker:
             if not isinstance(error, ResnapError):
                 self._observer.bug(error)
             state = RunState.PARTIALLY_FAILED if report.done else RunState.FAILED
-            return _end(state, report, told(error))
+            return _end(state, report, *self._why(), told(error))
         state = _state_of(report)
-        # What was let go on the way is told as what it is; why it was comes first.
-        why = (STOPPED,) if self._is_stopping and state is not RunState.SUCCEEDED else ()
+        why = () if state is RunState.SUCCEEDED else self._why()
         return RunEnd(state=state, totals=totals, errors=(*why, *report.errors))
+
+    def _why(self) -> tuple[Told, ...]:
+        """Return why work was let go, if the service ends; what was comes behind it."""
+        return (STOPPED,) if self._is_stopping else ()
 
     def _settle(self, run_id: str, state: RunState) -> None:
         with self._lock:

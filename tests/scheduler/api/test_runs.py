@@ -1,0 +1,166 @@
+"""What is asked of runs over HTTP: once per key, page by page, event by event, and again where it failed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scheduler.api.paging import encoded
+from tests.scheduler.api.whole import FINAL, Whole, whole
+from tests.scheduler.files import bases, file_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import httpx
+
+    from tests.fixture_sets import FixtureSet
+
+
+@pytest.fixture
+def service(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> Iterator[Whole]:
+    log_dir = shutil.copytree(fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "data")
+    with whole(tmp_path, log_dir) as found:
+        yield found
+
+
+def ask(client: httpx.Client, service: Whole, key: str | None = None, **body: Any) -> httpx.Response:
+    headers = {"Idempotency-Key": key} if key else {}
+    sent = {"destination": f"{service.directory}/out", **body}
+    return client.post("/v1/replays", json=sent, headers=headers)
+
+
+def events(client: httpx.Client, at: str, last: str | None = None) -> list[tuple[int, str, dict[str, Any]]]:
+    headers = {"Last-Event-ID": last} if last else {}
+    answer = client.get(f"{at}/events", headers=headers)
+    found = []
+    for block in answer.text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if "id" in fields:
+            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+    return found
+
+
+def test_one_key_is_one_run_also_for_two_at_once(service: Whole) -> None:
+    with service.client() as client, ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda _: ask(client, service, "k", partitions=["payments-1"]), range(4)))
+        assert {answer.status_code for answer in answers} == {202}
+        (at,) = {answer.headers["location"] for answer in answers}
+        assert len(client.get("/v1/replays").json()["runs"]) == 1
+        assert service.over(client, at)["state"] == "succeeded"
+        assert ask(client, service, "k", partitions=["payments-1"]).headers["location"] == at, "also once it is over"
+        other = ask(client, service, "k", partitions=["payments-0"])
+        assert (other.status_code, other.json()["code"]) == (409, "idempotency-key-reused")
+        assert ask(client, service, "other", partitions=["payments-1"]).headers["location"] != at
+
+
+def test_a_run_is_of_the_partitions_that_were_named_and_of_no_others(service: Whole) -> None:
+    with service.client() as client:
+        at = ask(client, service, partitions=["payments-1"]).headers["location"]
+        assert service.over(client, at)["state"] == "succeeded"
+        found = client.get(f"{at}/partitions").json()["partitions"]
+        assert [(one["topic"], one["partition"], one["state"]) for one in found] == [("payments", 1, "done")]
+        assert {path.name for path in (service.directory / "out").iterdir()} == {"payments-1"}
+        nothing = ask(client, service, partitions=["nowhere-0"]).headers["location"]
+        assert service.over(client, nothing)["state"] == "failed"
+
+
+def test_a_dry_run_writes_nothing_and_tells_what_it_would_do(service: Whole) -> None:
+    with service.client() as client:
+        for kind, where in (("regenerate", "out"), ("tier", "store")):
+            body = {"kind": kind, "dryRun": True, "destination": f"file://{service.directory}/{where}"}
+            answer = ask(client, service, **body)
+            assert answer.status_code == 202, answer.text
+            over = service.over(client, answer.headers["location"])
+            assert (over["state"], over["totals"]["dryRun"]) == ("succeeded", True), over
+            assert not [*service.directory.joinpath(where).rglob("*.*")]
+
+
+def test_events_are_told_once_in_order_and_end_with_the_run(service: Whole) -> None:
+    with service.client() as client:
+        at = ask(client, service).headers["location"]
+        heard = events(client, at)
+        numbers = [number for number, _, _ in heard]
+        assert numbers == sorted(set(numbers))
+        assert [told["state"] for _, kind, told in heard if kind == "state"][-1] in FINAL
+        done = [(told["topic"], told["partition"]) for _, kind, told in heard if kind == "partition"]
+        there = client.get(f"{at}/partitions?limit=500").json()["partitions"]
+        assert sorted(done) == [(one["topic"], one["partition"]) for one in there]
+        middle = numbers[len(numbers) // 2]
+        again = [number for number, _, _ in events(client, at, str(middle))]
+        assert again == [number for number, _, _ in events(client, at) if number > middle]
+        for last in (numbers[-1], 10**19):
+            assert client.get(f"{at}/events", headers={"Last-Event-ID": str(last)}).status_code == 204
+
+
+def test_pages_lose_and_repeat_nothing_while_runs_are_added(service: Whole) -> None:
+    with service.client() as client:
+        for _ in range(5):
+            at = ask(client, service, partitions=["payments-1"], dryRun=True).headers["location"]
+            service.over(client, at)
+        before = [run["id"] for run in client.get("/v1/replays").json()["runs"]]
+        seen, cursor = list[str](), ""
+        while cursor is not None:
+            page = client.get("/v1/replays", params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+            seen += [run["id"] for run in page["runs"]]
+            cursor = page.get("nextCursor")
+            ask(client, service, partitions=["payments-1"], dryRun=True)
+        assert seen == before
+
+
+def test_a_cursor_that_no_page_gave_is_refused(service: Whole) -> None:
+    with service.client() as client:
+        at = ask(client, service, partitions=["payments-1"], dryRun=True).headers["location"]
+        for path, parts in (("/v1/runs", ["\ud800"]), ("/v1/runs", [1]), (f"{at}/partitions", ["t", 1 << 63])):
+            answer = client.get(path, params={"cursor": encoded(*parts)})
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid-request"), answer.text
+
+
+def test_what_the_caller_has_already_is_not_sent_again(service: Whole) -> None:
+    with service.client() as client:
+        first = client.get("/v1/partitions")
+        again = client.get("/v1/partitions", headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert client.get("/v1/partitions", headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_only_what_failed_is_done_again(service: Whole) -> None:
+    partition = service.directory / "data" / "payments-1"
+    damaged = file_at(partition, bases(partition)[1], "log")
+    whole_bytes = damaged.read_bytes()
+    damaged.write_bytes(whole_bytes[: len(whole_bytes) // 2] + bytes(len(whole_bytes) - len(whole_bytes) // 2))
+    with service.client() as client:
+        at = ask(client, service).headers["location"]
+        first = service.over(client, at)
+        assert first["state"] == "partially_failed", first
+        assert first["errors"]
+        failed = client.get(f"{at}/partitions?state=failed").json()["partitions"]
+        assert [(one["topic"], one["partition"]) for one in failed] == [("payments", 1)]
+        damaged.write_bytes(whole_bytes)
+        answer = client.post(f"{at}/retry")
+        assert answer.status_code == 202
+        second = service.over(client, answer.headers["location"])
+        assert (second["state"], second["retryOf"]) == ("succeeded", at.rpartition("/")[2])
+        found = client.get(f"{answer.headers['location']}/partitions").json()["partitions"]
+        assert [(one["topic"], one["partition"]) for one in found] == [("payments", 1)]
+        assert client.post(f"{answer.headers['location']}/retry").status_code == 409
+
+
+def test_a_kept_plan_is_carried_out_until_the_log_has_changed(service: Whole) -> None:
+    with service.client() as client:
+        plan = client.post("/v1/plans", json={"partitions": ["payments-1"]}).headers["location"]
+        body = {"destination": f"{service.directory}/out"}
+        answer = client.post(f"{plan}/replays", json=body)
+        assert answer.status_code == 202, answer.text
+        over = service.over(client, answer.headers["location"])
+        assert over["state"] == "succeeded", over
+        partition = service.directory / "data" / "payments-1"
+        for suffix in ("log", "index", "timeindex", "snapshot"):
+            file_at(partition, bases(partition)[0], suffix).unlink(missing_ok=True)
+        stale = client.post(f"{plan}/replays", json=body)
+        assert (stale.status_code, stale.json()["code"]) == (412, "stale-plan")

@@ -1,0 +1,119 @@
+"""The real ``resnap serve`` as a process of its own, told what to do by signals and requests alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+
+from scheduler.runs.database import DATABASE_FILE
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterator
+
+PATIENCE_S: Final = 120
+"""For what takes a second on a machine that does nothing else."""
+PROJECT: Final = Path(__file__).parents[3]
+CONFIGURATION: Final = """
+engine = "local"
+listen = "127.0.0.1:0"
+log.dirs = "{log_dir}"
+state-dir = "{directory}/state"
+allow-destinations = ["{directory}/out"]
+allow-sources = ["{directory}/more"]
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A service at work."""
+
+    popen: subprocess.Popen[str]
+    notices: socket.socket
+    directory: Path
+
+    def notice(self) -> str:
+        """Return the next thing that systemd would hear."""
+        return self.notices.recv(4096).decode()
+
+    def hears(self, word: str) -> None:
+        """Wait until systemd is told ``word``."""
+        while word not in self.notice():
+            pass
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=f"http://127.0.0.1:{_port_of(self.popen.pid)}", timeout=PATIENCE_S)
+
+    def tell(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def end(self) -> tuple[int, str]:
+        """Return the exit code and what was logged, once it has ended."""
+        _, log = self.popen.communicate(timeout=PATIENCE_S)
+        return self.popen.returncode, log
+
+
+@contextmanager
+def serving(directory: Path, *, variables: dict[str, str] | None = None) -> Iterator[Process]:
+    """Run the service with the ``resnap.toml`` of ``directory``; it is ready when the context begins."""
+    address = directory / "notify"
+    address.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        notices.bind(str(address))
+        notices.settimeout(PATIENCE_S)
+        popen = started(directory, NOTIFY_SOCKET=str(address), **(variables or {}))
+        try:
+            process = Process(popen=popen, notices=notices, directory=directory)
+            process.hears("READY=1")
+            yield process
+        finally:
+            popen.kill()
+            popen.communicate()
+
+
+def started(directory: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    own = {"PATH": os.environ["PATH"], "HOME": str(directory), "PYTHONPATH": str(PROJECT)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "scheduler", "serve", *arguments], cwd=directory, env=own | variables,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def configure(directory: Path, log_dir: Path, more: str = "") -> None:
+    """Write the configuration of a service over ``log_dir``; ``more`` may begin tables."""
+    (directory / "resnap.toml").write_text(CONFIGURATION.format(directory=directory, log_dir=log_dir) + more)
+
+
+def states(directory: Path) -> dict[str, str]:
+    """Return the state of every run, as the file has it, whoever else has it open."""
+    with closing(sqlite3.connect(f"file:{directory}/state/{DATABASE_FILE}?mode=ro", uri=True, timeout=10)) as found:
+        return dict(found.execute("SELECT id, state FROM runs"))
+
+
+def eventually(look: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
+    """Return what ``look`` gives once it is as wanted."""
+    ends_s = time.monotonic() + PATIENCE_S
+    while not wanted(seen := look()):
+        assert time.monotonic() < ends_s, seen
+        time.sleep(0.02)
+    return seen
+
+
+def _port_of(process: int) -> int:
+    """Return the port at which a process listens, as the kernel has it."""
+    sockets = {str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir()}
+    for line in Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+            return int(fields[1].rpartition(":")[2], 16)
+    raise AssertionError("it does not listen")

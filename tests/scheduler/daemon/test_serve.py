@@ -1,0 +1,152 @@
+"""The life of the service as a process: signals, a second one beside it, and ``kill -9`` in every state of a run."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.scheduler.api.whole import FINAL
+from tests.scheduler.daemon.process import PATIENCE_S, Process, configure, eventually, serving, started, states
+from tests.scheduler.scenes import SET, one_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import httpx
+
+    from tests.fixture_sets import FixtureSet
+
+SHIPPING: Final = """
+[[schedules]]
+name = "ship"
+run = "tier"
+cron = "0 0 29 2 *"
+to = "file://{directory}/store"
+settings = {{ as-of = "roll", bwlimit = "{rate}" }}
+"""
+"""Asked for by hand; so slowly that a segment takes longer than any test."""
+SLOWLY: Final = "50"
+
+
+@pytest.fixture
+def directory(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> Path:
+    one_partition(fixture_set(SET).data, tmp_path / "data")
+    configure(tmp_path, tmp_path / "data", SHIPPING.format(directory=tmp_path, rate=SLOWLY))
+    return tmp_path
+
+
+def ship(client: httpx.Client, process: Process) -> str:
+    """Begin to ship, which will not come to its end; return the run's address."""
+    at = client.post("/v1/schedules/ship/run").headers["location"]
+    eventually(lambda: client.get(at).json()["state"], lambda state: state == "running")
+    eventually(lambda: [*process.directory.joinpath("store").rglob("*")], bool)
+    return str(at)
+
+
+def test_who_is_told_to_end_ends_in_order_while_a_run_is_at_work(directory: Path) -> None:
+    with serving(directory) as process, process.client() as client:
+        at, waiting = ship(client, process), client.post("/v1/schedules/ship/run").headers["location"]
+        process.tell(signal.SIGTERM)
+        process.hears("STOPPING=1")
+        code, log = process.end()
+        assert code == 0, log
+        assert "Traceback" not in log
+    found = states(directory)
+    assert (found[at.rpartition("/")[2]], found[waiting.rpartition("/")[2]]) == ("failed", "queued")
+    with serving(directory) as process, process.client() as client:
+        assert client.get(waiting).json()["state"] == "failed"
+        assert client.get(at).json()["errors"][0]["code"] == "ServiceStopped"
+        process.tell(signal.SIGINT)
+        assert process.end()[0] == 0
+
+
+def test_the_second_signal_ends_it_as_it_stands(directory: Path) -> None:
+    with serving(directory) as process, process.client() as client:
+        at = ship(client, process)
+        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as unfinished:
+            head = ("POST /v1/replays HTTP/1.1", "Host: localhost", "Content-Type: application/json",
+                    "Content-Length: 9", "", "")  # fmt: skip
+            unfinished.sendall("\r\n".join(head).encode())
+            eventually(lambda: client.get("/livez").status_code, lambda status: status == 200)
+            process.tell(signal.SIGINT)
+            process.hears("STOPPING=1")  # and waits for the rest of the request
+            process.tell(signal.SIGINT)
+            assert process.end()[0] == 130
+    assert states(directory)[at.rpartition("/")[2]] == "running"
+
+
+def test_a_good_configuration_is_taken_and_a_bad_one_is_not(directory: Path) -> None:
+    def schedules(client: httpx.Client) -> list[str]:
+        return [one["name"] for one in client.get("/v1/schedules").json()["schedules"]]
+
+    with serving(directory, variables={"WATCHDOG_USEC": "400000"}) as process, process.client() as client:
+        process.hears("WATCHDOG=1")
+        assert schedules(client) == ["ship"]
+        more = '[[schedules]]\nname = "look"\nrun = "scan"\ncron = "{cron}"\n'
+        for cron, wanted in (("61 * * * *", ["ship"]), ("0 3 * * *", ["look", "ship"])):
+            text = SHIPPING.format(directory=directory, rate=SLOWLY) + more.format(cron=cron)
+            configure(directory, directory / "data", text)
+            process.tell(signal.SIGHUP)
+            process.hears("RELOADING=1")
+            process.hears("READY=1")
+            assert schedules(client) == wanted
+        (directory / "resnap.toml").write_text("not = [toml")
+        process.tell(signal.SIGHUP)
+        process.hears("RELOADING=1")
+        process.hears("READY=1")
+        assert schedules(client) == ["look", "ship"]
+        process.tell(signal.SIGTERM)
+        code, log = process.end()
+    assert code == 0
+    assert log.count("the configuration stays as it was") == 2
+    assert log.count("the configuration was read anew") == 1
+
+
+def test_a_second_service_is_told_who_is_there_and_what_is_taken(directory: Path) -> None:
+    with serving(directory) as process, process.client() as client:
+        port = client.base_url.port
+        other = started(directory)
+        _, log = other.communicate(timeout=PATIENCE_S)
+        assert other.returncode == 11
+        assert f"process {process.popen.pid}" in log
+        other = started(directory, "--state-dir", str(directory / "other"), "--listen", f"127.0.0.1:{port}")
+        _, log = other.communicate(timeout=PATIENCE_S)
+        assert other.returncode == 10
+        assert f"127.0.0.1:{port}" in log
+        assert "in use" in log
+        assert client.get("/livez").status_code == 200
+
+
+def test_killed_in_any_state_of_a_run_it_is_told_and_counted_at_the_next_start(directory: Path) -> None:
+    def last_event(client: httpx.Client, at: str) -> str:
+        return [line for line in client.get(f"{at}/events").text.splitlines() if line.startswith("data:")][-1]
+
+    with serving(directory) as process, process.client() as client:
+        at, waiting = ship(client, process), client.post("/v1/schedules/ship/run").headers["location"]
+        process.tell(signal.SIGKILL)
+        process.end()
+    assert set(states(directory).values()) == {"running", "queued"}
+    with serving(directory) as process, process.client() as client:
+        for left in (at, waiting):
+            told = client.get(left).json()
+            assert (told["state"], told["errors"][0]["code"]) == ("failed", "RunOrphaned")
+            assert '"state": "failed"' in last_event(client, left)
+        assert "resnap_runs_orphaned_total 2.0" in client.get("/metrics").text
+        assert client.get("/readyz").status_code == 200
+        at = ship(client, process)
+        assert client.post(f"{at}/cancel").json()["state"] == "cancelling"
+        process.tell(signal.SIGKILL)
+        process.end()
+    assert states(directory)[at.rpartition("/")[2]] == "cancelling"
+    with serving(directory) as process, process.client() as client:
+        told = client.get(at).json()
+        assert (told["state"], told["errors"][0]["code"]) == ("cancelled", "RunOrphaned")
+        assert "resnap_runs_orphaned_total 1.0" in client.get("/metrics").text
+        answer = client.post("/v1/replays", json={"destination": str(directory / "out")})
+        over = eventually(lambda: client.get(answer.headers["location"]).json(), lambda run: run["state"] in FINAL)
+        assert over["state"] == "succeeded", over
+        assert [*directory.joinpath("out").rglob("*.snapshot")]
