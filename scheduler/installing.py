@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from storage.log.names import TopicPartition
     from storage.remote.s3_settings import S3Settings
     from tiering.installation import Replace
+    from tiering.planning import SavedPlan
     from tiering.undo_manifest import ShutdownMark
 
 UNDO_SUFFIX: Final = ".undo"
@@ -43,6 +44,8 @@ class InstallOrder:
     """What `resnap regenerate --into` was given: a directory or a URL."""
     scope: Scope
     """The log dir is its one source."""
+    plan: SavedPlan | None = None
+    """What it names is installed, and nothing else; None for all that is staged."""
     asked: Collection[Replace] = ()
     undo_dir: Path | None = None
     """Beside the staged snapshots, unless given."""
@@ -51,6 +54,15 @@ class InstallOrder:
     def log_dir(self) -> Path:
         """What was given as the log dir."""
         return Path(self.scope.sources[0])
+
+    def wanted(self, key: TopicPartition, staged: list[int]) -> list[int]:
+        """Return those of the offsets ``staged`` of a partition that are in scope and, if there is one, in the plan."""
+        if not self.scope.wants(key.topic):
+            return []
+        if self.plan is None:
+            return staged
+        named = set(self.plan.boundaries.get(key, ()))
+        return [offset for offset in staged if offset in named]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +92,7 @@ class Installing:
         """Tell what would be done, and what stands against doing it now; nothing is written, and no lock taken.
 
         Raises:
+            StalePlanError: what the plan rests on has changed.
             UsageError, LogDirError, StoreError: something is not what it should be, or cannot be read.
 
         """
@@ -99,6 +112,7 @@ class Installing:
 
         Raises:
             LogDirInUseError: a broker runs there.
+            StalePlanError: what the plan rests on has changed; nothing was changed.
             UsageError, LogDirError, StoreError: something is not as it should be; nothing was changed.
 
         """
@@ -123,12 +137,15 @@ class Installing:
         return StagingArea(open_store(path.as_uri(), self.s3))
 
     def _survey(self, order: InstallOrder, area: StagingArea, report: InstallReport) -> tuple[Path, list[Surveyed]]:
-        staged = {key: offsets for key, offsets in area.offsets().items() if order.scope.wants(key.topic)}
+        staged = {key: offsets for key, found in area.offsets().items() if (offsets := order.wanted(key, found))}
         if not staged:
             raise UsageError(f"{order.staged} has no snapshot of any topic in question",
                              hint="give what `resnap regenerate --into` was given")  # fmt: skip
         log_dir = open_log_dir_or_partition(order.log_dir, topics=lambda key: key in staged)
         inventory = take_inventory(log_dir)
+        if order.plan is not None:
+            for found in inventory.partitions:
+                order.plan.check_fresh(found)
         report.problems += [problem.error for problem in inventory.problems]
         there = {found.partition.topic_partition for found in inventory.partitions}
         unread = {problem.path.name for problem in inventory.problems}

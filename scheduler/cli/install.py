@@ -1,6 +1,7 @@
 """The command that puts snapshots back beside the segments of a stopped broker, and takes that back: install."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 from scheduler.cli.failures import OK
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import STORE, TOPIC, WRITE, with_settings
+from scheduler.cli.plan_file import PlanFile, saved_plan
 from scheduler.rendering import Answer, Column, Row, human_count
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def install(
     replacing: Replacing = None,
     undo_dir: UndoDirectory = None,
     undo: Manifest = None,
+    plan_file: PlanFile = None,
 ) -> int:
     """Put regenerated snapshots beside the segments of a stopped broker, so that it tiers them by itself.
 
@@ -53,17 +56,18 @@ def install(
     from scheduler.installing import Installing  # noqa: PLC0415
 
     if undo is not None:
-        _refuse_beside_undo(staged, replacing, undo_dir)
+        _refuse_beside_undo(staged, replacing, undo_dir, plan_file)
         return _take_back(run, undo)
-    order = _order(run, staged, log_dir, replacing or [], undo_dir)
+    asked = _order(run, staged, log_dir, replacing or [], undo_dir)
+    order = replace(asked, plan=saved_plan(plan_file, None))
     installing = Installing(clock=run.clock, s3=run.settings.s3())
     return _preview(run, installing, order) if run.settings.dry_run else _install(run, installing, order)
 
 
-def _refuse_beside_undo(staged: str | None, replacing: list[str] | None, undo_dir: Path | None) -> None:
+def _refuse_beside_undo(staged: str | None, *others: object) -> None:
     from storage.errors import UsageError  # noqa: PLC0415
 
-    if staged is not None or replacing or undo_dir is not None:
+    if staged is not None or any(others):
         raise UsageError("--undo stands alone", hint="the manifest names the log dir and all that is to be done there")
 
 

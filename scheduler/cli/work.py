@@ -19,6 +19,7 @@ from scheduler.cli.options import (
     Sources,
     with_settings,
 )
+from scheduler.cli.plan_file import PlanFile, saved_plan
 from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
 from scheduler.cli.shipped import answer_tier
 from scheduler.cli.survey import report_problems, report_sight, totals_of
@@ -29,14 +30,8 @@ if TYPE_CHECKING:
     from scheduler.service import Service
     from scheduler.sources import Sight
     from scheduler.work_items import Planned
-    from tiering.planning import SavedPlan
 
 app = typer.Typer()
-
-PlanFile = Annotated[
-    Path | None,
-    typer.Option("--plan", metavar="FILE", help="Carry out a plan that `resnap plan --save` kept, or refuse it."),
-]
 
 
 @app.command()
@@ -78,7 +73,7 @@ def tier(
     from storage.remote.urls import open_store  # noqa: PLC0415
 
     set_io_priority(run.settings.io_priority)
-    saved = _saved(plan_file, sources)
+    saved = saved_plan(plan_file, sources)
     service = run.service(saved.rules if saved else None, remembers=True)
     scope = scope_of(run.settings, saved.sources if saved else sources)
     store = open_store(to, run.settings.s3())
@@ -178,27 +173,11 @@ def _planned(
 ) -> "tuple[Service, list[Planned], Sight]":
     from scheduler.wiring import scope_of  # noqa: PLC0415
 
-    saved = _saved(plan_file, sources)
+    saved = saved_plan(plan_file, sources)
     service = run.service(saved.rules if saved else None, remembers=True)
     scope = scope_of(run.settings, saved.sources if saved else sources)
     planned, sight = service.plan(scope, boundaries=run.settings.boundaries, saved=saved, into=into)
     return service, planned, sight
-
-
-def _saved(plan_file: Path | None, sources: list[str] | None) -> "SavedPlan | None":
-    from storage.errors import UsageError, in_file  # noqa: PLC0415
-    from tiering.planning import read_saved_plan  # noqa: PLC0415
-
-    if plan_file is None:
-        return None
-    if sources:
-        raise UsageError("either SOURCE or --plan FILE says what to work on", hint="a plan names its own sources")
-    try:
-        text = plan_file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"{plan_file}: cannot be read: {error.strerror}") from error
-    with in_file(plan_file):
-        return read_saved_plan(text)
 
 
 def _answer_dry_run(run: Invocation, planned: "list[Planned]", what: str) -> None:

@@ -573,3 +573,39 @@ def test_the_answer_has_three_forms(command: Resnap, broker_log: Path, staged: P
     ]
     assert [row["type"] for row in rows] == ["file"] * INSTALLED + ["summary"]
     assert {row["action"] for row in rows[:-1]} == {"removed"}
+
+
+def test_of_what_is_staged_a_plan_has_only_that_installed_which_it_names(
+    command: Resnap, broker_log: Path, staged: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "plan.json"
+    assert command("plan", broker_log, "--save", kept, "--topic", "payments").code == 0
+    plan = json.loads(kept.read_text())
+    named = {f"{one['topic']}-{one['partition']}/{offset:020d}.snapshot"
+             for one in plan["partitions"] for offset in one["boundaries"][1:]}  # fmt: skip
+    for one in plan["partitions"]:
+        del one["boundaries"][0]
+    kept.write_text(json.dumps(plan))
+    before = look(broker_log)
+    assert command("install", staged, broker_log, "--plan", kept).code == 0
+    assert check_install(broker_log, before, staged) == named
+
+
+def test_a_plan_that_no_longer_fits_the_log_is_refused_before_anything_changes(
+    command: Resnap, broker_log: Path, staged: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "plan.json"
+    assert command("plan", broker_log, "--save", kept).code == 0
+    os.utime(min((broker_log / "payments-0").glob("*.log")), (1, 1))
+    before = look(broker_log)
+    for flags in ((), ("--dry-run",)):
+        ran = command("install", staged, broker_log, "--plan", kept, *flags, *JSON)
+        assert (ran.code, ran.error["type"]) == (15, "StalePlanError")
+        assert "payments-0" in ran.error["message"]
+    assert look(broker_log) == before
+    assert not staged.with_name("staged.undo").exists()
+    assert command("install", staged, broker_log).code == 0
+
+
+def test_a_plan_and_an_undoing_exclude_each_other(command: Resnap, tmp_path: Path) -> None:
+    assert command("install", "--undo", tmp_path / "manifest.json", "--plan", tmp_path / "plan.json").code == 2

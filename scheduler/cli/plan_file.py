@@ -1,0 +1,37 @@
+"""The flag --plan of the commands that carry out what `resnap plan --save` kept."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tiering.planning import SavedPlan
+
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Carry out a plan that `resnap plan --save` kept, or refuse it."),
+]
+
+
+def saved_plan(plan_file: Path | None, sources: list[str] | None) -> "SavedPlan | None":
+    """Return the plan of a file, None if none is given; beside it no ``sources`` may be named.
+
+    Raises:
+        UsageError: both are given, or the file cannot be read.
+        FormatError: it is no plan.
+
+    """
+    from storage.errors import UsageError, in_file  # noqa: PLC0415
+    from tiering.planning import read_saved_plan  # noqa: PLC0415
+
+    if plan_file is None:
+        return None
+    if sources:
+        raise UsageError("either SOURCE or --plan FILE says what to work on", hint="a plan names its own sources")
+    try:
+        text = plan_file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{plan_file}: cannot be read: {error.strerror}") from error
+    with in_file(plan_file):
+        return read_saved_plan(text)
