@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from scheduler.cli import run
+from scheduler.observing.logs import set_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
     from tests.fixture_sets import FixtureSet
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_log() -> None:
+    """Log as a service does: what nobody has set up draws tracebacks with all their values, which takes seconds."""
+    set_up(sys.stderr, "json")
+
 
 PROJECT = Path(__file__).parents[2]
 FORGETFUL = {"RESNAP_STATE_DIR": "none"}

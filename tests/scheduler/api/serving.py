@@ -76,7 +76,7 @@ def served(
     for router in routers:
         app.include_router(router)
     guard(app, gate)
-    with listening(app) as address, httpx.Client(base_url=address) as client:
+    with listening(app) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield Served(client=client, gate=gate, clock=clock, secrets=secrets_of(gate, clock), app=app)
     database.close()
 

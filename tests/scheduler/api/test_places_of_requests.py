@@ -43,7 +43,7 @@ def services(tmp_path: Path, allowed: Path) -> Services:
 
 @pytest.fixture
 def client(services: Services) -> Iterator[httpx.Client]:
-    with listening(create_app(services, "0")) as address, httpx.Client(base_url=address) as found:
+    with listening(create_app(services, "0")) as address, httpx.Client(base_url=address, timeout=60) as found:
         yield found
     services.database.close()
 

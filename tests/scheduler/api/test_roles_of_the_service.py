@@ -79,7 +79,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     flags = {"state_dir": str(state), "log_dirs": (logs,), "engine": "local", "auth": "token"}
     services = services_of(Configuration(flags=flags, environment={}, directory=state), clock)
     app = create_app(services, "0")
-    with listening(app) as address, httpx.Client(base_url=address) as client:
+    with listening(app) as address, httpx.Client(base_url=address, timeout=60) as client:
         secrets = secrets_of(services.gate, clock)
         yield Served(client=client, gate=services.gate, clock=clock, secrets=secrets, app=app)
     services.database.close()
