@@ -74,7 +74,7 @@ class Daemon:
             return listener  # noqa: TRY300
         except OSError as error:
             raise ConfigurationError(
-                f"--listen {self._services.settings.listen}: {(error.strerror or str(error)).lower()}",
+                f"--listen {self._services.settings.listen}: {os.strerror(error.errno or 0).lower()}",
                 hint="name a free address and port of this machine, such as 127.0.0.1:8936",
             ) from error
 

@@ -13,6 +13,7 @@ from scheduler.access.admission import AdmissionControl
 from scheduler.access.gate import Gate
 from scheduler.access.hosts import Hosts, check_listening
 from scheduler.daemon.observation import Observation
+from scheduler.daemon.preconditions import check_places, warnings
 from scheduler.daemon.schedules import Schedules
 from scheduler.observing.metrics import Metrics, Watched
 from scheduler.runs.database import DATABASE_FILE, Database
@@ -76,6 +77,8 @@ class Services:
         self.observation.orphaned(orphans)
         self.observation.remember(self.history)
         self.forget_old()
+        for text in warnings(self.settings, has_tokens=bool(self.gate.tokens.all())):
+            self.observation.warn(text)
         self.worker.start()
         self.schedules.start(self.settings.schedules)
 
@@ -120,6 +123,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     directory = state_directory_of(settings)
     host, _ = address_of(settings.listen)
     check_listening(host, settings.auth)
+    check_places(settings, directory)
     observation = Observation(Metrics(watched(settings), version=resnap_version(), revision=resnap_revision()), clock)
     database = Database(directory / DATABASE_FILE)
     hub, ids = Hub(), Ids(clock.now_ms, secrets.randbits)

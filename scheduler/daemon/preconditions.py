@@ -1,0 +1,47 @@
+"""What an operator is told before the service starts: what cannot work is refused, what does nothing is warned of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from storage.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scheduler.settings import Settings
+
+_MEMORY = "memory:"
+
+
+def check_places(settings: Settings, state_directory: Path) -> None:
+    """Make sure that nothing is kept where it does harm, or is lost.
+
+    Raises:
+        ConfigurationError: the state directory lies in a log dir, or a schedule ships into memory.
+
+    """
+    inner = state_directory.resolve()
+    for log_dir in settings.log_dirs:
+        if inner.is_relative_to(log_dir.resolve()):
+            raise ConfigurationError(
+                f"--state-dir {state_directory} lies in the log dir {log_dir}: a broker does not start beside it",
+                hint="give a directory outside log.dirs",
+            )
+    for spec in settings.schedules:
+        if (spec.to or "").startswith(_MEMORY):
+            raise ConfigurationError(
+                f"schedule {spec.name}: to {spec.to!r} is forgotten when the run ends",
+                hint="give a directory, file:///DIRECTORY or s3://BUCKET/PREFIX",
+            )
+
+
+def warnings(settings: Settings, *, has_tokens: bool) -> Iterator[str]:
+    """Yield what keeps the service from being of use."""
+    if settings.auth == "token" and not has_tokens:
+        yield "nobody can sign in: there is no token yet; `resnap token create NAME --role admin` makes one"
+    if not settings.log_dirs and not settings.schedules:
+        yield "there is nothing to look at: set log.dirs, and a [[schedules]] table that runs `scan`"
+    elif not settings.schedules:
+        yield "nothing is looked at by itself: a [[schedules]] table that runs `scan` has the page filled"

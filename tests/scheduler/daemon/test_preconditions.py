@@ -1,0 +1,54 @@
+"""What an operator is told who configures the service in a way that cannot work, or does nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.clock import FixedClock
+from scheduler.daemon.preconditions import warnings
+from scheduler.daemon.services import services_of
+from scheduler.runs.configuration import Configuration
+from storage.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def configuration(directory: Path, text: str, **flags: object) -> Configuration:
+    (directory / "logs").mkdir()
+    (directory / "resnap.toml").write_text(text)
+    given = {"engine": "local", "state_dir": str(directory / "state"), **flags}
+    return Configuration(flags=given, environment={}, directory=directory)
+
+
+@pytest.mark.parametrize("inside", ["logs", "logs/state", "link/state"])
+def test_a_state_directory_in_a_log_dir_is_refused_and_not_made(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "link").symlink_to("logs")
+    asked = configuration(tmp_path, f'log.dirs = "{tmp_path}/logs"', state_dir=str(tmp_path / inside))
+    with pytest.raises(ConfigurationError, match="a broker does not start beside it"):
+        services_of(asked, FixedClock(0))
+    assert not list((tmp_path / "logs").iterdir())
+
+
+def test_a_schedule_that_ships_into_memory_is_refused(tmp_path: Path) -> None:
+    asked = configuration(tmp_path, '[[schedules]]\nname = "a"\nrun = "tier"\nevery = "1h"\nto = "memory://x"\n')
+    with pytest.raises(ConfigurationError, match=r"schedule a: .* forgotten") as refused:
+        services_of(asked, FixedClock(0))
+    assert "s3://BUCKET" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "has_tokens", "said"),
+    [
+        ('auth = "token"', False, ["resnap token create", "nothing to look at"]),
+        ("", True, ["nothing to look at"]),
+        ('log.dirs = "logs"', False, ["looked at by itself"]),
+        ('log.dirs = "logs"\n[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\n', False, []),
+    ],
+)
+def test_what_does_nothing_is_warned_of(tmp_path: Path, text: str, has_tokens: bool, said: list[str]) -> None:
+    found = list(warnings(configuration(tmp_path, text).load(), has_tokens=has_tokens))
+    assert len(found) == len(said)
+    assert all(part in warning for part, warning in zip(said, found, strict=True))
