@@ -57,7 +57,7 @@ def context(browser: Browser, service: Whole) -> Iterator[BrowserContext]:
     context = browser.new_context(base_url=service.address, viewport={"width": 1280, "height": 800})
     context.set_default_timeout(PATIENCE_MS)
     context.on("request", lambda one: None if one.url.startswith(service.address) else wrong.append(one.url))
-    context.on("console", lambda one: wrong.append(one.text) if one.type in {"error", "warning"} else None)
+    context.on("console", lambda one: wrong.append(one.text) if one.type == "error" else None)
     context.on("weberror", lambda one: wrong.append(str(one.error)))
     yield context
     context.close()
