@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,10 @@ settings.register_profile(
 )
 settings.register_profile("searching", settings.get_profile("unhurried"), derandomize=False)
 settings.load_profile("unhurried")
+
+# A shell starts what it runs in the background with interrupts ignored, which commands that tests start would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,10 @@ def test_a_copy_in_a_bucket_gives_the_snapshots_of_the_log_dir_byte_by_byte(
         "regenerate", f"{bucket.url}/logs/data", "--boundaries", "all", "--into", tmp_path / "remote", *LOCAL,
         *bucket.flags, **bucket.variables,
     )  # fmt: skip
-    assert (remote.code, remote.document) == (local.code, local.document)
+    told, expected = remote.document, local.document
+    read, least = told["summary"].pop("bytesRead"), expected["summary"].pop("bytesRead")
+    assert read >= least > 0  # of files the first reads are pages; a request for so little would not be worth it
+    assert (remote.code, told) == (local.code, expected)
     assert files_of(tmp_path / "remote") == files_of(tmp_path / "local")
 
 
@@ -118,6 +122,11 @@ def test_one_partition_of_a_copy_is_a_source_too(at: Callable[..., Ran], bucket:
     assert (inside.code, "is the folder of a partition" in inside.err) == (2, True)
 
 
+def without_bytes_read(told: str) -> str:
+    """Return an answer without what the first reads come to: of a file they are pages, of an object requests."""
+    return re.sub(r'"bytesRead": [1-9][0-9]*', '"bytesRead": "some"', told)
+
+
 def test_scan_plan_explain_and_verify_tell_the_same_of_a_copy(
     command: Resnap, at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
 ) -> None:
@@ -131,7 +140,7 @@ def test_scan_plan_explain_and_verify_tell_the_same_of_a_copy(
         ours = command(*arguments, payments, "--output", "json", "-q")
         theirs = at(*arguments, url, "--output", "json", "-q")
         assert theirs.code == ours.code, theirs.err
-        assert theirs.out.replace(url, str(payments)) == ours.out
+        assert without_bytes_read(theirs.out.replace(url, str(payments))) == without_bytes_read(ours.out)
     ours = command("explain", payments, "payments-0", "552", "--output", "json", "-q")
     assert at("explain", url, "payments-0", "552", "--output", "json", "-q").document == ours.document
     at("regenerate", url, "--boundaries", "all", "--into", f"{bucket.url}/out", *LOCAL)

@@ -65,7 +65,12 @@ def test_whatever_is_shipped_beside_a_writer_is_what_it_wrote(command: Resnap, t
     broker, shipped, codes = Broker(log_dir), [], set()
     broker.start()
     begun = time.monotonic()
-    while time.monotonic() - begun < seconds or len(shipped) < SEEN_RUNS or broker.deleted <= KEPT_SEGMENTS:
+    while (
+        time.monotonic() - begun < seconds
+        or len(shipped) < SEEN_RUNS
+        or shipped[-1] == shipped[0]
+        or broker.deleted <= KEPT_SEGMENTS
+    ):
         assert time.monotonic() - begun < seconds + PATIENCE_S, "the writer and the runs do not come on"
         ran = command(*arguments)
         assert "InternalError" not in ran.err, ran.err
