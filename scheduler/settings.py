@@ -496,5 +496,9 @@ def _refusal(error: ValidationError, origins: Mapping[str, str]) -> UsageError |
     name = str(problem["loc"][0])
     origin = origins.get(name, DEFAULT_ORIGIN)
     expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    message = f"{display_name(name)} ({origin}): {expected}, found {shown(problem['input'])!r}"
+    # Within a table, such as the second of [[schedules]], the key says where.
+    within = "".join(f"[{step + 1}]" if isinstance(step, int) else f".{step}" for step in problem["loc"][1:])
+    if problem["type"] == "extra_forbidden":
+        expected = "there is no such key"
+    message = f"{display_name(name)}{within} ({origin}): {expected}, found {shown(problem['input'])!r}"
     return refusal(message, origin)

@@ -92,6 +92,7 @@ class Daemon:
             loop.add_signal_handler(number, self._end, server)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._services.start()
+        self._services.observation.note("listening", address=f"http://{self._services.settings.listen}")
         self._systemd.ready(self._status())
         ticking = asyncio.create_task(self._tick())
         try:

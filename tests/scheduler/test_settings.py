@@ -279,3 +279,10 @@ def test_the_local_engine_takes_all_processors_unless_told(tmp_path: Path) -> No
 def test_a_size_or_count_that_cannot_be_is_refused_by_its_flag(tmp_path: Path, flags: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=f"flag --{next(iter(flags)).replace('_', '-')}"):
         loaded(tmp_path, flags)
+
+
+def test_a_wrong_key_of_a_schedule_is_named_with_its_place(tmp_path: Path) -> None:
+    table = '[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\n'
+    (tmp_path / "resnap.toml").write_text(f'{table}{table.replace(chr(34) + "a", chr(34) + "b")}evry = "2h"\n')
+    with pytest.raises(ConfigurationError, match=r"schedules\[2\]\.evry \(file .*\): there is no such key, found '2h'"):
+        load_settings({}, environment={}, directory=tmp_path)
