@@ -19,6 +19,7 @@ from tests.benchmarks import (
     all_boundaries,
     floor,
     quota,
+    quota_day,
     sanity,
     scaling,
     upload,
@@ -37,7 +38,18 @@ if TYPE_CHECKING:
 
 BENCHMARKS = {
     module.NAME: module
-    for module in (against_kafka, against_dump_log, all_boundaries, scaling, window, floor, sanity, quota, upload)
+    for module in (
+        against_kafka,
+        against_dump_log,
+        all_boundaries,
+        scaling,
+        window,
+        floor,
+        sanity,
+        quota,
+        quota_day,
+        upload,
+    )
 }
 
 
