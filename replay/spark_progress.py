@@ -115,6 +115,8 @@ def watched_jobs(
         if is_ours:
             with suppress(Py4JError, OSError):
                 context.setLocalProperty(_GROUP, None)
+    if watch.stopped_by is not None:  # the jobs were through before they could be cancelled
+        raise watch.stopped_by
 
 
 def running_tasks(context: SparkContext, group: str) -> int:

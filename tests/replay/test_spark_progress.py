@@ -10,6 +10,7 @@ import pytest
 from replay.spark_context import spark_context
 from replay.spark_progress import progress_of, running_tasks, watched_jobs
 from replay.spark_settings import SparkSettings
+from storage.errors import CancelledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,3 +104,29 @@ def test_the_caller_s_own_group_is_kept(context: SparkContext) -> None:
     with watched_jobs(context, context.accumulator(0), None, None) as watch:
         assert watch.group.startswith("resnap-")
     assert context.getLocalProperty("spark.jobGroup.id") is None
+
+
+class Impatient(Heard):
+    """Ends the work at the first word of it."""
+
+    def at_work(self, phase: Phase, tasks: int) -> None:
+        raise CancelledError(f"{phase}: {tasks}")
+
+
+@pytest.mark.spark
+def test_a_watcher_that_raises_ends_the_jobs_with_its_own_error(context: SparkContext) -> None:
+    with (
+        pytest.raises(CancelledError, match="scanning"),
+        watched_jobs(context, context.accumulator(0), None, Impatient()) as watch,
+    ):
+        context.parallelize(range(2), 2).foreach(lambda _: time.sleep(PATIENCE_S * 10))
+    wait_until(lambda: running_tasks(context, watch.group) == 0)
+
+
+@pytest.mark.spark
+def test_a_watcher_that_raises_is_heard_though_the_jobs_were_through(context: SparkContext) -> None:
+    with (
+        pytest.raises(CancelledError),
+        watched_jobs(context, context.accumulator(0), None, Impatient()) as watch,
+    ):
+        wait_until(lambda: watch.stopped_by is not None)
