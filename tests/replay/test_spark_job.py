@@ -130,7 +130,7 @@ def test_spark_says_and_writes_what_the_local_engine_does(
         assert errors["damaged"] is FormatError
         assert issubclass(errors["vanished"], LogDirError)
         outcomes = {made.outcome for result in distributed for made in result.boundaries}
-        assert outcomes == {Outcome.REBUILT, Outcome.DAMAGED, Outcome.ILLEGAL}
+        assert outcomes == {Outcome.REBUILT, Outcome.DAMAGED, Outcome.ILLEGAL, Outcome.UNREADABLE}
 
 
 @pytest.mark.spark

@@ -34,7 +34,7 @@ def test_of_a_broker_that_hangs_up_it_says_so_and_what_that_may_mean() -> None:
         broker = threading.Thread(target=hang_up)
         broker.start()
         try:
-            with pytest.raises(ClusterError, match=f"^cannot connect to {address}: .*disconnected") as caught:
+            with pytest.raises(ClusterError, match=f"^cannot connect to {address}: .*(disconnected|reset)") as caught:
                 Cluster(address, {}, patience_ms=PATIENCE_MS)
         finally:
             listener.shutdown(socket.SHUT_RDWR)

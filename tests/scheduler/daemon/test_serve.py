@@ -138,14 +138,17 @@ def test_killed_in_any_state_of_a_run_it_is_told_and_counted_at_the_next_start(d
         assert "resnap_runs_orphaned_total 2.0" in client.get("/metrics").text
         assert client.get("/readyz").status_code == 200
         at = ship(client, process)
-        assert client.post(f"{at}/cancel").json()["state"] == "cancelling"
+        # It ends at its next word, which may come before ours; test_history.py has both cases apart.
+        assert client.post(f"{at}/cancel").json()["state"] in {"cancelling", "cancelled"}
         process.tell(signal.SIGKILL)
         process.end()
-    assert states(directory)[at.rpartition("/")[2]] == "cancelling"
+    left = states(directory)[at.rpartition("/")[2]]
+    assert left in {"cancelling", "cancelled"}
     with serving(directory) as process, process.client() as client:
         told = client.get(at).json()
-        assert (told["state"], told["errors"][0]["code"]) == ("cancelled", "RunOrphaned")
-        assert "resnap_runs_orphaned_total 1.0" in client.get("/metrics").text
+        assert told["state"] == "cancelled"
+        assert [error["code"] for error in told["errors"]] == ["RunOrphaned"] * (left == "cancelling")
+        assert f"resnap_runs_orphaned_total {float(left == 'cancelling')}" in client.get("/metrics").text
         answer = client.post("/v1/replays", json={"destination": str(directory / "out")})
         over = eventually(lambda: client.get(answer.headers["location"]).json(), lambda run: run["state"] in FINAL)
         assert over["state"] == "succeeded", over
