@@ -1,4 +1,4 @@
-"""A day of one principal under each profile: what filters and life cycles cost those who did nothing. Not a timing.
+"""A day of one principal under each profile: what filters and life cycles cost those who did nothing.
 
 200 ids are in use all day, each with a batch every 20 minutes on average, at random moments; from 06:00 to 08:00 a
 crash loop brings 30,000 new ones besides. The quota is 50 an hour, in 11 samples of an hour.
@@ -6,12 +6,13 @@ crash loop brings 30,000 new ones besides. The quota is 50 an hour, in 11 sample
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tests.benchmarks.tables import Table, amount
+from tests.benchmarks.tables import Table, amount, seconds
 from tiering.quota.active_producers import Remembering
 from tiering.quota.profiles import life_cycle
 from tiering.quota.simulation import Rules, simulate
@@ -43,13 +44,16 @@ def run(options: Options) -> Iterator[Table]:
     table = Table(
         f"A day of {KNOWN} ids in use and {flood:,} in a crash loop, {RATE} an hour",
         ["profile", "charges for the ids in use, without the flood", "... without refresh", "ids admitted",
-         "of those in use, refused at some time", "memory at most", "free, permissive", "memory, permissive"],
+         "of those in use, refused at some time", "memory at most",
+         "free, permissive", "memory, permissive", "time, strict"],
     )  # fmt: skip
     whole, quiet = _day(flood)
     for profile in PROFILES:
         rules = Rules(config=QuotaConfig(), remembering=Remembering(cycle=life_cycle(profile), seed=1))
         hasty = replace(rules, remembering=Remembering(cycle=life_cycle(profile, refresh_on_hit=False), seed=1))
+        begun_s = time.process_time()
         strict = simulate("User:a", whole, RATE, rules)
+        took_s = time.process_time() - begun_s
         lenient = simulate("User:a", whole, RATE, replace(rules, permissive=True))
         table.add(
             profile,
@@ -60,6 +64,7 @@ def run(options: Options) -> Iterator[Table]:
             amount(strict.peak_bytes),
             _free(lenient),
             amount(lenient.peak_bytes),
+            seconds(took_s),
         )
     yield table
 
