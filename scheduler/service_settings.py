@@ -88,10 +88,10 @@ class ScheduleSpec(BaseModel):
             raise ValueError(f"schedule {self.name}: expected either `every` or `cron`")
         if self.every is not None and self.every < timedelta(seconds=1):
             raise ValueError(f"schedule {self.name}: `every` must be a second or more")
-        if (self.to is None) != (self.run == "scan"):
-            raise ValueError(
-                f"schedule {self.name}: `to` says where a {self.run} {'never ' * (self.run == 'scan')}goes"
-            )
+        if self.run == "scan" and self.to is not None:
+            raise ValueError(f"schedule {self.name}: a scan takes no `to`: it writes nothing")
+        if self.run != "scan" and self.to is None:
+            raise ValueError(f"schedule {self.name}: a {self.run} needs `to`, a directory or URL")
         return self
 
 

@@ -1,4 +1,8 @@
-"""Probes and metrics, for machines: alive, ready, and what there is to count. They need no token, and tell no names."""
+"""Probes and metrics, for machines: alive, ready, and what there is to count.
+
+They need no token; the metrics name log dirs, schedules, and callers with a quota.
+
+"""
 
 import os
 from pathlib import Path

@@ -131,19 +131,10 @@ def _replay_sum(results: "list[PartitionResult]", known: "list[tuple[TopicPartit
 
 
 def _report_result(run: Invocation, result: "PartitionResult") -> None:
-    from replay.results import Outcome  # noqa: PLC0415
-    from storage.errors import DataError  # noqa: PLC0415
+    from scheduler.faults import replay_faults  # noqa: PLC0415
 
-    if result.error is not None:
-        run.error(result.error)
-    illegal = [found for found in result.boundaries if found.outcome is Outcome.ILLEGAL]
-    if illegal:
-        run.error(
-            DataError(
-                f"{result.topic_partition}: {illegal[0].reason}: {len(illegal)} boundaries above it are refused",
-                hint="a broker refuses to load this log, too: take the partition from another replica",
-            )
-        )
+    for fault in replay_faults(result):
+        run.error(fault)
     for found in result.boundaries:
         _report_left_out(run, result.topic_partition, found.boundary.offset, found.left_out)
 

@@ -1,6 +1,6 @@
 """How shipments are shown."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.cli.invocation import Invocation
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from scheduler.work_items import TierOrder
     from storage.log.names import TopicPartition
     from tiering.eligibility import Candidates, Eligibility
-    from tiering.refusal import Refusal
     from tiering.shipment import PartitionShipment
 
 
 def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]") -> None:
     """Print what was shipped and what was not, partition by partition, and why."""
+    from scheduler.faults import shipping_faults  # noqa: PLC0415
     from scheduler.reports import shipment_row  # noqa: PLC0415
     from storage.errors import LockedError  # noqa: PLC0415
 
@@ -44,7 +44,7 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
 
     def row(topic_partition: "TopicPartition", told: Row, judged: "Candidates | Eligibility") -> Iterator[Row]:
         totals["refused"] += len(judged.refusals)
-        faults.extend(_faults(topic_partition, judged.refusals))
+        faults.extend(shipping_faults(topic_partition, judged.refusals))
         if judged.blocking is not None:
             stops.setdefault(judged.blocking.reason.value, judged.blocking.hint)
         yield _tier_line(run, told)
@@ -72,19 +72,6 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
     for error in (*failures, *faults):
         run.error(error)
     run.partly_done = run.partly_done or (bool(totals["already"]) and not failures)
-
-
-def _faults(topic_partition: "TopicPartition", refusals: "Iterable[Refusal]") -> "list[Exception]":
-    """Return the first refusal for which the files are at fault, as the error that it is."""
-    from storage.errors import DataError  # noqa: PLC0415
-    from tiering.refusal import FAULTS  # noqa: PLC0415
-
-    wrong = [refusal for refusal in refusals if refusal.reason in FAULTS]
-    if not wrong:
-        return []
-    what = f"{topic_partition}: {wrong[0].reason.value}: {wrong[0].detail}"
-    more = f"; {len(wrong)} segments are not shipped for such reasons" if len(wrong) > 1 else ""
-    return [DataError(f"{what}{more}", hint=wrong[0].hint)]
 
 
 def _nothing_left(order: "TierOrder") -> Row:

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from scheduler.store_check import StoreCheck
     from tiering.chains import Chain
 
-_SHIP_AGAIN = "delete the manifest, and tier the segment again"
-_SHIP_THE_GAP = "ship it from a replica that still has it; a broker that restores from here stops at the gap"
-_CHOOSE = "two histories claim these offsets: keep the one that the cluster has, and delete the other's manifests"
-
 
 class _Totals:
     """What is counted while the rows are made."""
@@ -45,9 +41,9 @@ class _Totals:
 def answer_store(run: Invocation, service: "Service", url: str, since: str | None) -> None:
     """Print what reading a store back showed; every difference is an error."""
     from scheduler.copies_check import holds_copies  # noqa: PLC0415
+    from scheduler.faults import nothing_shipped  # noqa: PLC0415
     from scheduler.sources import Scope  # noqa: PLC0415
     from scheduler.wiring import journal_of  # noqa: PLC0415
-    from storage.errors import UsageError  # noqa: PLC0415
     from storage.remote.urls import open_store  # noqa: PLC0415
 
     since_ms = _moment(run, since)
@@ -73,7 +69,7 @@ def answer_store(run: Invocation, service: "Service", url: str, since: str | Non
         )
     journal.end()
     if not check.manifests and not totals.segments:
-        run.error(UsageError(f"{url} holds no shipped segment", hint="give the URL that `resnap tier --to` was given"))
+        run.error(nothing_shipped(url))
 
 
 def _moment(run: Invocation, since: str | None) -> int | None:
@@ -92,15 +88,15 @@ def _rows(
     run: Invocation, check: "StoreCheck | CopiesCheck", totals: _Totals, reading: "Progress", replaying: "Progress"
 ) -> Iterator[Row]:
     """Yield a row per segment that was read or is wrong, and then look at what they are together."""
+    from scheduler.faults import segment_faults, snapshot_fault  # noqa: PLC0415
     from scheduler.reports import verified_row  # noqa: PLC0415
-    from storage.errors import VerificationError  # noqa: PLC0415
 
     for verified in check.segments(reading):
         totals.segments += verified.was_read
         totals.bytes += verified.size_bytes
         totals.different += bool(verified.problems)
-        for problem in verified.problems:
-            run.error(VerificationError(problem, hint=_SHIP_AGAIN))
+        for fault in segment_faults(verified.problems):
+            run.error(fault)
         if verified.was_read or verified.problems:
             yield verified_row(verified)
     totals.chains = check.chains()
@@ -110,26 +106,18 @@ def _rows(
         totals.snapshots += 1
         totals.wrong += found.problem is not None
         if found.problem is not None:
-            run.error(VerificationError(found.problem, hint="`resnap explain` shows what an entry rests on"))
+            run.error(snapshot_fault(found.problem))
 
 
 def _report_chain(run: Invocation, chain: "Chain") -> None:
-    from storage.errors import VerificationError  # noqa: PLC0415
+    from scheduler.faults import chain_faults  # noqa: PLC0415
 
-    for gap in chain.gaps:
-        what = f"{chain.topic_partition}: nothing was shipped of the offsets [{gap.start}, {gap.end})"
-        run.error(VerificationError(what, hint=_SHIP_THE_GAP))
-    for gap in chain.breaks:
-        what = (
-            f"{chain.topic_partition}: no segment begins where another ends on the way through [{gap.start}, {gap.end})"
-        )
-        run.error(VerificationError(what, hint=_CHOOSE))
+    for fault in chain_faults(chain):
+        run.error(fault)
     for one in chain.overlaps:
-        what = f"{chain.topic_partition}: two segments have the offsets [{one.start}, {one.end})"
         if one.is_one_lineage:
+            what = f"{chain.topic_partition}: two segments have the offsets [{one.start}, {one.end})"
             run.warn(f"{what}; their leader epochs are the same there")
-        else:
-            run.error(VerificationError(f"{what}, under different leader epochs", hint=_CHOOSE))
 
 
 def _closing(check: "StoreCheck | CopiesCheck", totals: _Totals) -> Iterator[str]:

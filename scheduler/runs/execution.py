@@ -1,6 +1,6 @@
 """Carries out what a run asks for, by the use cases that the shell command calls.
 
-One function per kind of run. Each reports its partitions as they are done and returns what it came to; what it raises
+One class per kind of run. Each reports its partitions as they are done and returns what it came to; what it raises
 ends the run. The engine, with Spark once it runs, belongs to the service and serves all runs.
 """
 
@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from replay.results import Outcome
 from replay.staging import snapshot_key
+from scheduler.faults import (
+    chain_faults,
+    nothing_shipped,
+    replay_faults,
+    segment_faults,
+    shipping_faults,
+    snapshot_fault,
+)
 from scheduler.io_priority import set_io_priority
 from scheduler.reports import (
     boundary_row,
@@ -26,11 +34,10 @@ from scheduler.runs.readiness import Mending
 from scheduler.runs.run import BY_API, PartitionOutcome, PartitionState, RunKind
 from scheduler.sources import is_of
 from scheduler.wiring import journal_of, scope_of, service_of, with_memory
-from storage.errors import DataError, ResnapError, UsageError, VerificationError
+from storage.errors import ResnapError, UsageError
 from storage.log.producer_snapshot import read_snapshot_array
 from storage.remote.urls import open_store
 from tiering.planning import read_saved_plan
-from tiering.refusal import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,8 +50,9 @@ if TYPE_CHECKING:
     from scheduler.runs.sightings import Sightings
     from scheduler.service import Service
     from scheduler.settings import Settings
-    from scheduler.sources import Scope, Sight, Sighted
+    from scheduler.sources import Scope, Sighted
     from scheduler.work_items import Planned, Replayed, TierOrder
+    from storage.log.log_dir import PartitionProblem
     from storage.log.names import TopicPartition
     from tiering.planning import SavedPlan
     from tiering.shipment import PartitionShipment
@@ -153,11 +161,15 @@ class _Work:
     def remembering(self) -> Service:
         return with_memory(self.service, self.settings, self.context.observer.warn)
 
-    def problems(self, sight: Sight) -> None:
+    def problems(self, problems: Iterable[PartitionProblem]) -> None:
         """Report what could not be read; the rest goes on."""
-        for problem in sight.problems:
-            self.report.error(problem.error)
-            self.report.failed += 1
+        for problem in problems:
+            self.failed(problem.error)
+
+    def failed(self, error: ResnapError) -> None:
+        """Report something that is part of no partition's outcome."""
+        self.report.error(error)
+        self.report.failed += 1
 
     def tell(self, topic_partition: TopicPartition, state: PartitionState, row: Row) -> None:
         outcome = PartitionOutcome(
@@ -177,9 +189,9 @@ class _Work:
             if is_of(sighted, source):
                 self.context.sightings.mended(source, topic_partition.topic, topic_partition.partition, mending)
 
-    def mending(self, how: str, offsets: frozenset[int]) -> Mending:
+    def mending(self, how: Literal["regenerated", "shipped"], offsets: frozenset[int]) -> Mending:
         return Mending(
-            how="shipped" if how == "shipped" else "regenerated",
+            how=how,
             destination=self.destination,
             offsets=offsets,
             run_id=self.run.id,
@@ -197,8 +209,7 @@ class _Scan(_Work):
                 self._look(source, totals)
             except ResnapError as error:
                 self.context.sightings.could_not_see(source, str(error))
-                self.report.error(error)
-                self.report.failed += 1
+                self.failed(error)
         return dict(totals)
 
     def _look(self, source: str, totals: Counter[str]) -> None:
@@ -212,11 +223,10 @@ class _Scan(_Work):
                 totals.update({key: int(str(row[key])) for key in ("segments", "boundaries", "lost")})
             self.report.check()
         self.report.done += len(rows)
-        for problem in problems:
-            self.report.error(problem.error)
-            self.report.failed += 1
+        self.problems(problems)
         totals["problems"] += len(problems)
-        self.context.sightings.saw(source, rows)
+        unread = f"{len(problems)} partitions could not be read: {problems[0].error}" if problems else None
+        self.context.sightings.saw(source, rows, self.scope.wants_partition, unread=unread)
         lost, segments = (sum(int(str(row[key])) for row in rows if row["compaction"] != "compacted")
                           for key in ("lost", "segments"))  # fmt: skip
         self.context.observer.scanned(cluster, source, segments=segments, missing=lost)
@@ -231,7 +241,7 @@ class _Regeneration(_Work):
             self.scope, boundaries=self.settings.boundaries, saved=self.saved, into=self.destination
         )
         sink_url = service.sink_url(self.destination, sight)
-        self.problems(sight)
+        self.problems(sight.problems)
         if self.settings.dry_run:
             return self._dry(planned)
         results = []
@@ -250,7 +260,8 @@ class _Regeneration(_Work):
         made = [one.boundary.offset for one in replayed.result.boundaries if one.outcome is Outcome.REBUILT]
         standing = [known.offset for known in replayed.planned.standing]
         failed = len(made) < len(replayed.result.boundaries) or replayed.result.error is not None
-        self._report_faults(replayed)
+        for fault in replay_faults(replayed.result):
+            self.report.error(fault)
         state = PartitionState.DONE if made else PartitionState.NOTHING_TO_DO
         row = {
             "boundaries": [
@@ -279,14 +290,6 @@ class _Regeneration(_Work):
         else:
             self.activated(data)
 
-    def _report_faults(self, replayed: Replayed) -> None:
-        if replayed.result.error is not None:
-            self.report.error(replayed.result.error)
-        illegal = [found for found in replayed.result.boundaries if found.outcome is Outcome.ILLEGAL]
-        if illegal:
-            what = f"{replayed.result.topic_partition}: {illegal[0].reason}: {len(illegal)} boundaries are refused"
-            self.report.error(DataError(what, hint="a broker refuses to load this log, too: take another replica"))
-
 
 class _Tiering(_Work):
     """Segments into a store."""
@@ -296,7 +299,7 @@ class _Tiering(_Work):
         service = self.remembering()
         store = open_store(self.destination, self.settings.s3())
         orders, sight = service.tier_orders(self.scope, store, self.saved)
-        self.problems(sight)
+        self.problems(sight.problems)
         for order in orders:
             for failure in order.failures:
                 self.report.error(failure)
@@ -330,10 +333,9 @@ class _Tiering(_Work):
     def _tell(self, order: TierOrder, shipment: PartitionShipment) -> None:
         for failure in shipment.failures:
             self.report.error(failure)
-        faults = [refusal for refusal in shipment.eligibility.refusals if refusal.reason in FAULTS]
-        for refusal in faults[:1]:
-            what = f"{shipment.topic_partition}: {refusal.reason.value}: {refusal.detail}"
-            self.report.error(DataError(what, hint=refusal.hint))
+        faults = shipping_faults(shipment.topic_partition, shipment.eligibility.refusals)
+        for fault in faults:
+            self.report.error(fault)
         if not shipment.failures and shipment.eligibility.blocking is None:
             self._all_shipped(order)
         if shipment.newest_snapshot is not None:
@@ -351,7 +353,11 @@ class _Tiering(_Work):
             "refused": [refusal_row(refusal) for refusal in order.candidates.refusals],
             "blocking": refusal_row(order.candidates.blocking),
         }
-        self.tell(order.sighted.topic_partition, PartitionState.NOTHING_TO_DO, row)
+        topic_partition = order.sighted.topic_partition
+        faults = shipping_faults(topic_partition, order.candidates.refusals)
+        for fault in faults:
+            self.report.error(fault)
+        self.tell(topic_partition, PartitionState.FAILED if faults else PartitionState.NOTHING_TO_DO, row)
 
     def _tell_unreached(self, order: TierOrder) -> None:
         self.tell(order.sighted.topic_partition, PartitionState.FAILED, {"reason": "the store failed before its turn"})
@@ -374,24 +380,20 @@ class _Verification(_Work):
         for verified in check.segments(self.report.progress("verify")):
             totals.update(segments=int(verified.was_read), bytes=verified.size_bytes)
             totals["different"] += bool(verified.problems)
-            for problem in verified.problems:
-                self._differs(problem, "delete the manifest, and tier the segment again")
+            for fault in segment_faults(verified.problems):
+                self.failed(fault)
             self.report.done += not verified.problems
-        for chain in check.chains():
-            for gap in chain.gaps:
-                what = f"{chain.topic_partition}: nothing was shipped of the offsets [{gap.start}, {gap.end})"
-                self._differs(what, "ship it from a replica that still has it")
+        if not check.manifests and not totals["segments"]:
+            raise nothing_shipped(self.destination)
+        for fault in (fault for chain in check.chains() for fault in chain_faults(chain)):
+            self.failed(fault)
         for found in check.snapshots(self.report.progress("replay")):
             totals["snapshotsReplayed"] += 1
             if found.problem is not None:
                 totals["snapshotsDifferent"] += 1
-                self._differs(found.problem, "`resnap explain` shows what an entry rests on")
+                self.failed(snapshot_fault(found.problem))
         journal.end()
         return dict(totals)
-
-    def _differs(self, problem: str, hint: str) -> None:
-        self.report.failed += 1
-        self.report.error(VerificationError(problem, hint=hint))
 
 
 def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None = None) -> Scope:

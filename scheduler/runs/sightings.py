@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from scheduler.records import plain
 from scheduler.runs.database import Database, inserted
 from scheduler.runs.readiness import Judgement, Mending, Readiness, judge
+from storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,7 +38,7 @@ class SeenSource:
 
     source: str
     scanned_ms: int | None
-    """Of the last look that succeeded."""
+    """Of the last look that showed anything."""
     tried_ms: int
     error: str | None
 
@@ -70,19 +71,38 @@ class Sightings:
     database: Database
     now_ms: Callable[[], int]
 
-    def saw(self, source: str, rows: Iterable[Row]) -> None:
-        """Keep what a whole look at ``source`` showed, instead of what the last one did."""
+    def saw(
+        self,
+        source: str,
+        rows: Iterable[Row],
+        looked_at: Callable[[TopicPartition], bool] = lambda _: True,
+        *,
+        unread: str | None = None,
+    ) -> None:
+        """Keep what a look at ``source`` showed, instead of what the last one did.
+
+        Args:
+            source: as the look was given it.
+            rows: of the partitions that were seen.
+            looked_at: tells what was looked for; of others what is known stays.
+            unread: what of it could not be read, if anything could not.
+
+        """
         at_ms = self.now_ms()
         with self.database.write() as connection:
-            connection.execute("DELETE FROM partitions WHERE source = ?", (source,))
+            for topic, partition in connection.execute(
+                "SELECT topic, partition FROM partitions WHERE source = ?", (source,)
+            ).fetchall():
+                if looked_at(TopicPartition(topic, partition)):
+                    connection.execute(f"DELETE FROM partitions {_PLACE}", (source, topic, partition))  # noqa: S608
             for row in rows:
                 self._keep(connection, source, row, at_ms)
-            _tried(connection, source, at_ms, error=None)
+            _tried(connection, source, at_ms, error=unread, was_seen=True)
 
     def could_not_see(self, source: str, error: str) -> None:
         """Note that ``source`` could not be looked at; what was seen of it before stays."""
         with self.database.write() as connection:
-            _tried(connection, source, self.now_ms(), error=error)
+            _tried(connection, source, self.now_ms(), error=error, was_seen=False)
 
     def mended(self, source: str, topic: str, partition: int, mending: Mending) -> None:
         """Note what a run has made of a partition; the answer for it is found anew."""
@@ -249,10 +269,10 @@ def _mendings_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> di
     return found
 
 
-def _tried(connection: sqlite3.Connection, source: str, at_ms: int, *, error: str | None) -> None:
-    scanned = "sources.scanned_ms" if error else "excluded.scanned_ms"
+def _tried(connection: sqlite3.Connection, source: str, at_ms: int, *, error: str | None, was_seen: bool) -> None:
+    scanned = "excluded.scanned_ms" if was_seen else "sources.scanned_ms"
     connection.execute(
         f"""INSERT INTO sources (source, scanned_ms, tried_ms, error) VALUES (?, ?, ?, ?) ON CONFLICT (source)
             DO UPDATE SET scanned_ms = {scanned}, tried_ms = excluded.tried_ms, error = excluded.error""",  # noqa: S608
-        (source, 0 if error else at_ms, at_ms, error),
+        (source, at_ms if was_seen else 0, at_ms, error),
     )

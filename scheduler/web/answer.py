@@ -11,6 +11,8 @@ from scheduler.web.words import some
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_GOOD_TONES = frozenset({"good", "near"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -22,8 +24,19 @@ class Answer:
     steps: tuple[str, ...] = ()
 
 
-def answer_of(counts: Mapping[Readiness, int]) -> Answer:
-    """Return the answer for partitions of which there are so many of each kind."""
+def answer_of(counts: Mapping[Readiness, int], unread: int = 0) -> Answer:
+    """Return the answer for partitions of which there are so many of each kind.
+
+    Where ``unread`` sources could not be read, or not whole, nothing good is said: what was not seen may stop a broker.
+    """
+    answer = _of_what_was_seen(counts)
+    if not unread or answer.tone not in _GOOD_TONES:
+        return answer
+    sentence = f"{some(unread, 'source')} could not be read, or not whole. Of what was seen: {answer.sentence}"
+    return Answer(word="Not known yet", tone="none", sentence=sentence, steps=answer.steps)
+
+
+def _of_what_was_seen(counts: Mapping[Readiness, int]) -> Answer:
     everything = sum(counts.values())
     all_in = everything - counts[Readiness.EXCLUDED]
     stops = counts[Readiness.BLOCKED] + counts[Readiness.UNFIT]

@@ -41,14 +41,14 @@ def show_overview(
     sightings = services.sightings
     seen = sightings.page(wanted, limit=limit + 1, after=None if after is None else (after[0], after[1], after[2]))
     shown, following = cut(seen, limit, lambda one: encoded(one.topic, one.partition, one.source))
-    counts = sightings.counts()
+    counts, sources = sightings.counts(), sightings.sources()
     asked = {"topic": topic, "readiness": [one.value for one in wanted.readiness], "source": source}
     values = {
-        "answer": answer_of(counts),
+        "answer": answer_of(counts, sum(one.error is not None for one in sources)),
         "counts": counts,
         "matching": sum(sightings.counts(wanted).values()),
         "groups": _by_topic(services, shown),
-        "sources": sightings.sources(),
+        "sources": sources,
         "runs": _runs(services),
         "wanted": wanted,
         "kinds": READINESS,

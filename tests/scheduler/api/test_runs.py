@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scheduler.api.paging import encoded
+from scheduler.runs.run import RunKind, RunRequest, RunState
 from tests.scheduler.api.whole import FINAL, Whole, whole
 from tests.scheduler.files import bases, file_at
 
@@ -164,3 +165,12 @@ def test_a_kept_plan_is_carried_out_until_the_log_has_changed(service: Whole) ->
             file_at(partition, bases(partition)[0], suffix).unlink(missing_ok=True)
         stale = client.post(f"{plan}/replays", json=body)
         assert (stale.status_code, stale.json()["code"]) == (412, "stale-plan")
+
+
+def test_verifying_where_nothing_was_shipped_fails_as_it_does_in_a_shell(service: Whole) -> None:
+    asked = RunRequest(kind=RunKind.VERIFY, destination=f"file://{service.directory}/store")
+    run = service.services.worker.submit(asked, origin="schedule:check", principal="schedule")
+    assert service.services.worker.wait(run.id) is RunState.FAILED
+    kept = service.services.history.get(run.id)
+    assert kept is not None
+    assert "holds no shipped segment" in kept.errors[0].message

@@ -106,3 +106,17 @@ def test_a_source_that_cannot_be_seen_keeps_what_was_seen(sightings: Sightings) 
     told = [(one.source, one.scanned_ms, one.error) for one in sightings.sources()]
     assert told == [("/a", 7000, "gone"), ("/b", None, "never there")]
     assert answers(sightings) == {"t": Readiness.BLOCKED}
+
+
+def test_a_look_at_some_topics_leaves_what_is_known_of_the_others(sightings: Sightings) -> None:
+    sightings.saw("/a", [row(10), row(10, topic="other")])
+    sightings.saw("/a", [], lambda partition: partition.topic == "t")
+    assert answers(sightings) == {"other": Readiness.BLOCKED}
+
+
+def test_a_look_that_could_not_read_all_says_so_and_the_next_whole_one_takes_it_back(sightings: Sightings) -> None:
+    sightings.saw("/a", [row(10)], unread="1 partitions could not be read: torn")
+    (seen,) = sightings.sources()
+    assert (seen.scanned_ms, seen.error) == (7000, "1 partitions could not be read: torn")
+    sightings.saw("/a", [row(10)])
+    assert sightings.sources()[0].error is None

@@ -32,6 +32,17 @@ def test_one_partition_that_would_stop_a_broker_makes_it_no(given: dict[str, int
     assert answer_of(counts(**given)).word == word
 
 
+@pytest.mark.parametrize("given", [{"ready": 5}, {"shipped": 2}, {"ready": 5, "prepared": 1}])
+def test_nothing_good_is_said_where_a_source_could_not_be_read_whole(given: dict[str, int]) -> None:
+    answer = answer_of(counts(**given), 1)
+    assert answer.word == "Not known yet"
+    assert answer.sentence.startswith("1 source could not be read, or not whole.")
+
+
+def test_what_stops_a_broker_is_said_whatever_else_could_not_be_read() -> None:
+    assert answer_of(counts(ready=5, blocked=1), 1).word == "Not yet"
+
+
 def test_the_answer_says_how_many_and_what_is_left_to_do() -> None:
     answer = answer_of(counts(ready=1000, blocked=478, unfit=1, prepared=2, excluded=9))
     assert answer.sentence == "A broker would stop at 479 of 1,481 partitions."

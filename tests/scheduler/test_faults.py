@@ -1,0 +1,31 @@
+"""What is an error is one for the shell command and for the service alike."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+from scheduler.faults import chain_faults
+from storage.log.names import TopicPartition
+
+if TYPE_CHECKING:
+    from tiering.chains import Chain
+
+
+def test_gaps_breaks_and_two_histories_are_faults_and_one_lineage_is_none() -> None:
+    def stretch(start: int, end: int, **more: bool) -> SimpleNamespace:
+        return SimpleNamespace(start=start, end=end, **more)
+
+    chain = SimpleNamespace(
+        topic_partition=TopicPartition("t", 0),
+        gaps=[stretch(1, 2)],
+        breaks=[stretch(3, 4)],
+        overlaps=[stretch(5, 6, is_one_lineage=True), stretch(7, 8, is_one_lineage=False)],
+    )
+    said = [str(fault) for fault in chain_faults(cast("Chain", chain))]
+    assert [any(f"[{start}, {start + 1})" in one for one in said) for start in (1, 3, 5, 7)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
