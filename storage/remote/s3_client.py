@@ -1,9 +1,8 @@
 """boto3's client, and the one way in which it is called: errors translated, transient ones tried again.
 
 botocore's own retries are off, so that attempts are counted in one place. What a setting adds to requests (encryption,
-the expected owner of the bucket, tags) is put into each operation that knows it, on its way out. Of a body whose
-CRC-32C goes with it, in a header that is signed, no SHA-256 is signed as well: it would cost both sides more than all
-else does. ``payload_signing_enabled`` in the shared AWS configuration has it signed nevertheless.
+the expected owner of the bucket, tags) is put into each operation that knows it, on its way out. Bodies are
+signed where botocore signs them: always over plain HTTP, where a checksum keeps nobody from changing both.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from storage.remote.slots import Slots
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from botocore.awsrequest import AWSRequest
     from botocore.model import OperationModel
     from mypy_boto3_s3 import S3Client
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CHECKSUM_HEADER: Final = "x-amz-checksum-crc32c"
 _CONNECTIONS: Final = 64
 """Kept open at most; threads beyond that wait for one instead of making botocore throw connections away."""
 _SERVICE_UNREACHABLE: Final = (
@@ -164,7 +161,6 @@ def _make_client(settings: S3Settings) -> S3Client:
         hint = "check the S3 settings, the AWS_* variables and the shared AWS configuration files"
         raise ConfigurationError(f"s3: {error}", hint=hint) from error
     _refuse_credentials(client.meta.endpoint_url)
-    client.meta.events.register("before-sign.s3", _body_unsigned(client.meta.config))
     added = settings.request_parameters()
     if added:
         client.meta.events.register("provide-client-params.s3", _adder(added))  # type: ignore[arg-type]
@@ -176,18 +172,6 @@ def _refuse_credentials(endpoint_url: str | None) -> None:
     if endpoint_url is not None and "@" in urlsplit(endpoint_url).netloc:
         hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and leave them out of the endpoint"
         raise ConfigurationError("s3: an endpoint URL with credentials in it: expected none", hint=hint)
-
-
-def _body_unsigned(config: Config) -> Callable[..., None]:
-    """Return the event handler that leaves bodies with a checksum unsigned, unless ``config`` says otherwise."""
-    said: Any = getattr(config, "s3", None) or {}
-    unsigned = config.merge(Config(s3={"payload_signing_enabled": False} | said))
-
-    def sign_headers_alone(request: AWSRequest, **_: object) -> None:
-        if _CHECKSUM_HEADER in request.headers:
-            request.context["client_config"] = unsigned
-
-    return sign_headers_alone
 
 
 def _adder(added: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
