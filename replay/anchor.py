@@ -24,10 +24,10 @@ from storage.log.names import segment_name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.header_scan import Array
     from replay.partial_state import BoolArray
     from replay.plan import PartitionPlan, Run
-    from replay.splits import Piece
+    from replay.scan.header_scan import Array
+    from replay.scan.splits import Piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

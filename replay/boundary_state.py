@@ -24,15 +24,15 @@ import numpy as np
 
 from replay.partial_state import NONE, BoolArray, IntArray
 from replay.plan import Coverage
-from replay.producer_table import Past
+from replay.scan.producer_table import Past
 from storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.header_scan import Array
     from replay.plan import Boundary, PartitionPlan, Run
-    from replay.producer_table import ProducerTable
+    from replay.scan.header_scan import Array
+    from replay.scan.producer_table import ProducerTable
     from storage.log.producer_snapshot import ProducerEntry
 
 

@@ -21,7 +21,7 @@ from replay.partial_state import NONE, BoolArray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.header_scan import Array
+    from replay.scan.header_scan import Array
 
 MOST_NAMED: Final = 1000
 """A false-empty snapshot lacks everybody, and a log may have thousands of them: what a driver holds is bounded."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from replay.header_scan import ScanFacts, SegmentRange
-from replay.producer_events import scan
+from replay.scan.header_scan import ScanFacts, SegmentRange
+from replay.scan.producer_events import scan
 from storage.source import PLAIN
 
 if TYPE_CHECKING:

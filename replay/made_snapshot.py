@@ -16,11 +16,11 @@ from storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
 from storage.source import PLAIN
 
 if TYPE_CHECKING:
-    from replay.header_scan import Array
+    from replay.distributed.ranges import IdRange
     from replay.partial_state import IntArray
     from replay.plan import Boundary, PartitionPlan
-    from replay.ranges import IdRange
     from replay.results import SnapshotSink
+    from replay.scan.header_scan import Array
     from storage.source import Sources
 
 

@@ -8,11 +8,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from replay.made_snapshot import make_idle
-from replay.parts import by_segment, scan_part, whole
-from replay.reading import Reading
 from replay.results import join_rounds, next_round, partition_result
 from replay.run_combine import RunCombine
-from replay.splits import part_bytes, plan_splits
+from replay.scan.parts import by_segment, scan_part, whole
+from replay.scan.reading import Reading
+from replay.scan.splits import part_bytes, plan_splits
 from replay.watching import expect_more
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from replay.plan import PartitionPlan, Run
     from replay.results import PartitionResult, SnapshotSink
-    from replay.splits import Split, SplitSummary
+    from replay.scan.splits import Split, SplitSummary
     from replay.watching import Watcher
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from replay.anchor import Anchor
     from replay.boundary_state import LeftOut
     from replay.comparison import Comparison
-    from replay.header_scan import Array
     from replay.plan import Boundary
+    from replay.scan.header_scan import Array
     from storage.errors import ResnapError
     from storage.log.names import TopicPartition
     from storage.log.producer_snapshot import SnapshotDigest

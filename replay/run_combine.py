@@ -13,19 +13,19 @@ from replay.anchor import forsaken, keep_state, kept_places
 from replay.boundary_state import BoundaryState, boundary_state, may_have_begun_below, undoubted_state
 from replay.made_snapshot import make_snapshot
 from replay.partial_state import NONE
-from replay.producer_table import ProducerTable, producer_table
 from replay.results import BoundaryResult, Outcome, RunResult, blind_outcome
-from replay.splits import ANCHOR_PART, Piece
+from replay.scan.producer_table import ProducerTable, producer_table
+from replay.scan.splits import ANCHOR_PART, Piece
 from replay.window import roll_time_ms
 from storage.source import PLAIN
 
 if TYPE_CHECKING:
     from replay.anchor import Anchor
-    from replay.header_scan import Array
+    from replay.distributed.ranges import IdRange
     from replay.plan import Boundary, PartitionPlan, Run
-    from replay.ranges import IdRange
     from replay.results import SnapshotSink
-    from replay.splits import SplitSummary
+    from replay.scan.header_scan import Array
+    from replay.scan.splits import SplitSummary
     from storage.errors import ResnapError
     from storage.source import Sources
 

@@ -27,8 +27,8 @@ from storage.remote.urls import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.header_scan import Array
     from replay.results import PartSink
+    from replay.scan.header_scan import Array
     from storage.log.names import TopicPartition
     from storage.remote.object_store import ObjectStore
     from storage.remote.s3_settings import S3Settings

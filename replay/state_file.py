@@ -23,7 +23,7 @@ from storage.crc32c import crc32c
 from storage.errors import FormatError, LogDirError, in_file
 
 if TYPE_CHECKING:
-    from replay.header_scan import Array
+    from replay.scan.header_scan import Array
 
 MAGIC: Final = b"RSNPSTAT"
 LAYOUT: Final = crc32c(repr(SUMMARY_DTYPE.descr).encode())

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from replay.producer_state import Expiry
-from replay.reading import Reading
-from replay.spark_settings import processors
+from replay.scan.reading import Reading
+from replay.spark.settings import processors
 from replay.window import AsOf, ReplayRules
 from scheduler.clock import instant
-from scheduler.cluster_metadata import find_metadata_log
-from scheduler.engines import Engine
-from scheduler.remembering import Remembering
-from scheduler.service import Service
-from scheduler.settings import process_environment, state_directory
-from scheduler.sources import Scope, nothing_in
-from scheduler.tier_run import Uploading
+from scheduler.settings.settings import process_environment, state_directory
+from scheduler.use_cases.cluster_metadata import find_metadata_log
+from scheduler.use_cases.engines import Engine
+from scheduler.use_cases.remembering import Remembering
+from scheduler.use_cases.service import Service
+from scheduler.use_cases.sources import Scope, nothing_in
+from scheduler.use_cases.tier_run import Uploading
 from scheduler.version import resnap_version
 from storage.disk import legible
 from storage.errors import ConfigurationError, UsageError, in_file
@@ -26,18 +26,18 @@ from storage.log.log_dir import log_dir_around
 from storage.log.properties import read_properties
 from storage.remote.store_log_dir import open_source
 from storage.source import Sources
+from tiering.checking.verification_journal import VerificationJournal
 from tiering.cluster.client import Cluster
 from tiering.cluster.client_settings import client_settings
 from tiering.controller.audit import audit
 from tiering.controller.metadata.folding import load_image
-from tiering.memory_file import MemoryFiles
-from tiering.verification_journal import VerificationJournal
+from tiering.remembered.memory_file import MemoryFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scheduler.clock import Clock
-    from scheduler.settings import Settings
+    from scheduler.settings.settings import Settings
     from tiering.controller.audit import Audit
 
 

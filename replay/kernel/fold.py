@@ -17,7 +17,7 @@ import numpy as np
 from replay.kernel.compiling import compiled, inlined
 from replay.kernel.machine import Record, record_at
 from replay.partial_state import NONE, SUMMARY_DTYPE
-from replay.producer_events import EVENT_DTYPE
+from replay.scan.producer_events import EVENT_DTYPE
 
 FOLD_DTYPE: Final = np.dtype(
     [

@@ -19,7 +19,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from scheduler.access.errors import QuotaExceededError
-from scheduler.quotas import PREFIX, Origin, rates_of
+from scheduler.quotas.client_quotas import PREFIX, Origin, rates_of
 from storage.disk import Disk
 from storage.errors import ResnapError
 from tiering.quota.client_quotas import ClientQuotas

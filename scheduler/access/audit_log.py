@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from scheduler.redaction import redacted
+from scheduler.answers.redaction import redacted
 from scheduler.runs.database import Database, inserted
-from scheduler.setting_values import shown
+from scheduler.settings.values import shown
 
 if TYPE_CHECKING:
     import sqlite3

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scheduler.access.places import Places
+from scheduler.answers.records import plain
 from scheduler.api.problem_kinds import KeyReusedError
-from scheduler.records import plain
 from scheduler.runs.database import inserted
 from scheduler.runs.run import BY_API
 from storage.remote.urls import is_store_url

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.records import plain
+from scheduler.answers.records import plain
 from scheduler.runs.run import RunEvent, RunState
 
 if TYPE_CHECKING:

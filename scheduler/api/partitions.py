@@ -22,7 +22,7 @@ from scheduler.api.problem_kinds import ConflictError, NotFoundError
 from scheduler.api.problems import problems
 from scheduler.api.security import Viewer
 from scheduler.daemon.services import Services
-from scheduler.inspection import producer_row
+from scheduler.inspecting.inspection import producer_row
 from scheduler.runs.looking import difference, name_of
 from scheduler.runs.readiness import Readiness
 from scheduler.runs.sightings import SeenFilter, SeenPartition

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from scheduler.access.errors import UnauthenticatedError
+from scheduler.answers.redaction import redacted
 from scheduler.api.problem_kinds import (
     BY_CODE,
     INTERNAL,
@@ -28,7 +29,6 @@ from scheduler.api.problem_kinds import (
     OtherHttpError,
     kind_of,
 )
-from scheduler.redaction import redacted
 from storage.errors import ResnapError
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import OK
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import CLUSTER, KEY_PREFIX, STORE, TOPIC, with_settings
-from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
     from tiering.remote_log.announcement import Announcement
@@ -29,7 +29,7 @@ def announce(
 
     A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down.
     """
-    from scheduler.announcing import Announcing
+    from scheduler.use_cases.announcing import Announcing
     from scheduler.wiring import cluster_of, scope_of
     from storage.errors import UsageError
     from storage.remote.urls import open_store

@@ -27,7 +27,7 @@ MetadataLog = Annotated[
 @with_settings(METADATA, SERVER)
 def show_image(run: Invocation, directory: MetadataLog = None) -> None:
     """Show topics with their ids, and all else that the log amounts to: --output json has everything."""
-    from scheduler.controlling import image_answer
+    from scheduler.use_cases.controlling import image_answer
 
     run.answer(image_answer(_image(run, directory), whole=run.output.form != "table"))
 
@@ -36,7 +36,7 @@ def show_image(run: Invocation, directory: MetadataLog = None) -> None:
 @with_settings(METADATA, SERVER)
 def show_producer_ids(run: Invocation, directory: MetadataLog = None) -> None:
     """Show every block of producer ids: which broker got it, under which epoch, and when."""
-    from scheduler.controlling import producer_ids_answer
+    from scheduler.use_cases.controlling import producer_ids_answer
 
     run.answer(producer_ids_answer(_image(run, directory)))
 
@@ -45,8 +45,8 @@ def show_producer_ids(run: Invocation, directory: MetadataLog = None) -> None:
 @with_settings(METADATA, SERVER)
 def show_brokers_config(run: Invocation, directory: MetadataLog = None) -> None:
     """Show what brokers go by: each setting's value, who set it, and what that overrules."""
-    from scheduler.controlling import config_answer
-    from scheduler.setting_layers import static_properties
+    from scheduler.settings.layers import static_properties
+    from scheduler.use_cases.controlling import config_answer
 
     properties = run.settings.server_properties
     static = {} if properties is None else static_properties(properties)
@@ -60,7 +60,7 @@ def audit_log_dir(
     log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")],
 ) -> int:
     """Check that every producer id in snapshots and segments lies in exactly one block that was allocated."""
-    from scheduler.controlling import audit_answer
+    from scheduler.use_cases.controlling import audit_answer
     from scheduler.wiring import audit_of
     from storage.errors import VerificationError
 

@@ -26,7 +26,7 @@ def demo(
 ) -> None:
     """See it work: a log loses its snapshots, the whole job is done, and the result compared; in a minute, here."""
     from scheduler.cli.demo_story import Story  # noqa: PLC0415
-    from scheduler.demo import Demo, rules_at, workplace  # noqa: PLC0415
+    from scheduler.demo.story import Demo, rules_at, workplace  # noqa: PLC0415
     from scheduler.wiring import service_of  # noqa: PLC0415
 
     # Whatever cluster is configured, its executors would not see a directory of this machine.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scheduler.demo_proof import Fate
-from scheduler.rendering import Answer, Column, Row, aligned, human_bytes, human_count, human_duration
-from scheduler.reports import identity, scan_row, shipment_row
+from scheduler.answers.rendering import Answer, Column, Row, aligned, human_bytes, human_count, human_duration
+from scheduler.answers.reports import identity, scan_row, shipment_row
+from scheduler.demo.proof import Fate
 from storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from scheduler.cli.invocation import Invocation
-    from scheduler.demo import Demo, Tiered
-    from scheduler.demo_log import DemoPartition
-    from scheduler.demo_proof import PartitionProof, Proof
+    from scheduler.demo.log import DemoPartition
+    from scheduler.demo.proof import PartitionProof, Proof
+    from scheduler.demo.story import Demo, Tiered
 
 MARKS: Final = {Fate.EQUAL: "#", Fate.WAITING: "~", Fate.DIFFERENT: "!", Fate.ABSENT: "!", Fate.TOO_EARLY: "!"}
 """Of a boundary in the store, in a timeline."""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import STORE, with_settings
 from scheduler.clock import instant
-from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
     from storage.remote.object_store import ObjectStore
-    from tiering.garbage import Garbage
+    from tiering.keeping.garbage import Garbage
 
 app = typer.Typer()
 
@@ -38,7 +38,7 @@ def gc(
 ) -> None:
     """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""
     from storage.remote.urls import open_store  # noqa: PLC0415
-    from tiering.garbage import find_garbage  # noqa: PLC0415
+    from tiering.keeping.garbage import find_garbage  # noqa: PLC0415
 
     age_ms = _age_ms(older_than)
     store = open_store(url, run.settings.s3())
@@ -71,7 +71,7 @@ def gc(
 def _age_ms(text: str) -> int:
     from datetime import timedelta  # noqa: PLC0415
 
-    from scheduler.setting_values import parse_duration  # noqa: PLC0415
+    from scheduler.settings.values import parse_duration  # noqa: PLC0415
     from storage.errors import UsageError  # noqa: PLC0415
 
     try:
@@ -107,8 +107,8 @@ def _listed(garbage: "Garbage", totals: dict[str, int]) -> Iterator[Row]:
 
 
 def _deleted(run: Invocation, store: "ObjectStore", garbage: "Garbage", totals: dict[str, int]) -> Iterator[Row]:
-    from scheduler.tier_run import this_run  # noqa: PLC0415
-    from tiering.garbage import collect  # noqa: PLC0415
+    from scheduler.use_cases.tier_run import this_run  # noqa: PLC0415
+    from tiering.keeping.garbage import collect  # noqa: PLC0415
 
     written = {info.key: info.modified_ms for info in garbage.objects}
     for one in collect(store, garbage, who=f"{this_run()} (gc)", now_ms=run.clock.now_ms()):

@@ -7,20 +7,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from scheduler.answers.progress import show_progress
 from scheduler.clock import SystemClock
-from scheduler.progress import show_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from replay.window import ReplayRules
+    from scheduler.answers.progress import Progress
+    from scheduler.answers.rendering import Answer, Output
     from scheduler.cli.failures import Failures
     from scheduler.clock import Clock
-    from scheduler.progress import Progress
-    from scheduler.rendering import Answer, Output
-    from scheduler.service import Service
-    from scheduler.settings import Settings
+    from scheduler.settings.settings import Settings
+    from scheduler.use_cases.service import Service
 
 
 @dataclass(slots=True, kw_only=True)

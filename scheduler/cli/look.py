@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from scheduler.answers.rendering import Answer, Column, Row
 from scheduler.cli.failures import FAILED, OK
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import ALL, CHECKING, DUMPED, ENGINE, EXPIRATION, STORE, with_settings
-from scheduler.rendering import Answer, Column, Row
 
 app = typer.Typer()
 config_app = typer.Typer(help="The settings, and where they come from.")
@@ -35,8 +35,8 @@ def inspect_file(
     ] = None,
 ) -> None:
     """Show any file of a log dir or a store: snapshot, segment, index, checkpoint, manifest."""
-    from scheduler.file_kinds import Kind
-    from scheduler.inspection import inspected
+    from scheduler.inspecting.file_kinds import Kind
+    from scheduler.inspecting.inspection import inspected
 
     with inspected(
         file,
@@ -64,10 +64,10 @@ def doctor(
     ] = None,
 ) -> int:
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
-    from scheduler.doctor import examine
-    from scheduler.findings import Health
-    from scheduler.records import record
-    from scheduler.settings import process_environment
+    from scheduler.answers.records import record
+    from scheduler.doctor.examination import examine
+    from scheduler.doctor.findings import Health
+    from scheduler.settings.settings import process_environment
 
     places = log_dirs or [str(path) for path in run.settings.log_dirs]
     counts = dict.fromkeys(map(str, Health), 0)
@@ -91,7 +91,7 @@ def doctor(
 @with_settings()
 def show_version(run: Invocation) -> None:
     """Print the versions of Resnap and of what it runs on."""
-    from scheduler.settings import process_environment
+    from scheduler.settings.settings import process_environment
     from scheduler.version import versions
 
     run.answer(Answer(head=versions(process_environment())))
@@ -101,8 +101,8 @@ def show_version(run: Invocation) -> None:
 @with_settings(ALL)
 def show_config(run: Invocation) -> None:
     """Print every setting, its value, and where that comes from; credentials are masked."""
-    from scheduler.setting_values import shown
-    from scheduler.settings import SETTING_NAMES, display_name
+    from scheduler.settings.settings import SETTING_NAMES, display_name
+    from scheduler.settings.values import shown
 
     rows = [
         {"name": display_name(name), "value": shown(getattr(run.settings, name)), "origin": run.settings.origin(name)}

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, TextI
 
 import typer
 
+from scheduler.answers.rendering import Output, OutputClosedError
 from scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CLOSED, Failures
 from scheduler.cli.invocation import Invocation
-from scheduler.rendering import Output, OutputClosedError
 from storage.errors import UsageError
 
 P = ParamSpec("P")
@@ -360,7 +360,7 @@ def _invocation(
     may_dump: bool,
     is_service: bool,
 ) -> Invocation:
-    from scheduler.settings import load_settings  # noqa: PLC0415 - takes half a second, which --help need not wait for
+    from scheduler.settings.settings import load_settings  # noqa: PLC0415 - takes half a second, which --help need not wait for
 
     settings = load_settings(flags, places=places)
     log_format = settings.log_format if is_service else None

@@ -21,6 +21,6 @@ def simulate(
     script: Annotated[Path, typer.Argument(metavar="FILE", help="The script: JSON lines, one step each.")],
 ) -> None:
     """Tell what a broker of a release would answer to each step of a script: appends, bumps, expiries, restarts."""
-    from scheduler.simulating import simulation
+    from scheduler.use_cases.simulating import simulation
 
     run.answer(simulation(script))

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.answers.rendering import Answer
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import MEMORY, with_settings
-from scheduler.rendering import Answer
 
 if TYPE_CHECKING:
-    from scheduler.quotas import Named, Origin
+    from scheduler.quotas.client_quotas import Named, Origin
     from tiering.quota.quota_file import QuotaFile
 
 app = typer.Typer()
@@ -40,7 +40,7 @@ def set_quota(
     user_default: UserDefault = False,
 ) -> None:
     """Set the producer_ids_rate of a user, or of the default user."""
-    from scheduler.quotas import set_rate, without_prefix
+    from scheduler.quotas.client_quotas import set_rate, without_prefix
 
     whom = without_prefix(_whom(user, default=user_default))
     file = _file(run)
@@ -52,7 +52,7 @@ def set_quota(
 @with_settings(STATE)
 def delete_quota(run: Invocation, *, user: User = None, user_default: UserDefault = False) -> None:
     """Delete the producer_ids_rate of a user, or of the default user."""
-    from scheduler.quotas import delete_rate
+    from scheduler.quotas.client_quotas import delete_rate
 
     whom = _whom(user, default=user_default)
     file = _file(run)
@@ -66,8 +66,8 @@ def describe_quotas(
     run: Invocation, *, user: User = None, user_default: UserDefault = False, metadata_log: MetadataLog = None
 ) -> None:
     """Show the quotas that are set, and those of a cluster, with their origin."""
-    from scheduler.quota_rows import QUOTA_COLUMNS, quota_rows
-    from scheduler.quotas import consequence, described, named
+    from scheduler.quotas.client_quotas import consequence, described, named
+    from scheduler.quotas.rows import QUOTA_COLUMNS, quota_rows
 
     found = quota_origins(run, metadata_log)
     whom = named(user, default=user_default)
@@ -77,7 +77,7 @@ def describe_quotas(
 
 
 def _whom(user: str | None, *, default: bool) -> "Named":
-    from scheduler.quotas import named
+    from scheduler.quotas.client_quotas import named
     from storage.errors import UsageError
 
     whom = named(user, default=default)
@@ -96,7 +96,7 @@ def _file(run: Invocation) -> "QuotaFile":
 
 
 def _file_if_any(run: Invocation) -> "QuotaFile | None":
-    from scheduler.settings import process_environment, state_directory
+    from scheduler.settings.settings import process_environment, state_directory
     from storage.disk import Disk
     from tiering.quota.quota_file import QuotaFile
 
@@ -106,6 +106,6 @@ def _file_if_any(run: Invocation) -> "QuotaFile | None":
 
 def quota_origins(run: Invocation, metadata_log: Path | None) -> "list[Origin]":
     """Return the quotas of the state directory, and of a cluster's metadata log where one is given."""
-    from scheduler.quotas import origins
+    from scheduler.quotas.client_quotas import origins
 
     return origins(_file_if_any(run), metadata_log, run.warn)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scheduler.answers.rendering import Answer, Row, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import ENGINE, STORE, TOPIC, Sources, with_settings
 from scheduler.cli.quota import STATE, MetadataLog, quota_origins
-from scheduler.rendering import Answer, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.quota_replay import LogUses
+    from scheduler.quotas.trial import LogUses
     from tiering.quota.client_quotas import UserRates
     from tiering.quota.principals import PrincipalMap
     from tiering.quota.simulation import Outcome, Rules
@@ -61,9 +61,9 @@ def simulate_quota(
     ] = None,
 ) -> None:
     """Replay a log's producers through a quota, and show whom it would have throttled, when, and for how long."""
-    from scheduler.quota_plot import check_plot, draw
-    from scheduler.quota_replay import simulated, without_rate
-    from scheduler.quota_rows import OUTCOME_COLUMNS, outcome_row, outcome_tail
+    from scheduler.quotas.plot import check_plot, draw
+    from scheduler.quotas.rows import OUTCOME_COLUMNS, outcome_row, outcome_tail
+    from scheduler.quotas.trial import simulated, without_rate
 
     if plot is not None:
         check_plot(plot)
@@ -117,8 +117,8 @@ def advise_quota(
     unit: Unit = "hour",
 ) -> None:
     """Find the rate that would have left the quietest 99 % of principals alone, and what it would have stopped."""
-    from scheduler.quota_replay import advised
-    from scheduler.quota_rows import ADVICE_COLUMNS, advice_row, number
+    from scheduler.quotas.rows import ADVICE_COLUMNS, advice_row, number
+    from scheduler.quotas.trial import advised
     from tiering.quota.simulation import simulate
 
     rules = _rules(profile, samples, window_seconds, unit, 0.01, permissive=False)
@@ -148,7 +148,7 @@ def advise_quota(
 
 
 def _rates(run: Invocation, rate: float | None, metadata_log: Path | None) -> "UserRates":
-    from scheduler.quotas import rates_of
+    from scheduler.quotas.client_quotas import rates_of
     from storage.errors import UsageError
     from tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
 
@@ -194,7 +194,7 @@ def _principals(run: Invocation, path: Path | None) -> "PrincipalMap":
 
 
 def _uses(run: Invocation, sources: list[str] | None, principals: "PrincipalMap") -> "LogUses":
-    from scheduler.quota_replay import gather
+    from scheduler.quotas.trial import gather
     from scheduler.wiring import scope_of
 
     return gather(scope_of(run.settings, sources), run.service(replays=False).engine, principals)

@@ -29,7 +29,7 @@ def show_status(
 
     By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR may be left out.
     """
-    from scheduler.remote_status import look, status_answer
+    from scheduler.use_cases.remote_status import look, status_answer
     from scheduler.wiring import cluster_of, scope_of
     from storage.errors import VerificationError
     from storage.remote.store_log_dir import open_source

@@ -3,24 +3,24 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
 from scheduler.clock import instant
-from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
     from replay.boundary_state import LeftOut
     from replay.results import BoundaryResult, PartitionResult
-    from scheduler.service import Service
-    from scheduler.sources import Sight
-    from scheduler.work_items import Replayed
+    from scheduler.use_cases.service import Service
+    from scheduler.use_cases.sources import Sight
+    from scheduler.use_cases.work_items import Replayed
     from storage.log.names import TopicPartition
-    from tiering.memory import KnownBoundary
+    from tiering.remembered.memory import KnownBoundary
 
 
 def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool, strict: bool = False) -> None:
     """Print what replays gave; ``judged`` shows the verdicts, ``strict`` makes a difference an error."""
     from replay.results import Outcome  # noqa: PLC0415
-    from scheduler.reports import boundary_row, known_row, replay_tail  # noqa: PLC0415
+    from scheduler.answers.reports import boundary_row, known_row, replay_tail  # noqa: PLC0415
     from storage.errors import ResnapError, VerificationError  # noqa: PLC0415
 
     results: list[PartitionResult] = []
@@ -113,7 +113,7 @@ def _unchanged_sum(
 
 
 def _replay_sum(results: "list[PartitionResult]", known: "list[tuple[TopicPartition, KnownBoundary]]") -> Iterator[str]:
-    from scheduler.reports import replay_tail  # noqa: PLC0415
+    from scheduler.answers.reports import replay_tail  # noqa: PLC0415
 
     if known and not any(result.boundaries for result in results):
         return
@@ -131,7 +131,7 @@ def _replay_sum(results: "list[PartitionResult]", known: "list[tuple[TopicPartit
 
 
 def _report_result(run: Invocation, result: "PartitionResult") -> None:
-    from scheduler.faults import replay_faults  # noqa: PLC0415
+    from scheduler.answers.faults import replay_faults  # noqa: PLC0415
 
     for fault in replay_faults(result):
         run.error(fault)

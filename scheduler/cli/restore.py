@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import OK
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import STORE, TOPIC, WRITE, with_settings
-from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.restoring import RestoredPartition, RestoreReport
+    from scheduler.use_cases.restoring import RestoredPartition, RestoreReport
 
 app = typer.Typer()
 
@@ -40,8 +40,8 @@ def restore(
 
     Each is whole and compared with its manifests before it has its name; what is there already is never touched.
     """
-    from scheduler.restoring import RestoreOrder, Restoring  # noqa: PLC0415
-    from scheduler.sources import Scope  # noqa: PLC0415
+    from scheduler.use_cases.restoring import RestoreOrder, Restoring  # noqa: PLC0415
+    from scheduler.use_cases.sources import Scope  # noqa: PLC0415
     from storage.source import Sources  # noqa: PLC0415
 
     scope = Scope(sources=(url,), topics=run.settings.topics)
@@ -65,7 +65,7 @@ def _topic_id(text: str) -> tuple[str, str]:
 
 
 def _answer(run: Invocation, report: "RestoreReport") -> None:
-    from tiering.restorer import Restored  # noqa: PLC0415
+    from tiering.keeping.restorer import Restored  # noqa: PLC0415
 
     done = [one for one in report.partitions if one.outcome is Restored.RESTORED]
     total = {
@@ -102,7 +102,7 @@ def _answer(run: Invocation, report: "RestoreReport") -> None:
 
 
 def _row(one: "RestoredPartition") -> Row:
-    from scheduler.reports import identity  # noqa: PLC0415
+    from scheduler.answers.reports import identity  # noqa: PLC0415
 
     return {
         **identity(one.restoration.topic_partition),

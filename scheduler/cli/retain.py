@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import OK
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import STORE, TOPIC, with_settings
-from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.retaining import Retaining
-    from tiering.retention import Limits, PartitionRetention
+    from scheduler.use_cases.retaining import Retaining
+    from tiering.keeping.retention import Limits, PartitionRetention
 
 app = typer.Typer()
 
@@ -37,8 +37,8 @@ def retain(
 
     Give no less than the topic's own retention: a segment that a broker still has would be shipped again.
     """
-    from scheduler.retaining import Retaining  # noqa: PLC0415
-    from scheduler.sources import Scope  # noqa: PLC0415
+    from scheduler.use_cases.retaining import Retaining  # noqa: PLC0415
+    from scheduler.use_cases.sources import Scope  # noqa: PLC0415
     from storage.remote.urls import open_store  # noqa: PLC0415
 
     limits = _limits(retention, retention_bytes)
@@ -53,9 +53,9 @@ def retain(
 def _limits(retention: str | None, retention_bytes: str | None) -> "Limits":
     from datetime import timedelta  # noqa: PLC0415
 
-    from scheduler.setting_values import parse_duration, parse_size  # noqa: PLC0415
+    from scheduler.settings.values import parse_duration, parse_size  # noqa: PLC0415
     from storage.errors import UsageError  # noqa: PLC0415
-    from tiering.retention import Limits  # noqa: PLC0415
+    from tiering.keeping.retention import Limits  # noqa: PLC0415
 
     if retention is None and retention_bytes is None:
         raise UsageError("no retention is given", hint="give --retention DURATION, --retention-bytes SIZE, or both")
@@ -101,7 +101,7 @@ def _answer(run: Invocation, retaining: "Retaining", found: "Iterator[PartitionR
 
 
 def _row(one: "PartitionRetention") -> Row:
-    from scheduler.reports import identity  # noqa: PLC0415
+    from scheduler.answers.reports import identity  # noqa: PLC0415
 
     return {
         **identity(one.topic_partition),

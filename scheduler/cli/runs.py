@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.answers.rendering import Answer, Column, Row, human_duration
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import MEMORY, with_settings
-from scheduler.rendering import Answer, Column, Row, human_duration
 from scheduler.runs.run import RunKind, RunState
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _took_s(run: "Run") -> float | None:
 
 
 def _told_in_full(run: "Run") -> Row:
-    from scheduler.records import plain
+    from scheduler.answers.records import plain
 
     return {
         "retryOf": run.retry_of,

@@ -3,22 +3,22 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.replayed import count_of
 from scheduler.clock import instant
-from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.work_items import TierOrder
+    from scheduler.use_cases.work_items import TierOrder
     from storage.log.names import TopicPartition
     from tiering.eligibility import Candidates, Eligibility
-    from tiering.shipment import PartitionShipment
+    from tiering.shipping.shipment import PartitionShipment
 
 
 def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]") -> None:
     """Print what was shipped and what was not, partition by partition, and why."""
-    from scheduler.faults import shipping_faults  # noqa: PLC0415
-    from scheduler.reports import shipment_row  # noqa: PLC0415
+    from scheduler.answers.faults import shipping_faults  # noqa: PLC0415
+    from scheduler.answers.reports import shipment_row  # noqa: PLC0415
     from storage.errors import LockedError  # noqa: PLC0415
 
     totals = {"shipped": 0, "bytes": 0, "already": sum(order.already for order in orders), "refused": 0}
@@ -75,7 +75,7 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
 
 
 def _nothing_left(order: "TierOrder") -> Row:
-    from scheduler.reports import identity, refusal_row  # noqa: PLC0415
+    from scheduler.answers.reports import identity, refusal_row  # noqa: PLC0415
 
     return {
         **identity(order.sighted.topic_partition),

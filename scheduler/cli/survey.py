@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import MISSING_FOUND, OK
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources, with_settings
-from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.sources import Sight
-    from scheduler.work_items import Planned
+    from scheduler.use_cases.sources import Sight
+    from scheduler.use_cases.work_items import Planned
 
 app = typer.Typer()
 
@@ -59,7 +59,7 @@ def scan(
 
     Reads file names, sizes and the small files beside the segments, never a segment.
     """
-    from scheduler.reports import scan_row  # noqa: PLC0415
+    from scheduler.answers.reports import scan_row  # noqa: PLC0415
     from scheduler.wiring import scope_of  # noqa: PLC0415
 
     scans, problems = run.service(replays=False).scan(scope_of(run.settings, sources))
@@ -127,7 +127,7 @@ def plan(
     ] = False,
 ) -> None:
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
-    from scheduler.reports import plan_row  # noqa: PLC0415
+    from scheduler.answers.reports import plan_row  # noqa: PLC0415
     from scheduler.wiring import scope_of  # noqa: PLC0415
 
     # Proving is finding out anew, and a saved plan is for whatever may be known by then.

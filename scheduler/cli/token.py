@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scheduler.answers.rendering import Answer, Column, Row
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import MEMORY, with_settings
-from scheduler.rendering import Answer, Column, Row
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -113,7 +113,7 @@ def _user() -> str:
 
 
 def _lifetime(text: str) -> "timedelta":
-    from scheduler.setting_values import parse_duration
+    from scheduler.settings.values import parse_duration
     from storage.errors import UsageError
 
     try:

@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
 from scheduler.clock import instant
-from scheduler.rendering import Answer, Column, Row, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.copies_check import CopiesCheck
-    from scheduler.progress import Progress
-    from scheduler.service import Service
-    from scheduler.store_check import StoreCheck
-    from tiering.chains import Chain
+    from scheduler.answers.progress import Progress
+    from scheduler.use_cases.copies_check import CopiesCheck
+    from scheduler.use_cases.service import Service
+    from scheduler.use_cases.store_check import StoreCheck
+    from tiering.checking.chains import Chain
 
 
 class _Totals:
@@ -24,7 +24,7 @@ class _Totals:
 
     def row(self, check: "StoreCheck | CopiesCheck") -> Row:
         """Return the summary in JSON."""
-        from scheduler.reports import chain_row  # noqa: PLC0415
+        from scheduler.answers.reports import chain_row  # noqa: PLC0415
 
         return {
             "segments": self.segments,
@@ -40,9 +40,9 @@ class _Totals:
 
 def answer_store(run: Invocation, service: "Service", url: str, since: str | None) -> None:
     """Print what reading a store back showed; every difference is an error."""
-    from scheduler.copies_check import holds_copies  # noqa: PLC0415
-    from scheduler.faults import nothing_shipped  # noqa: PLC0415
-    from scheduler.sources import Scope  # noqa: PLC0415
+    from scheduler.answers.faults import nothing_shipped  # noqa: PLC0415
+    from scheduler.use_cases.copies_check import holds_copies  # noqa: PLC0415
+    from scheduler.use_cases.sources import Scope  # noqa: PLC0415
     from scheduler.wiring import journal_of  # noqa: PLC0415
     from storage.remote.urls import open_store  # noqa: PLC0415
 
@@ -73,7 +73,7 @@ def answer_store(run: Invocation, service: "Service", url: str, since: str | Non
 
 
 def _moment(run: Invocation, since: str | None) -> int | None:
-    from scheduler.setting_values import parse_moment  # noqa: PLC0415
+    from scheduler.settings.values import parse_moment  # noqa: PLC0415
     from storage.errors import UsageError  # noqa: PLC0415
 
     if since is None:
@@ -88,8 +88,8 @@ def _rows(
     run: Invocation, check: "StoreCheck | CopiesCheck", totals: _Totals, reading: "Progress", replaying: "Progress"
 ) -> Iterator[Row]:
     """Yield a row per segment that was read or is wrong, and then look at what they are together."""
-    from scheduler.faults import segment_faults, snapshot_fault  # noqa: PLC0415
-    from scheduler.reports import verified_row  # noqa: PLC0415
+    from scheduler.answers.faults import segment_faults, snapshot_fault  # noqa: PLC0415
+    from scheduler.answers.reports import verified_row  # noqa: PLC0415
 
     for verified in check.segments(reading):
         totals.segments += verified.was_read
@@ -110,7 +110,7 @@ def _rows(
 
 
 def _report_chain(run: Invocation, chain: "Chain") -> None:
-    from scheduler.faults import chain_faults  # noqa: PLC0415
+    from scheduler.answers.faults import chain_faults  # noqa: PLC0415
 
     for fault in chain_faults(chain):
         run.error(fault)

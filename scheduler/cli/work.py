@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.answers.rendering import Answer, Column, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import (
     CLUSTER,
@@ -24,12 +25,11 @@ from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
 from scheduler.cli.shipped import answer_tier
 from scheduler.cli.survey import report_problems, report_sight, totals_of
 from scheduler.cli.verified import answer_store
-from scheduler.rendering import Answer, Column, human_bytes, human_count
 
 if TYPE_CHECKING:
-    from scheduler.service import Service
-    from scheduler.sources import Sight
-    from scheduler.work_items import Planned
+    from scheduler.use_cases.service import Service
+    from scheduler.use_cases.sources import Sight
+    from scheduler.use_cases.work_items import Planned
 
 app = typer.Typer()
 
@@ -145,7 +145,7 @@ def explain(
     ] = None,
 ) -> None:
     """Show the batches that made each entry of the producer snapshot at OFFSET."""
-    from scheduler.reports import explanation_rows  # noqa: PLC0415
+    from scheduler.answers.reports import explanation_rows  # noqa: PLC0415
     from scheduler.wiring import scope_of  # noqa: PLC0415
     from storage.errors import UsageError  # noqa: PLC0415
     from storage.log.names import parse_partition_dir_name  # noqa: PLC0415

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scheduler.settings import Settings
+    from scheduler.settings.settings import Settings
 
 _MEMORY = "memory:"
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scheduler.runs.history import History
     from scheduler.runs.run import Run
     from scheduler.runs.worker import Worker
-    from scheduler.service_settings import ScheduleSpec
+    from scheduler.settings.service import ScheduleSpec
 
 BY_SCHEDULE: Final = "schedule"
 """Who asks for the runs of schedules."""

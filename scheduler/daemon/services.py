@@ -25,7 +25,7 @@ from scheduler.runs.looking import Looking
 from scheduler.runs.plans import Plans
 from scheduler.runs.sightings import Sightings
 from scheduler.runs.worker import Worker
-from scheduler.settings import process_environment, state_directory
+from scheduler.settings.settings import process_environment, state_directory
 from scheduler.version import resnap_revision, resnap_version
 from scheduler.wiring import engine_of
 from storage.errors import ConfigurationError, ResnapError
@@ -35,9 +35,9 @@ from tiering.quota.quota_metrics import series
 
 if TYPE_CHECKING:
     from scheduler.clock import Clock
-    from scheduler.engines import Engine
     from scheduler.runs.configuration import Configuration
-    from scheduler.settings import Settings
+    from scheduler.settings.settings import Settings
+    from scheduler.use_cases.engines import Engine
 
 UNKNOWN_CLUSTER: Final = "unknown"
 

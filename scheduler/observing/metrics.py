@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from scheduler.observing.series import Series
-from scheduler.setting_values import shown
+from scheduler.settings.values import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

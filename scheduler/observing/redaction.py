@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scheduler.redaction import MASK, redacted
-from scheduler.setting_values import shown_as
+from scheduler.answers.redaction import MASK, redacted
+from scheduler.settings.values import shown_as
 
 
 def redacted_value(name: str, value: object) -> object:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.settings import load_settings
+from scheduler.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from scheduler.runs.run import RunRequest
-    from scheduler.settings import Settings
+    from scheduler.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from replay.results import Outcome
 from replay.staging import snapshot_key
-from scheduler.faults import (
+from scheduler.answers.faults import (
     chain_faults,
     nothing_shipped,
     replay_faults,
@@ -20,8 +20,7 @@ from scheduler.faults import (
     shipping_faults,
     snapshot_fault,
 )
-from scheduler.io_priority import set_io_priority
-from scheduler.reports import (
+from scheduler.answers.reports import (
     boundary_row,
     known_row,
     plan_row,
@@ -30,9 +29,10 @@ from scheduler.reports import (
     scan_row,
     shipment_row,
 )
+from scheduler.io_priority import set_io_priority
 from scheduler.runs.readiness import Mending
 from scheduler.runs.run import BY_API, PartitionOutcome, PartitionState, RunKind
-from scheduler.sources import is_of
+from scheduler.use_cases.sources import is_of
 from scheduler.wiring import journal_of, scope_of, service_of, with_memory
 from storage.errors import ResnapError, UsageError
 from storage.log.producer_snapshot import read_snapshot_array
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from scheduler.clock import Clock
-    from scheduler.engines import Engine
     from scheduler.runs.configuration import Configuration
     from scheduler.runs.reporting import RunReport
     from scheduler.runs.run import Row, Run, RunRequest
     from scheduler.runs.sightings import Sightings
-    from scheduler.service import Service
-    from scheduler.settings import Settings
-    from scheduler.sources import Scope, Sighted
-    from scheduler.work_items import Planned, Replayed, TierOrder
+    from scheduler.settings.settings import Settings
+    from scheduler.use_cases.engines import Engine
+    from scheduler.use_cases.service import Service
+    from scheduler.use_cases.sources import Scope, Sighted
+    from scheduler.use_cases.work_items import Planned, Replayed, TierOrder
     from storage.log.log_dir import PartitionProblem
     from storage.log.names import TopicPartition
     from tiering.planning import SavedPlan
-    from tiering.shipment import PartitionShipment
+    from tiering.shipping.shipment import PartitionShipment
 
 
 class WorkObserver(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from scheduler.records import plain
+from scheduler.answers.records import plain
 from scheduler.runs.database import Database, inserted
 from scheduler.runs.run import (
     FINAL,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.inspection import producer_row
-from scheduler.reports import explanation_rows
+from scheduler.answers.reports import explanation_rows
+from scheduler.inspecting.inspection import producer_row
 from scheduler.runs.run import RunKind, RunRequest
-from scheduler.sources import Scope
+from scheduler.use_cases.sources import Scope
 from scheduler.wiring import service_of
 from storage.errors import ResnapError, UsageError, in_file
 from storage.log.names import TopicPartition, segment_name
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scheduler.clock import Clock
-    from scheduler.engines import Engine
     from scheduler.runs.configuration import Configuration
     from scheduler.runs.readiness import Mending
     from scheduler.runs.run import Row
     from scheduler.runs.sightings import SeenPartition, Sightings
-    from scheduler.service import Service
+    from scheduler.use_cases.engines import Engine
+    from scheduler.use_cases.service import Service
     from storage.log.partition_dir import PartitionDir
     from storage.log.producer_snapshot import ProducerEntry
 

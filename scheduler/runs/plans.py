@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scheduler.records import plain
-from scheduler.reports import plan_row
+from scheduler.answers.records import plain
+from scheduler.answers.reports import plan_row
 from scheduler.runs.database import Database, inserted
 from scheduler.runs.execution import dry_totals, scope_for
 from scheduler.runs.run import request_from
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scheduler.clock import Clock
-    from scheduler.engines import Engine
     from scheduler.runs.configuration import Configuration
     from scheduler.runs.ids import Ids
     from scheduler.runs.run import Row, RunRequest
+    from scheduler.use_cases.engines import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

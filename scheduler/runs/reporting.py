@@ -9,15 +9,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from scheduler.answers.progress import ProgressState, TrackedProgress, progress_row
+from scheduler.answers.redaction import redacted
 from scheduler.observing.logs import logger
-from scheduler.progress import ProgressState, TrackedProgress, progress_row
-from scheduler.redaction import redacted
 from scheduler.runs.run import PartitionState, Told
 from storage.errors import CancelledError, ResnapError
 
 if TYPE_CHECKING:
+    from scheduler.answers.progress import Progress
     from scheduler.clock import Clock
-    from scheduler.progress import Progress
     from scheduler.runs.history import History
     from scheduler.runs.run import PartitionOutcome, Row
 

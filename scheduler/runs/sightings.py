@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from scheduler.records import plain
+from scheduler.answers.records import plain
 from scheduler.runs.database import Database, inserted
 from scheduler.runs.readiness import Judgement, Mending, Readiness, judge
 from storage.log.names import TopicPartition

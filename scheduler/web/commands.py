@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.runs.readiness import Readiness
 from scheduler.runs.run import RunKind
-from scheduler.setting_layers import flag_of
+from scheduler.settings.layers import flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from scheduler.api.partitions import Number, Offset, Topic, seen_in
 from scheduler.api.security import Viewer
 from scheduler.daemon.services import Services
-from scheduler.inspection import producer_row
+from scheduler.inspecting.inspection import producer_row
 from scheduler.runs.looking import SeenBoundary, difference, name_of
 from scheduler.runs.sightings import SeenPartition
 from scheduler.web.commands import Command, partition_commands, resnap

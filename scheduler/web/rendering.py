@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from scheduler.answers.rendering import human_bytes, human_duration
 from scheduler.clock import instant
-from scheduler.rendering import human_bytes, human_duration
 from scheduler.web import words
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from scheduler.answers.rendering import human_bytes, human_count, plain_text
 from scheduler.clock import instant
-from scheduler.rendering import human_bytes, human_count, plain_text
 from scheduler.runs.readiness import Readiness
 from scheduler.runs.run import PartitionState, RunState
 

@@ -13,13 +13,13 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from replay.producer_state import Expiry
-from replay.reading import Reading
 from replay.rebuild import rebuild_locally
 from replay.results import Outcome as BoundaryOutcome
+from replay.scan.reading import Reading
 from replay.staging import DISCARD, open_sink
 from replay.window import AsOf, ReplayRules
 from scheduler.clock import instant
-from scheduler.sources import Scope, look
+from scheduler.use_cases.sources import Scope, look
 from tests.benchmarks.measuring import Outcome
 from tiering.planning import load_facts, plan_replay
 
@@ -104,7 +104,7 @@ def run_on_spark(
     session: SparkSession, plans: Sequence[PartitionPlan], *, sink_url: str = DISCARD, reading: Reading | None = None
 ) -> Outcome:
     """Replay on a session that has been started before."""
-    from replay.spark_job import SparkRebuild  # noqa: PLC0415 - half a second, for those who use it
+    from replay.spark.job import SparkRebuild  # noqa: PLC0415 - half a second, for those who use it
 
     job = SparkRebuild(context=session.sparkContext, sink_url=sink_url, reading=reading or Reading())
     done = replayed(job.run(plans))
@@ -114,8 +114,8 @@ def run_on_spark(
 @contextmanager
 def spark(cores: int) -> Iterator[SparkSession]:
     """Start Spark on so many cores of this machine."""
-    from replay.spark_session import spark_session  # noqa: PLC0415 - see above
-    from replay.spark_settings import SparkSettings  # noqa: PLC0415 - see above
+    from replay.spark.session import spark_session  # noqa: PLC0415 - see above
+    from replay.spark.settings import SparkSettings  # noqa: PLC0415 - see above
 
     with spark_session(SparkSettings(master=f"local[{cores}]"), os.environ) as session:
         yield session

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from scheduler.cli import failures
-from scheduler.setting_layers import _setting_name
-from scheduler.settings import SETTING_NAMES, Settings, load_settings
+from scheduler.settings.layers import _setting_name
+from scheduler.settings.settings import SETTING_NAMES, Settings, load_settings
 from storage.errors import ConfigurationError, UsageError
 from tests.deploy.dockerfile import Dockerfile
 

@@ -26,16 +26,16 @@ from tests.storage.remote.manifests import a_manifest
 from tests.tiering.remote_log.telling import copied
 from tiering.controller.metadata.codec import decode_record, encode_record
 from tiering.controller.metadata.records import TopicRecord
-from tiering.fingerprint import Fingerprint, SegmentPrint, StagedPrint, read_fingerprint, write_fingerprint
-from tiering.memory import Memory
-from tiering.memory_file import VERSION as MEMORY_VERSION
-from tiering.memory_file import decoded, encoded
+from tiering.installing.fingerprint import Fingerprint, SegmentPrint, StagedPrint, read_fingerprint, write_fingerprint
+from tiering.installing.undo_manifest import Change, ShutdownMark, UndoManifest
+from tiering.installing.undo_manifest import read_manifest as read_undo_manifest
+from tiering.installing.undo_manifest import write_manifest as write_undo_manifest
 from tiering.planning import SavedPlan, read_saved_plan, write_saved_plan
+from tiering.remembered.memory import Memory
+from tiering.remembered.memory_file import VERSION as MEMORY_VERSION
+from tiering.remembered.memory_file import decoded, encoded
 from tiering.remote_log.codec import decode_record as decode_remote_log_record
 from tiering.remote_log.codec import encode_record as encode_remote_log_record
-from tiering.undo_manifest import Change, ShutdownMark, UndoManifest
-from tiering.undo_manifest import read_manifest as read_undo_manifest
-from tiering.undo_manifest import write_manifest as write_undo_manifest
 
 if TYPE_CHECKING:
     import random

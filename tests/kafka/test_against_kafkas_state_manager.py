@@ -9,10 +9,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from replay.append_validation import RULES_3_6, RULES_4_0, AppendOrigin, EmptiedControl, KnownProducer, ProducerBatch
-from replay.known_snapshots import MemorySnapshots
+from replay.leader.append_validation import (
+    RULES_3_6,
+    RULES_4_0,
+    AppendOrigin,
+    EmptiedControl,
+    KnownProducer,
+    ProducerBatch,
+)
+from replay.leader.known_snapshots import MemorySnapshots
+from replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
 from replay.producer_state import DataBatch, Expiry, Marker
-from replay.producer_state_manager import ManagerSettings, ProducerStateManager
 from storage.kafka_errors import RefusedError
 from storage.log.batch_builder import write_emptied_batch
 from storage.log.control_record import write_marker_batch
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from replay.append_validation import BatchMetadata, ValidationRules, VerificationGuard
+    from replay.leader.append_validation import BatchMetadata, ValidationRules, VerificationGuard
     from tests.kafka.releases import Release
     from tests.kafka.state_driver import StateDriver
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from scheduler.answers.progress import SilentProgress
 from scheduler.clock import SystemClock
-from scheduler.installing import Installing, InstallOrder
-from scheduler.progress import SilentProgress
-from scheduler.sources import Scope
+from scheduler.use_cases.installing import Installing, InstallOrder
+from scheduler.use_cases.sources import Scope
 from storage.log.producer_snapshot import load_snapshot
 from storage.remote.s3_settings import S3Settings
 from tests.kafka.brokers import DRIVER, Broker, eventually

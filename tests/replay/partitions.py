@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from replay.append_validation import (
+from replay.leader.append_validation import (
     RULES_2_5,
     AppendOrigin,
     CompletedTransaction,
     KnownProducer,
     ValidationRules,
 )
-from replay.known_snapshots import MemorySnapshots, SnapshotStore
+from replay.leader.known_snapshots import MemorySnapshots, SnapshotStore
+from replay.leader.producer_state_manager import (
+    LATE_TRANSACTION_BUFFER_MS,
+    Appended,
+    ManagerSettings,
+    ProducerStateManager,
+)
 from replay.producer_state import DataBatch, Expiry, Marker
-from replay.producer_state_manager import LATE_TRANSACTION_BUFFER_MS, Appended, ManagerSettings, ProducerStateManager
 from storage.log.record_batch import wrap_sequence
 
 PID = 1

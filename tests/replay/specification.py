@@ -9,9 +9,9 @@ import numpy as np
 from replay import partial_state
 from replay.boundary_state import entries_of
 from replay.partial_state import NONE
-from replay.producer_events import EVENT_DTYPE
 from replay.producer_state import DataBatch, Event, Marker, ServerTime
-from replay.splits import NOTHING, Piece, join
+from replay.scan.producer_events import EVENT_DTYPE
+from replay.scan.splits import NOTHING, Piece, join
 from storage.log.control_record import read_control_record
 from storage.log.message_set import read_legacy_message
 from storage.log.producer_snapshot import ProducerEntry
@@ -20,7 +20,7 @@ from storage.log.record_batch import MAGIC_POSITION, MAGIC_V2, RecordBatchHeader
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from replay.header_scan import Array
+    from replay.scan.header_scan import Array
 
 
 def events_of(segment: bytes) -> Iterator[Event]:

@@ -244,10 +244,10 @@ def test_at_every_boundary_of_real_logs_reading_may_end_and_begin_again(
 def test_spark_keeps_and_takes_the_states_that_the_local_engine_does(
     fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:
-    from replay.reading import Reading  # noqa: PLC0415 - Spark is imported only where it is asked for
-    from replay.spark_job import SparkRebuild  # noqa: PLC0415
-    from replay.spark_session import spark_session  # noqa: PLC0415
-    from replay.spark_settings import SparkSettings  # noqa: PLC0415
+    from replay.scan.reading import Reading  # noqa: PLC0415 - Spark is imported only where it is asked for
+    from replay.spark.job import SparkRebuild  # noqa: PLC0415
+    from replay.spark.session import spark_session  # noqa: PLC0415
+    from replay.spark.settings import SparkSettings  # noqa: PLC0415
 
     truth = next(truth for truth in TRUTHS if truth.name == "kafka-2.7.2-nine-days")
     plans = truth.plans(fixture_set(truth.name))

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from replay.boundary_state import BoundaryState, LeftOut, Unexplained, boundary_state, idle_state, undoubted_state
 from replay.evidence import BoundaryEvidence
-from replay.kernel_table import KernelTable
 from replay.partial_state import NONE
 from replay.plan import Boundary, Coverage, Run, plan_partition
 from replay.producer_state import DataBatch, Expiry, Marker
+from replay.scan.kernel_table import KernelTable
 from replay.window import AsOf, ReplayRules, SegmentSpan
 from storage.log.names import TopicPartition
 from storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry

@@ -8,16 +8,16 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from replay.class_archive import CLASS_PATH_VARIABLES, ClassArchive, find_archive
-from replay.jvm import JavaRuntime, find_java
+from replay.spark.class_archive import CLASS_PATH_VARIABLES, ClassArchive, find_archive
+from replay.spark.jvm import JavaRuntime, find_java
 from tests.replay.test_spark_session import bare_environment, run
 
 STARTS = """
 import json, os
 from pathlib import Path
-from replay.spark_context import spark_context
-from replay.spark_failures import jvm_of
-from replay.spark_settings import SparkSettings
+from replay.spark.context import spark_context
+from replay.spark.failures import jvm_of
+from replay.spark.settings import SparkSettings
 
 told = []
 for _ in range(3):

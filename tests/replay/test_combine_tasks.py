@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay import blocks
-from replay.blocks import block_bytes, parted
-from replay.combine_tasks import FAILED, Combining, Share, merge
-from replay.distinct import join, range_starts
+from replay.distributed import blocks
+from replay.distributed.blocks import block_bytes, parted
+from replay.distributed.combine_tasks import FAILED, Combining, Share, merge
+from replay.distributed.distinct import join, range_starts
+from replay.distributed.ranges import id_ranges
+from replay.distributed.scan_tasks import pack, scan
 from replay.made_snapshot import make_idle
-from replay.ranges import id_ranges
-from replay.reading import Reading
 from replay.rebuild import rebuild_locally
 from replay.results import partition_result
-from replay.scan_tasks import pack, scan
-from replay.spark_job import _assembled
+from replay.scan.reading import Reading
+from replay.spark.job import _assembled
 from replay.staging import DirectorySink, MemorySink
 from storage.errors import ResnapError
 from tests.builders import a_partition

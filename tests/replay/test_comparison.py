@@ -9,7 +9,7 @@ from replay.comparison import MOST_NAMED, Comparison, Producers, Verdict, compar
 from storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
 
 if TYPE_CHECKING:
-    from replay.header_scan import Array
+    from replay.scan.header_scan import Array
 
 NOW_MS = 1_700_000_000_000
 EXPIRATION_MS = 1_000

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 
-from replay import header_scan
-from replay.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
-from replay.header_scan import SegmentRange
+from replay.scan import header_scan
+from replay.scan.header_scan import SegmentRange
+from replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
 from storage.errors import FormatError
 from storage.log.control_record import LEADER_CHANGE
 from storage.log.record_batch import (

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replay import header_scan
-from replay.header_scan import ScanFacts, SegmentRange, read_headers
-from replay.producer_events import EVENT_DTYPE, scan
+from replay.scan import header_scan
+from replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
+from replay.scan.producer_events import EVENT_DTYPE, scan
 from storage.errors import FormatError
 from storage.log.control_record import COMMIT
 from storage.log.record_batch import CONTROL, MAGIC_V2, NO_PRODUCER_ID, RecordBatchHeader, read_header, seal
@@ -22,7 +22,7 @@ from tests.strategies import START_MS, LegacyEvent, PlainEvent, encode_events, h
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.header_scan import Array
+    from replay.scan.header_scan import Array
     from tests.strategies import Event
 
 DEFAULT_BLOCK_BYTES = header_scan.BLOCK_BYTES

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from replay.jvm_output import JvmOutput
+from replay.spark.jvm_output import JvmOutput
 
 DROPPED_WORKER = """\
 Traceback (most recent call last):
@@ -26,7 +26,7 @@ BrokenPipeError: [Errno 32] Broken pipe
 REAL_ERROR = """\
 Traceback (most recent call last):
   File "/x/pyspark/daemon.py", line 264, in manager
-  File "/x/replay/header_scan.py", line 1, in scan
+  File "/x/replay/scan/header_scan.py", line 1, in scan
 BrokenPipeError: [Errno 32] Broken pipe
 """
 

@@ -21,15 +21,15 @@ ROOT = Path(__file__).parent.parent.parent
 FOLD = """
 from replay.kernel import fold
 from replay.kernel.compiling import cache_directory
-from replay.producer_fold import ProducerFold
+from replay.scan.producer_fold import ProducerFold
 assert len(ProducerFold(1)) == 0
 print(cache_directory(), sum(fold.enter_rows.stats.cache_hits.values()))
 """
 SCAN = """
 import sys
-from replay import split_scan
-from replay.header_scan import SegmentRange
-from replay.splits import Split
+from replay.scan import split_scan
+from replay.scan.header_scan import SegmentRange
+from replay.scan.splits import Split
 assert "numba" not in sys.modules or sys.modules["numba"] is None
 whole = SegmentRange(locator=sys.argv[1], base_offset=0, next_base_offset=None)
 found = split_scan.scan_split(Split(segment_index=0, part=0, range=whole, size_bytes=0), 1_100)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay import kernel_scan
-from replay.header_scan import ScanFacts, SegmentRange
 from replay.kernel import hop
-from replay.kernel_scan import kernel_pieces
-from replay.plain_scan import plain_pieces
 from replay.producer_state import ProducerStates
-from replay.reading import Reading
-from replay.splits import Split
+from replay.scan import kernel_scan
+from replay.scan.header_scan import ScanFacts, SegmentRange
+from replay.scan.kernel_scan import kernel_pieces
+from replay.scan.plain_scan import plain_pieces
+from replay.scan.reading import Reading
+from replay.scan.splits import Split
 from storage.errors import FormatError
 from storage.log.control_record import KEY, MARKER_VALUE
 from storage.log.record_batch import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from replay.splits import Piece
+    from replay.scan.splits import Piece
     from storage.source import RangeReader
     from tests.strategies import Event
 
@@ -79,7 +79,7 @@ def a_split(
 def plainly(reader: RangeReader, split: Split) -> Found:
     """Scan a batch at a time, so that of several damages the first one is told."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("replay.header_scan.BLOCK_BYTES", HEADER.size)
+        patch.setattr("replay.scan.header_scan.BLOCK_BYTES", HEADER.size)
         return _found(lambda facts: plain_pieces(reader, split, SILENCE_MS, facts, Reading().producers_per_task))
 
 

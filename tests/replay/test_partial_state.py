@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay import partial_state
-from replay.producer_events import EVENT_DTYPE
 from replay.producer_state import DataBatch, Marker, ProducerStates, ServerTime
-from replay.splits import NOTHING, Piece, join
+from replay.scan.producer_events import EVENT_DTYPE
+from replay.scan.splits import NOTHING, Piece, join
 from tests.replay.specification import entries_in, illegal_in, piece_of
 from tests.replay.strategies import EXPIRY, FAR_FUTURE, event_lists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.header_scan import Array
     from replay.producer_state import Event
+    from replay.scan.header_scan import Array
 
 SILENCE_MS = EXPIRY.certain_silence_ms
 thorough = settings(deadline=None, max_examples=300, derandomize=True)

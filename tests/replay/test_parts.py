@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.cuts import index_locator
-from replay.parts import by_segment, fit, joined, scan_part, whole
-from replay.reading import Reading
 from replay.rebuild import rebuild_locally
-from replay.split_scan import scan_split
-from replay.splits import NOTHING, Piece, SplitSummary, join, part_bytes, plan_splits, whole_segment
+from replay.scan.cuts import index_locator
+from replay.scan.parts import by_segment, fit, joined, scan_part, whole
+from replay.scan.reading import Reading
+from replay.scan.split_scan import scan_split
+from replay.scan.splits import NOTHING, Piece, SplitSummary, join, part_bytes, plan_splits, whole_segment
 from replay.staging import MemorySink
 from storage.errors import FormatError
 from storage.log.indexes import OFFSET_ENTRY
@@ -226,8 +226,8 @@ MANY: list[Event] = [
 def test_of_more_producers_than_a_task_shall_hold_the_summary_comes_in_pieces(
     kernel: bool, high_watermark: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replay.plain_scan.CHUNK_EVENTS", 500)
-    monkeypatch.setattr("replay.header_scan.BLOCK_BYTES", 20_000)
+    monkeypatch.setattr("replay.scan.plain_scan.CHUNK_EVENTS", 500)
+    monkeypatch.setattr("replay.scan.header_scan.BLOCK_BYTES", 20_000)
     plan = a_plan(a_partition(tmp_path, [MANY, [PlainEvent()]]), high_watermark=high_watermark)
     split = whole_segment(plan, 0)
     whole_, small = (

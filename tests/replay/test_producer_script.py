@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from replay.append_validation import RULES_2_5
-from replay.producer_script import Taken, run_script
+from replay.leader.append_validation import RULES_2_5
+from replay.leader.producer_script import Taken, run_script
+from replay.leader.simulated_partition import SimulatedPartition
 from replay.producer_state import Expiry
-from replay.simulated_partition import SimulatedPartition
 from storage.errors import UsageError
 from storage.kafka_errors import KafkaError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 
-from replay.append_validation import (
+from replay.leader.append_validation import (
     RULES_2_5,
     RULES_3_6,
     RULES_4_0,
@@ -21,7 +21,7 @@ from replay.append_validation import (
     ProducerAppend,
     rules_of,
 )
-from replay.known_snapshots import SnapshotFiles
+from replay.leader.known_snapshots import SnapshotFiles
 from replay.producer_state import DataBatch, Expiry, Marker, ProducerStates, ServerTime
 from storage.kafka_errors import KafkaError, RefusedError
 from storage.log.batch_builder import write_emptied_batch
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from replay.append_validation import ValidationRules
+    from replay.leader.append_validation import ValidationRules
 
 REPLICATION = AppendOrigin.REPLICATION
 

@@ -419,8 +419,8 @@ def test_a_stale_open_transaction_in_a_snapshot_is_not_believed_against_the_whol
 def test_the_size_of_a_chunk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = long_silent(tmp_path)
     whole = replayed(planned(directory, now_ms=hour(123), roll=True, to_end=True, high_watermark=124))
-    monkeypatch.setattr("replay.plain_scan.CHUNK_EVENTS", 1)
-    monkeypatch.setattr("replay.header_scan.BLOCK_BYTES", 100)
+    monkeypatch.setattr("replay.scan.plain_scan.CHUNK_EVENTS", 1)
+    monkeypatch.setattr("replay.scan.header_scan.BLOCK_BYTES", 100)
     small = replayed(planned(directory, now_ms=hour(123), roll=True, to_end=True, high_watermark=124))
     assert small.snapshots == whole.snapshots
     assert small.result.first_unstable_offset == whole.result.first_unstable_offset

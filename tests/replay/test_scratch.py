@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from replay.scratch import scratch_directory
-from replay.spark_settings import PROJECT_ROOT
+from replay.spark.settings import PROJECT_ROOT
 
 HOLDS_ONE = """
 import sys, time

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from replay.spark_settings import PROJECT_ROOT
+from replay.spark.settings import PROJECT_ROOT
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS
 from tests.replay.spark_cluster import a_cluster, bare_environment, python_without_the_project

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.reading import Reading
 from replay.rebuild import rebuild_locally
 from replay.results import Outcome
-from replay.spark_job import SparkRebuild
-from replay.spark_session import spark_session
-from replay.spark_settings import SparkSettings
+from replay.scan.reading import Reading
+from replay.spark.job import SparkRebuild
+from replay.spark.session import spark_session
+from replay.spark.settings import SparkSettings
 from replay.staging import DirectorySink
 from storage.errors import FormatError, LogDirError, ResnapError
 from storage.log.names import segment_name

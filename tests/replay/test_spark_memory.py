@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.reading import Reading
 from replay.results import Outcome
-from replay.spark_context import spark_context
-from replay.spark_job import SparkRebuild
-from replay.spark_settings import SparkSettings
+from replay.scan.reading import Reading
+from replay.spark.context import spark_context
+from replay.spark.job import SparkRebuild
+from replay.spark.settings import SparkSettings
 from replay.staging import DISCARD
 from storage.log.bulk_log import BulkPartitionWriter
 from storage.log.traffic import Traffic

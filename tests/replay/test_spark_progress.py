@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.spark_context import spark_context
-from replay.spark_progress import progress_of, running_tasks, watched_jobs
-from replay.spark_settings import SparkSettings
+from replay.spark.context import spark_context
+from replay.spark.progress import progress_of, running_tasks, watched_jobs
+from replay.spark.settings import SparkSettings
 from storage.errors import CancelledError
 
 if TYPE_CHECKING:

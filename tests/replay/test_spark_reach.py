@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.spark_reach import _Question
+from replay.spark.reach import _Question
 from storage.remote.memory import MemoryObjectStore
 from storage.source import PLAIN, Sources
 

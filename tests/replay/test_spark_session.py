@@ -14,10 +14,10 @@ from typing import Any
 import pyspark
 import pytest
 
-from replay.jvm import JavaRuntime
-from replay.spark_context import spark_variables
-from replay.spark_packages import PACKAGES, packages_archive
-from replay.spark_settings import PROJECT_ROOT, SparkSettings
+from replay.spark.context import spark_variables
+from replay.spark.jvm import JavaRuntime
+from replay.spark.packages import PACKAGES, packages_archive
+from replay.spark.settings import PROJECT_ROOT, SparkSettings
 from tests.replay.spark_cluster import a_cluster, bare_environment, python_without_the_project
 
 A_JAVA = JavaRuntime(home=Path("/java"), version="21", origin="here")
@@ -25,14 +25,14 @@ PRELUDE = f"import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})\n"
 
 QUIET = """
 import gc, json, os, signal
-from replay.spark_session import spark_session
-from replay.spark_settings import SparkSettings
+from replay.spark.session import spark_session
+from replay.spark.settings import SparkSettings
 from storage.errors import UsageError
 
 def facts(batches):
     came_with = sorted(sys.modules)
     import pyarrow, pyspark, replay, storage.errors
-    from replay.spark_worker import freeze_worker
+    from replay.spark.worker import freeze_worker
     for batch in batches:
         freeze_worker()
         frozen = gc.get_freeze_count()
@@ -68,8 +68,8 @@ print(json.dumps({"first": first, "second": second, "java": java, "jvm status": 
 
 FAILURES = """
 import json, os
-from replay.spark_session import spark_session
-from replay.spark_settings import SparkSettings
+from replay.spark.session import spark_session
+from replay.spark.settings import SparkSettings
 from storage.errors import ResnapError
 
 def told(**settings):
@@ -93,9 +93,9 @@ print(json.dumps({
 
 CLUSTER = """
 import json, os
-from replay.spark_packages import ship_packages
-from replay.spark_session import spark_session
-from replay.spark_settings import SparkSettings
+from replay.spark.packages import ship_packages
+from replay.spark.session import spark_session
+from replay.spark.settings import SparkSettings
 
 def facts(batches):
     import pyarrow, storage.errors
@@ -260,7 +260,7 @@ def test_the_archive_has_the_same_bytes_for_the_same_files(tmp_path: Path) -> No
 
 def test_the_archive_holds_this_project(tmp_path: Path) -> None:
     (tmp_path / "resnap.zip").write_bytes(packages_archive(PROJECT_ROOT))
-    script = "import storage.errors, replay.jvm; print(storage.errors.__file__)"
+    script = "import storage.errors, replay.spark.jvm; print(storage.errors.__file__)"
     environment = {"PYTHONPATH": str(tmp_path / "resnap.zip"), "PYTHONSAFEPATH": "1"}
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     assert shown.stdout.strip() == str(tmp_path / "resnap.zip" / "storage" / "errors.py")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from replay.header_rows import LogSegment
-from replay.header_scan import SegmentRange
-from replay.jvm import find_java
-from replay.spark_session import spark_session
-from replay.spark_settings import PROJECT_ROOT, SparkSettings
-from replay.spark_source import find_segments, pack, paths_of, register_kafka_log
+from replay.scan.header_scan import SegmentRange
+from replay.spark.header_rows import LogSegment
+from replay.spark.jvm import find_java
+from replay.spark.session import spark_session
+from replay.spark.settings import PROJECT_ROOT, SparkSettings
+from replay.spark.source import find_segments, pack, paths_of, register_kafka_log
 from storage.errors import FormatError, UsageError
 from tests.builders import a_batch, a_partition
 from tests.replay.plain_rows import Row, plain_rows
@@ -34,7 +34,7 @@ SOMEBODY_ELSES = """
 import json, sys
 from collections import Counter
 from pyspark.sql import SparkSession
-from replay.spark_source import register_kafka_log
+from replay.spark.source import register_kafka_log
 
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 register_kafka_log(session)

@@ -12,7 +12,7 @@ from storage.errors import FormatError, LogDirError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from replay.header_scan import Array
+    from replay.scan.header_scan import Array
 
 
 def rows(count: int) -> Array:

@@ -78,9 +78,9 @@ def test_as_of_now_nothing_that_a_loading_broker_would_keep_is_missing(
 
 @pytest.mark.spark
 def test_spark_writes_what_the_local_engine_writes_byte_for_byte(fixture_set: Sets, tmp_path: Path) -> None:
-    from replay.spark_job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for
-    from replay.spark_session import spark_session  # noqa: PLC0415
-    from replay.spark_settings import SparkSettings  # noqa: PLC0415
+    from replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for
+    from replay.spark.session import spark_session  # noqa: PLC0415
+    from replay.spark.settings import SparkSettings  # noqa: PLC0415
 
     with spark_session(SparkSettings(), dict(os.environ)) as session:
         for truth in TRUTHS:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from replay.rebuild import rebuild_locally
-from replay.spark_context import spark_context
-from replay.spark_job import SparkRebuild
-from replay.spark_settings import SparkSettings
+from replay.spark.context import spark_context
+from replay.spark.job import SparkRebuild
+from replay.spark.settings import SparkSettings
 from replay.staging import DISCARD, MemorySink
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS, planned

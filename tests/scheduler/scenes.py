@@ -12,8 +12,8 @@ from uuid import UUID
 
 from scheduler.cli import run
 from tests.scheduler.shipped import check_store, entries, files_of
-from tiering.fingerprint import FINGERPRINT_FILE, read_fingerprint
-from tiering.memory_file import FILE, decoded
+from tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
+from tiering.remembered.memory_file import FILE, decoded
 
 if TYPE_CHECKING:
     from pathlib import Path

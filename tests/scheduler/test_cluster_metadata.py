@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.cluster_metadata import ClusterMetadata
-from scheduler.settings import load_settings
-from scheduler.sources import Scope, look
+from scheduler.settings.settings import load_settings
+from scheduler.use_cases.cluster_metadata import ClusterMetadata
+from scheduler.use_cases.sources import Scope, look
 from scheduler.wiring import scope_of
 from storage.log.names import TopicPartition
 from tiering.controller.metadata.records import ConfigRecord

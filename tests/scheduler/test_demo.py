@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import scheduler.demo as demonstration
+import scheduler.demo.story as demonstration
 from scheduler import cli
+from scheduler.answers.progress import SilentProgress
 from scheduler.clock import FixedClock
-from scheduler.demo import Demo, Tiered, rules_at, workplace
-from scheduler.demo_log import LASTING_MS, lose_snapshots, write_demo_log
-from scheduler.demo_proof import Fate, Proof, prove
-from scheduler.progress import SilentProgress
-from scheduler.settings import Settings
-from scheduler.sources import Scope
+from scheduler.demo.log import LASTING_MS, lose_snapshots, write_demo_log
+from scheduler.demo.proof import Fate, Proof, prove
+from scheduler.demo.story import Demo, Tiered, rules_at, workplace
+from scheduler.settings.settings import Settings
+from scheduler.use_cases.sources import Scope
 from scheduler.wiring import service_of
 from storage.errors import LogDirError, UsageError
 from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from storage.log.workload import DAY_MS
 from storage.remote.urls import open_store
-from tiering.verification_journal import VerificationJournal
+from tiering.checking.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from scheduler.demo_log import DemoPartition
-    from scheduler.demo_proof import BoundaryProof
+    from scheduler.demo.log import DemoPartition
+    from scheduler.demo.proof import BoundaryProof
     from tests.scheduler.conftest import Resnap
 
 NOW_MS = 1_700_000_000_000

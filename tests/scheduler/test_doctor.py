@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scheduler.clock import FixedClock, SystemClock
-from scheduler.doctor import examine
-from scheduler.findings import Finding, Health
-from scheduler.settings import Settings
-from scheduler.store_probe import probe_store
+from scheduler.doctor.examination import examine
+from scheduler.doctor.findings import Finding, Health
+from scheduler.doctor.store_probe import probe_store
+from scheduler.settings.settings import Settings
 from storage.errors import StoreError
 from storage.log.log_dir_lock import lock_holder
 from storage.remote.local import LocalObjectStore
@@ -100,7 +100,7 @@ def test_a_sound_machine_has_nothing_to_fail() -> None:
 
 
 def test_scans_without_machine_code_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.doctor.why_no_kernel", lambda: "ImportError: no such library")
+    monkeypatch.setattr("scheduler.doctor.examination.why_no_kernel", lambda: "ImportError: no such library")
     slow = next(finding for finding in findings() if finding.check == "numba")
     assert slow.health is Health.WARN
     assert "no such library" in slow.detail

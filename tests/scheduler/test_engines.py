@@ -12,9 +12,9 @@ SCRIPT = """
 import json, os, signal
 from pathlib import Path
 from scheduler.clock import FixedClock
-from scheduler.progress import SilentProgress
-from scheduler.settings import Settings
-from scheduler.sources import Scope
+from scheduler.answers.progress import SilentProgress
+from scheduler.settings.settings import Settings
+from scheduler.use_cases.sources import Scope
 from scheduler.wiring import engine_of, service_of
 from tests.builders import a_partition
 from tests.replay.test_spark_job import NOW_MS, transactions

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler.file_kinds import Kind, kind_by_content, kind_by_name
-from scheduler.inspection import inspected
+from scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_by_name
+from scheduler.inspecting.inspection import inspected
 from storage.errors import FormatError, UsageError
 from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from storage.remote.memory import MemoryObjectStore

@@ -25,7 +25,7 @@ from tests.scheduler.installed import (
 )
 from tests.scheduler.shipped import entries
 from tests.storage.log.test_log_dir_lock import another_holding
-from tiering.fingerprint import read_fingerprint
+from tiering.installing.fingerprint import read_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from scheduler.engines import Engine
-from scheduler.service import REPLANS
+from scheduler.use_cases.engines import Engine
+from scheduler.use_cases.service import REPLANS
 from storage.log.checkpoints import write_offset_checkpoint
 from storage.log.log_writer import PartitionWriter
 from storage.log.names import TopicPartition

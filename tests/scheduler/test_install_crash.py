@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scheduler.answers.progress import SilentProgress
 from scheduler.cli import run
 from scheduler.clock import FixedClock
-from scheduler.installing import Installing, InstallOrder
-from scheduler.progress import SilentProgress
-from scheduler.sources import Scope
+from scheduler.use_cases.installing import Installing, InstallOrder
+from scheduler.use_cases.sources import Scope
 from storage.disk import Disk
 from storage.errors import LogDirError
 from storage.remote.s3_settings import S3Settings
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries
 from tests.scheduler.installed import SET, check_install, copied, look, regenerate, staged_in
-from tiering.installation import Replace
-from tiering.undo import read_undo
-from tiering.undo_manifest import MANIFEST_FILE
+from tiering.installing.installation import Replace
+from tiering.installing.undo import read_undo
+from tiering.installing.undo_manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scheduler.installing import InstallReport
+    from scheduler.use_cases.installing import InstallReport
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 

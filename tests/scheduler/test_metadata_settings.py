@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.settings import Settings, load_settings
+from scheduler.settings.settings import Settings, load_settings
 from storage.errors import FormatError, UsageError
 from storage.log.properties import MetaProperties, write_meta_properties
 from tiering.controller.metadata.records import (

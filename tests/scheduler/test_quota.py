@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.quotas import Named, set_rate
+from scheduler.quotas.client_quotas import Named, set_rate
 from storage.disk import Disk
 from tests.tiering.quota.logs import a_topic
 from tiering.controller.metadata.records import ClientQuotaRecord, EntityData

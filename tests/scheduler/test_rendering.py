@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler.clock import FixedClock, instant
-from scheduler.progress import LINE_INTERVAL_S, BarProgress, LineProgress, SilentProgress, show_progress
-from scheduler.records import record
-from scheduler.rendering import (
+from scheduler.answers.progress import LINE_INTERVAL_S, BarProgress, LineProgress, SilentProgress, show_progress
+from scheduler.answers.records import record
+from scheduler.answers.rendering import (
     TABLE_BLOCK,
     Answer,
     Column,
@@ -21,6 +20,7 @@ from scheduler.rendering import (
     human_count,
     human_duration,
 )
+from scheduler.clock import FixedClock, instant
 from storage.errors import FormatError, ResnapError
 from storage.log.properties import MetaProperties
 

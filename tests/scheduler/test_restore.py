@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from scheduler.answers.progress import SilentProgress
 from scheduler.cli import run
-from scheduler.progress import SilentProgress
-from scheduler.restoring import RestoreOrder, Restoring
-from scheduler.sources import Scope
+from scheduler.use_cases.restoring import RestoreOrder, Restoring
+from scheduler.use_cases.sources import Scope
 from storage.disk import Disk
 from storage.log.log_dir_lock import locked
 from storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
@@ -27,13 +27,13 @@ from storage.source import Sources
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
 from tests.scheduler.files import bases, file_at, fill, flip, tree
 from tests.scheduler.shipped import entries, manifests
-from tiering import restorer
-from tiering.restorer import unfinished_name
+from tiering.keeping import restorer
+from tiering.keeping.restorer import unfinished_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scheduler.restoring import RestoreReport
+    from scheduler.use_cases.restoring import RestoreReport
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 

@@ -20,8 +20,8 @@ from storage.remote.manifest import read_manifest
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import check_store, files_of
 from tests.storage.remote.manifests import a_manifest
-from tiering.lease import leased
-from tiering.retention import Limits, delete_beyond, retention_of
+from tiering.keeping.retention import Limits, delete_beyond, retention_of
+from tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable

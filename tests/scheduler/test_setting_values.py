@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.setting_values import (
+from scheduler.settings.values import (
     MASK,
     duration_text,
     parse_as_of,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from replay.reading import PRODUCERS_PER_TASK
-from replay.spark_settings import processors
+from replay.scan.reading import PRODUCERS_PER_TASK
+from replay.spark.settings import processors
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
-from scheduler import settings as settings_module
 from scheduler.cli.look import KIND_NAMES
 from scheduler.cli.options import ALL, COMMON
-from scheduler.file_kinds import Kind
-from scheduler.setting_layers import flag_of
-from scheduler.settings import SETTING_NAMES, Settings, display_name, load_settings
+from scheduler.inspecting.file_kinds import Kind
+from scheduler.settings import settings as settings_module
+from scheduler.settings.layers import flag_of
+from scheduler.settings.settings import SETTING_NAMES, Settings, display_name, load_settings
 from scheduler.wiring import reading_of
 from storage.errors import ConfigurationError, UsageError
 

@@ -191,7 +191,7 @@ def test_a_since_that_is_no_time_is_a_usage_error(verify: Callable[..., Ran], te
 def test_an_interrupted_run_is_gone_on_with(
     verify: Callable[..., Ran], store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiering import verification  # noqa: PLC0415
+    from tiering.checking import verification  # noqa: PLC0415
 
     read_objects, met = verification._object_problems, []
 
@@ -215,7 +215,7 @@ def test_an_interrupted_run_is_gone_on_with(
 def test_what_was_found_wrong_or_was_replaced_since_is_read_again(
     verify: Callable[..., Ran], store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scheduler.store_check import StoreCheck  # noqa: PLC0415
+    from scheduler.use_cases.store_check import StoreCheck  # noqa: PLC0415
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scheduler.clock import SystemClock
-from scheduler.findings import Health
-from scheduler.store_probe import probe_store
+from scheduler.doctor.findings import Health
+from scheduler.doctor.store_probe import probe_store
 from storage.errors import StoreAccessError, StoreError, VerificationError
 from storage.log.log_dir import load_log_dir
 from storage.remote.probe import Check, Condition, condition, range_problem, upload_checks
@@ -20,9 +20,9 @@ from tests.storage.remote.contract import ObjectStoreContract
 from tests.stores.servers import LIARS, MINIO, RCLONE, S3S_FS, STRICT, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys, manifests, must_be_shipped, tier
 from tests.tiering.stores import RecordingStore
-from tiering.delivery import Delivery
-from tiering.garbage import collect, find_garbage
-from tiering.verification import StoreReader
+from tiering.checking.verification import StoreReader
+from tiering.keeping.garbage import collect, find_garbage
+from tiering.shipping.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable

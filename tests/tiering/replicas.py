@@ -13,15 +13,15 @@ from tests.tiering.shipping import tier
 from tiering.eligibility import before_replay
 from tiering.inventory import take_inventory
 from tiering.refusal import Reason
-from tiering.remainder import Remainder, remainder
-from tiering.shipped import FlatManifests, ShippedTopic
+from tiering.shipping.remainder import Remainder, remainder
+from tiering.shipping.shipped import FlatManifests, ShippedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from storage.remote.object_store import ObjectStore
-    from tiering.shipment import PartitionShipment
+    from tiering.shipping.shipment import PartitionShipment
 
 LENGTH = 24
 PARTITION = TopicPartition("payments", 0)

@@ -16,14 +16,14 @@ from storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_head
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import read_manifest
-from tiering.delivery import Delivery
 from tiering.eligibility import before_replay
 from tiering.inventory import take_inventory
 from tiering.planning import load_facts, plan_replay
-from tiering.remainder import remainder
-from tiering.shipment import Shipper
-from tiering.shipped import FlatManifests, ShippedTopic
-from tiering.uploader import Provenance
+from tiering.shipping.delivery import Delivery
+from tiering.shipping.remainder import remainder
+from tiering.shipping.shipment import Shipper
+from tiering.shipping.shipped import FlatManifests, ShippedTopic
+from tiering.shipping.uploader import Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from storage.remote.object_store import ObjectStore
     from tiering.eligibility import Candidates
     from tiering.inventory import PartitionInventory
-    from tiering.shipment import PartitionShipment
+    from tiering.shipping.shipment import PartitionShipment
 
 UPGRADED: Final = "kafka-2.7.2-then-3.9.1"
 HOUR_MS: Final = 3_600_000

@@ -12,9 +12,9 @@ from storage.source import Sources
 from tests.fixture_sets import AIVEN
 from tests.tiering.shipping import LATER_MS, an_order
 from tests.tiering.stores import ActingStore
-from tiering.aiven_verification import list_copies, verify_copy
-from tiering.delivery import Delivery
-from tiering.shipment import Shipper
+from tiering.checking.aiven_verification import list_copies, verify_copy
+from tiering.shipping.delivery import Delivery
+from tiering.shipping.shipment import Shipper
 
 if TYPE_CHECKING:
     from collections.abc import Callable

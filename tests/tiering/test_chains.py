@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from storage.log.checkpoints import LeaderEpoch
 from storage.remote.lineage import chain_of
 from tests.storage.remote.manifests import a_manifest
-from tiering.chains import chains_of
+from tiering.checking.chains import chains_of
 
 if TYPE_CHECKING:
     from storage.remote.manifest import Manifest

@@ -13,12 +13,12 @@ from storage.remote.memory import MemoryObjectStore
 from storage.remote.throttle import Throttle
 from tests.storage.remote.test_probe import TakesAnything, Wired
 from tests.tiering.stores import RecordingStore
-from tiering.delivery import AbandonedError, Delivery
-from tiering.side_by_side import side_by_side
+from tiering.shipping.delivery import AbandonedError, Delivery
+from tiering.shipping.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from storage.remote.object_store import ObjectStore, Unfinished
-    from tiering.delivery import Verification
+    from tiering.shipping.delivery import Verification
 
 BODY = bytes(range(256)) * 300
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from storage.errors import FormatError
 from storage.log.log_dir import load_partition_dir
 from tests.scheduler.files import flip
-from tiering.fingerprint import (
+from tiering.installing.fingerprint import (
     Fingerprint,
     SegmentPrint,
     StagedPrint,

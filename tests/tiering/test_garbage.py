@@ -15,8 +15,8 @@ from storage.remote.local import LocalObjectStore
 from storage.remote.memory import MemoryObjectStore
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests, tier
 from tests.tiering.stores import PassingStore, flip_byte
-from tiering.garbage import collect, find_garbage
-from tiering.lease import leased
+from tiering.keeping.garbage import collect, find_garbage
+from tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ import pytest
 from storage.log.log_dir import load_partition_dir
 from storage.log.names import TopicPartition
 from tests.scheduler.files import EMPTY_SNAPSHOT, file_at
-from tiering.installation import (
+from tiering.installing.installation import (
     CHANGES,
     HINTS,
     REFUSALS,

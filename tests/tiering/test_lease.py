@@ -16,7 +16,7 @@ from storage.log.work_lock import at_work_on
 from storage.processes import Process, this_process
 from storage.remote.memory import MemoryObjectStore
 from tests.tiering.stores import PassingStore
-from tiering.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
+from tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
 
 if TYPE_CHECKING:
     from pathlib import Path

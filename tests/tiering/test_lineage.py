@@ -16,9 +16,9 @@ from storage.remote.layouts.flat_log import shipped_log_dir
 from storage.remote.memory import MemoryObjectStore
 from tests.tiering.replicas import LENGTH, Replica
 from tests.tiering.shipping import manifest_keys, manifests
-from tiering.chains import chains_of
-from tiering.retention import Limits, delete_beyond, retention_of
-from tiering.verification import StoreReader
+from tiering.checking.chains import chains_of
+from tiering.checking.verification import StoreReader
+from tiering.keeping.retention import Limits, delete_beyond, retention_of
 
 if TYPE_CHECKING:
     from storage.remote.object_store import ObjectStore

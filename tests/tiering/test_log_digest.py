@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage.crc32c import crc32c
 from storage.source import BytesReader
-from tiering.log_digest import DigestingReader
+from tiering.shipping.log_digest import DigestingReader
 
 LOG = bytes(range(256)) * 17
 reads = st.lists(st.tuples(st.integers(0, len(LOG) + 9), st.integers(0, len(LOG))), max_size=12)

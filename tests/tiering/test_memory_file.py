@@ -19,10 +19,10 @@ from storage.log.log_dir import load_partition_dir
 from storage.log.producer_snapshot import SnapshotDigest
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
-from tiering.memory import KnownBoundary, KnownRefusals, Memory
-from tiering.memory_file import FILE, MemoryFiles, decoded, encoded
 from tiering.refusal import Reason, Refusal
-from tiering.segment_marks import SegmentMark
+from tiering.remembered.memory import KnownBoundary, KnownRefusals, Memory
+from tiering.remembered.memory_file import FILE, MemoryFiles, decoded, encoded
+from tiering.remembered.segment_marks import SegmentMark
 
 if TYPE_CHECKING:
     from storage.log.partition_dir import PartitionDir

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.remote.lineage import Span
-from tiering.placement import Placement, Verdict, place
+from tiering.shipping.placement import Placement, Verdict, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

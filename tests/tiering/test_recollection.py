@@ -16,15 +16,15 @@ from storage.source import Sources
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
 from tiering.inventory import take_partition_inventory
-from tiering.memory import KnownBoundary, Memory, is_known_as_well, rules_key
-from tiering.memory_file import MemoryFiles
 from tiering.planning import load_facts, plan_replay
-from tiering.recollection import learnt, recall
-from tiering.segment_marks import mark_of
+from tiering.remembered.memory import KnownBoundary, Memory, is_known_as_well, rules_key
+from tiering.remembered.memory_file import MemoryFiles
+from tiering.remembered.recollection import learnt, recall
+from tiering.remembered.segment_marks import mark_of
 
 if TYPE_CHECKING:
     from tiering.inventory import PartitionInventory
-    from tiering.recollection import Recollection
+    from tiering.remembered.recollection import Recollection
 
 SOURCES = Sources()
 RULES = ReplayRules(as_of=AsOf(now_ms=START_MS))

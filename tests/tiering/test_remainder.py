@@ -15,9 +15,9 @@ from tests.storage.remote.manifests import a_manifest, an_object
 from tiering.eligibility import Candidates, before_replay
 from tiering.inventory import take_inventory
 from tiering.refusal import Reason
-from tiering.remainder import remainder
-from tiering.segment_bundle import EpochHistory
-from tiering.shipped import FlatManifests, ShippedTopic
+from tiering.shipping.remainder import remainder
+from tiering.shipping.segment_bundle import EpochHistory
+from tiering.shipping.shipped import FlatManifests, ShippedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,14 +27,14 @@ from storage.remote.manifest import ObjectKind
 from tests.builders import a_partition
 from tests.fixture_sets import NAMES
 from tests.strategies import START_MS, DataEvent, LegacyEvent, MarkerEvent, PlainEvent
-from tiering.segment_bundle import (
+from tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
     SegmentBundle,
     SegmentChangedError,
     make_bundle,
 )
-from tiering.segment_indexes import IndexUnusableError, load_indexes, rebuild_indexes
+from tiering.shipping.segment_indexes import IndexUnusableError, load_indexes, rebuild_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

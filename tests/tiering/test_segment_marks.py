@@ -12,11 +12,11 @@ from storage.log.log_dir import load_partition_dir
 from storage.source import Sources
 from tests.builders import a_partition
 from tests.strategies import START_MS, DataEvent
-from tiering.segment_marks import mark_of, unchanged_up_to
+from tiering.remembered.segment_marks import mark_of, unchanged_up_to
 
 if TYPE_CHECKING:
     from storage.log.partition_dir import PartitionDir
-    from tiering.segment_marks import SegmentMark
+    from tiering.remembered.segment_marks import SegmentMark
 
 SOURCES = Sources()
 

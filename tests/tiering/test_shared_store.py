@@ -27,12 +27,12 @@ from storage.remote.memory import MemoryObjectStore
 from tests.storage.remote.manifests import a_manifest, an_object
 from tests.tiering.shipping import manifests
 from tests.tiering.stores import PassingStore
-from tiering.chains import chains_of
+from tiering.checking.chains import chains_of
 from tiering.eligibility import Candidates
 from tiering.inventory import Compaction, CompactionOrigin, PartitionInventory
-from tiering.placement import place
-from tiering.remainder import Remainder, remainder
-from tiering.shipped import FlatManifests, ShippedTopic
+from tiering.shipping.placement import place
+from tiering.shipping.remainder import Remainder, remainder
+from tiering.shipping.shipped import FlatManifests, ShippedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

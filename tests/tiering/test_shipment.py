@@ -28,9 +28,9 @@ from tests.tiering.shipping import (
     tier,
 )
 from tests.tiering.stores import ActingStore, FullStore, RecordingStore, flip_byte
-from tiering.delivery import Delivery
 from tiering.eligibility import Reason
-from tiering.shipment import Shipper
+from tiering.shipping.delivery import Delivery
+from tiering.shipping.shipment import Shipper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from storage.remote.object_store import ObjectStore
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
-    from tiering.shipment import PartitionShipment
+    from tiering.shipping.shipment import PartitionShipment
 
     Sets = Callable[[str], FixtureSet]
     Copy = Callable[[Path], Path]

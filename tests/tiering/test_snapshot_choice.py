@@ -24,7 +24,7 @@ from storage.log.producer_snapshot import (
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import LeftOutProducer, SnapshotHow
 from tests.tiering.shipping import HOUR_MS, ROLL, UPGRADED, an_order, newest_ms, rules_at
-from tiering.snapshot_choice import ChosenSnapshot, choose_snapshot
+from tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from storage.disk import Dress, FileDigest
 from storage.errors import FormatError
-from tiering.undo_manifest import Change, OldFile, ShutdownMark, UndoManifest, read_manifest, write_manifest
+from tiering.installing.undo_manifest import Change, OldFile, ShutdownMark, UndoManifest, read_manifest, write_manifest
 
 numbers = st.integers(0, 2**63 - 1)
 words = st.text(max_size=8)

@@ -30,11 +30,11 @@ from tests.tiering.shipping import (
     manifests,
 )
 from tests.tiering.stores import ActingStore, FullStore, PassingStore, RecordingStore, flip_byte, lose, truncate
-from tiering.delivery import Delivery
-from tiering.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
-from tiering.shipped import FlatManifests, ShippedSegment, ShippedTopic
-from tiering.uploader import Provenance, ShippedMeanwhileError, ship
-from tiering.verification import StoreReader
+from tiering.checking.verification import StoreReader
+from tiering.shipping.delivery import Delivery
+from tiering.shipping.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
+from tiering.shipping.shipped import FlatManifests, ShippedSegment, ShippedTopic
+from tiering.shipping.uploader import Provenance, ShippedMeanwhileError, ship
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

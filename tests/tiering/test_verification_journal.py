@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.remote.object_store import ObjectInfo
-from tiering.verification_journal import KEPT_MS, VerificationJournal
+from tiering.checking.verification_journal import KEPT_MS, VerificationJournal
 
 if TYPE_CHECKING:
     import pytest

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from replay.header_scan import ScanFacts, SegmentRange, read_headers
+from replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
 from storage.errors import ResnapError, StoreError, in_file
 from storage.log.partition_dir import Segment
 from storage.log.producer_snapshot import read_snapshot_array

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from replay.header_scan import ScanFacts, SegmentRange, read_headers
+from replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
 from storage.errors import FormatError, LogDirError, ResnapError, StoreError
 from storage.log.record_batch import CONTROL, NO_TIMESTAMP
 

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import FormatError
-from tiering.chains import Gap
+from tiering.checking.chains import Gap
 from tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogSegmentMetadataRecord,

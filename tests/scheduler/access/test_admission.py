@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.access.admission import AdmissionControl
 from scheduler.access.errors import QuotaExceededError
-from scheduler.quotas import Named, delete_rate, set_rate
+from scheduler.quotas.client_quotas import Named, delete_rate, set_rate
 from storage.disk import Disk
 from tiering.controller.metadata.records import ClientQuotaRecord, EntityData
 from tiering.controller.metadata.writer import open_metadata_log

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scheduler.access.audit_log import AuditFilter, AuditLog
-from scheduler.redaction import redacted
+from scheduler.answers.redaction import redacted
 from storage.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from scheduler.access.roles import Role
 from scheduler.access.sessions import SESSION_S, SESSIONS_PER_TOKEN, Sessions
 from scheduler.access.tokens import PREFIX, SECRET_BYTES, Tokens
-from scheduler.redaction import redacted
+from scheduler.answers.redaction import redacted
 from scheduler.runs.database import Database
 from storage.errors import UsageError
 

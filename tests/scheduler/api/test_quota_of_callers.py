@@ -15,7 +15,7 @@ from scheduler.access.roles import Role
 from scheduler.api.app import create_app
 from scheduler.clock import FixedClock
 from scheduler.daemon.services import Services, services_of
-from scheduler.quotas import Named, set_rate
+from scheduler.quotas.client_quotas import Named, set_rate
 from scheduler.runs.configuration import Configuration
 from scheduler.runs.run import RunState
 from storage.disk import Disk

@@ -13,7 +13,7 @@ import pytest
 from scheduler.clock import FixedClock, SystemClock, milliseconds
 from scheduler.daemon.schedules import Schedules
 from scheduler.runs.run import Run, RunKind, RunRequest, RunState
-from scheduler.service_settings import ScheduleSpec
+from scheduler.settings.service import ScheduleSpec
 from storage.errors import ConfigurationError
 from tests.scheduler.runs.working import PATIENCE_S, Bench, bench
 

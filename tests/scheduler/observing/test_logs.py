@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.answers.redaction import redacted
 from scheduler.observing import logs
 from scheduler.observing.redaction import redacted_value
-from scheduler.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ def test_libraries_are_heard_from_warnings_on_and_ours_from_info_on() -> None:
         logging.getLogger(name).info("chatter")
         logging.getLogger(name).warning("heard")
     log.debug("too much")
-    logging.getLogger("replay.spark_context").info("ours")
+    logging.getLogger("replay.spark.context").info("ours")
     assert [line["event"] for line in lines(stream)] == ["heard"] * 4 + ["ours"]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.s3_values import customer_key, storage_class
+from scheduler.settings.s3_values import customer_key, storage_class
 from storage.errors import ConfigurationError, ObjectExistsError
 from storage.remote.s3 import S3ObjectStore
 from storage.remote.s3_settings import S3Settings

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from replay.append_validation import RULES_3_6
+from replay.leader.append_validation import RULES_3_6
+from replay.leader.simulated_partition import SimulatedPartition
 from replay.producer_state import Expiry
-from replay.simulated_partition import SimulatedPartition
 from tiering.controller.expiration import (
     CHECK_INTERVAL,
     EXPIRATION,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.header_scan import BLOCK_BYTES, SegmentRange
+from replay.scan.header_scan import BLOCK_BYTES, SegmentRange
 from storage.errors import UsageError
 from storage.source import PLAIN
 from tests.builders import a_batch, a_marker

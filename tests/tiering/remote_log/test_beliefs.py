@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiering.remote_log.telling import PARTITION, copied, events, segment_id, started, updated
-from tiering.chains import Gap
+from tiering.checking.chains import Gap
 from tiering.remote_log.beliefs import PartitionBeliefs, fold_events
 from tiering.remote_log.records import (
     PartitionDeleteState,

@@ -1,0 +1,129 @@
+"""Summaries on their way between tasks: few large blocks of bytes instead of a row for each producer.
+
+A block holds some thousand summary rows of one piece of a split, as they lie in memory, or what comes once per split:
+its facts. Blocks arrive in any order; their places tell where they belong. Rows are by producer id, so a block is cut
+into ranges of ids by two searches.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from replay.partial_state import SUMMARY_DTYPE, empty
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from replay.distributed.spool import Stored
+    from replay.plan import PartitionPlan, Run
+    from replay.scan.header_scan import Array
+    from replay.scan.splits import Piece, Split, SplitSummary
+    from storage.crc32c import Buffer
+
+MOST_BYTES: Final = 1 << 20
+LEAST_BYTES: Final = 64 << 10
+_WAITING_BYTES: Final = 64 << 20
+FACTS: Final = 0
+ROWS: Final = 1
+BELOW_ALL: Final = -1
+"""Segment of the block that comes first in its run: the plan."""
+
+
+class Place(NamedTuple):
+    """Where a block belongs in its run; the order of places is that of combining."""
+
+    segment_index: int
+    kind: int
+    """``FACTS`` of all parts of a segment come before the ``ROWS`` of any."""
+    part: int
+    piece: int = 0
+    number: int = 0
+
+
+class Block(NamedTuple):
+    """Bytes of a run; which run, its holder knows."""
+
+    place: Place
+    body: bytes
+
+
+def block_bytes(partitions: int) -> int:
+    """Return how large blocks should be that Spark shuffles into so many partitions.
+
+    Its Python workers hold ten elements for each partition, up to a thousand, before they hand any on.
+    """
+    return max(LEAST_BYTES, min(MOST_BYTES, _WAITING_BYTES // min(10 * partitions, 1000)))
+
+
+def plan_block(plan: PartitionPlan, run: Run) -> Block:
+    """Return what a task must know of ``run``, one of those of ``plan``, to combine its summaries."""
+    return Block(Place(BELOW_ALL, FACTS, 0), pickle.dumps((plan, run)))
+
+
+def plan_of(stored: Stored) -> tuple[PartitionPlan, Run]:
+    """Return what ``plan_block`` was given."""
+    plan, run = pickle.loads(stored.read())  # noqa: S301 - written by our own tasks
+    return plan, run
+
+
+def row_blocks(split: Split, pieces: Iterable[Piece], heads: list[Piece], size: int) -> Iterator[Block]:
+    """Yield the rows of ``pieces``, those of ``split``, in blocks of up to ``size`` bytes; note ``heads``, the rest."""
+    for number, piece in enumerate(pieces):
+        heads.append(piece._replace(rows=empty()))
+        yield from _row_blocks(Place(split.segment_index, ROWS, split.part, number), piece.rows, size)
+
+
+def facts_block(summary: SplitSummary) -> Block:
+    """Return all of ``summary`` but the rows, of which its pieces must have none."""
+    return Block(Place(summary.segment_index, FACTS, summary.part), pickle.dumps(summary))
+
+
+def _row_blocks(place: Place, rows: Array, size: int) -> Iterator[Block]:
+    step = max(1, size // SUMMARY_DTYPE.itemsize)
+    for number, start in enumerate(range(0, len(rows), step)):
+        yield Block(place._replace(number=number), rows[start : start + step].tobytes())
+
+
+def parted(block: Block, starts: Sequence[int]) -> Iterator[tuple[int, Block]]:
+    """Yield (number of the range, block) for the ranges of producer ids that begin at 0 and at ``starts``.
+
+    Facts belong to all of them.
+    """
+    if block.place.kind == FACTS:
+        yield from ((number, block) for number in range(len(starts) + 1))
+        return
+    rows = rows_of(block.body)
+    edges = [0, *np.searchsorted(rows["producer_id"], starts).tolist(), len(rows)]
+    for number, (start, end) in enumerate(pairwise(edges)):
+        if start < end:
+            yield number, block._replace(body=rows[start:end].tobytes())
+
+
+def rows_of(body: Buffer) -> Array:
+    """Return the summary rows in the body of a block."""
+    return np.frombuffer(body, dtype=SUMMARY_DTYPE)
+
+
+def summaries(stored: Iterable[Stored]) -> Iterator[SplitSummary]:
+    """Yield the summaries that ordered blocks of one run make up; of each the rows are read when they are asked for."""
+    for _, of_segment in groupby(stored, key=lambda block: block.place[0]):
+        heads: list[SplitSummary] = []
+        rows: dict[tuple[int, int], list[Callable[[], bytes]]] = {}
+        for block in of_segment:
+            place = Place(*block.place)
+            if place.kind == FACTS:
+                heads.append(pickle.loads(block.read()))  # noqa: S301 - written by our own tasks
+            else:
+                rows.setdefault((place.part, place.piece), []).append(block.read)
+        yield from (replace(head, pieces=_pieces(head, rows)) for head in heads)
+
+
+def _pieces(head: SplitSummary, rows: dict[tuple[int, int], list[Callable[[], bytes]]]) -> Iterator[Piece]:
+    for number, piece in enumerate(head.pieces):
+        body = bytearray().join(read() for read in rows.get((head.part, number), ()))
+        yield piece._replace(rows=rows_of(body))

@@ -1,0 +1,184 @@
+"""The later stages of a distributed replay: runs combined, whole or in ranges of producer ids, and ranges put together.
+
+A run whose producers one task can hold is combined as the local engine does it, snapshots written. Of a larger one each
+task combines a range of producers, and gives, for each boundary, what it makes of it and its entries; another task has
+all ranges of a boundary, and writes the snapshot from them, one block of entries at a time.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from replay.distributed.blocks import plan_of, summaries
+from replay.distributed.ranges import IdRange, join_boundaries, of_range, within
+from replay.distributed.spool import Spool, Stored
+from replay.evidence import BoundaryEvidence
+from replay.results import Outcome
+from replay.run_combine import RunCombine
+from replay.scan.parts import by_segment, whole
+from storage.errors import ResnapError
+from storage.log.producer_snapshot import ENTRY_DTYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from replay.distributed.blocks import Block
+    from replay.plan import PartitionPlan, Run
+    from replay.results import BoundaryResult, PartSink, RunResult
+    from replay.scan.header_scan import Array
+    from replay.scan.reading import Reading
+    from replay.scan.splits import SplitSummary
+    from storage.log.names import TopicPartition
+    from storage.source import Sources
+
+RUN: Final = -1
+"""Number of the boundary in what concerns the whole run."""
+FAILED: Final = -1
+"""Number of the run in an error of ours: the sink failed."""
+RESULT: Final = 0
+ENTRIES: Final = 1
+
+
+class Made(NamedTuple):
+    """Something that a combining task gives."""
+
+    run: int
+    boundary: int
+    """Number of the boundary in its run, or ``RUN``."""
+    kind: int
+    """``RESULT``, pickled, or ``ENTRIES``."""
+    range: int
+    number: int
+    body: bytes
+
+
+class Share(NamedTuple):
+    """What one task combines: a run, or one range of its producers."""
+
+    run: int
+    range: int
+    ids: IdRange | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combining:
+    """How shares are combined."""
+
+    shares: Sequence[Share]
+    sink: PartSink
+    reading: Reading
+    size: int
+    """Most bytes of entries in one block."""
+
+    def combine(self, blocks: Iterable[tuple[int, Block]]) -> Iterator[Made]:
+        """Combine (number of the share, block), which come in any order, share by share."""
+        try:
+            with Spool() as spool:
+                for share, block in blocks:
+                    spool.add((share, *block.place), block.body)
+                for number, stored in groupby(spool.ordered(), key=lambda one: one.place[0]):
+                    yield from self._combine_share(self.shares[number], _without_first(stored))
+        except ResnapError as error:
+            # A full disk is told as what it is, and not as a failed job with a stack trace of the JVM's.
+            yield Made(FAILED, RUN, RESULT, 0, 0, pickle.dumps(error))
+
+    def _combine_share(self, share: Share, stored: Iterator[Stored]) -> Iterator[Made]:
+        plan, run = plan_of(next(stored))
+        if share.ids is not None:
+            yield from self._combine_range(share, RangeCombine.of(plan, run, share.ids, self.reading.sources), stored)
+            return
+        combine = RunCombine(plan, run, self.sink, sources=self.reading.sources)
+        for parts in by_segment(summaries(stored)):
+            combine.add(whole(parts, plan, self.reading))
+        result = combine.finish()
+        yield _made(share, RUN, replace(result, boundaries=tuple(map(_bare, result.boundaries))))
+
+    def _combine_range(self, share: Share, ranged: RangeCombine, stored: Iterator[Stored]) -> Iterator[Made]:
+        for parts in by_segment(summaries(stored)):
+            ranged.add(whole(parts, ranged.combine.plan, self.reading))
+            yield from ranged.entries(share, self.size)
+        result = ranged.combine.finish()
+        yield from ranged.entries(share, self.size)
+        for found in result.boundaries:
+            yield _made(share, ranged.number_of[found.boundary.offset], _bare(found))
+        yield _made(share, RUN, replace(result, boundaries=()))
+
+
+def _without_first(stored: Iterable[Stored]) -> Iterator[Stored]:
+    return (one._replace(place=one.place[1:]) for one in stored)
+
+
+def _made(share: Share, boundary: int, found: RunResult | BoundaryResult) -> Made:
+    return Made(share.run, boundary, RESULT, share.range, 0, pickle.dumps(found))
+
+
+def _bare(found: BoundaryResult) -> BoundaryResult:
+    """Return ``found`` without the evidence at its boundary, which the driver has."""
+    return replace(found, boundary=replace(found.boundary, evidence=BoundaryEvidence()))
+
+
+@dataclass(slots=True)
+class RangeCombine:
+    """The combine of one range of a run, and the sink of its entries, on their way to whoever has the other ranges."""
+
+    ids: IdRange
+    number_of: dict[int, int]
+    """Of the run's boundaries, by offset."""
+    combine: RunCombine = field(init=False)
+    _kept: list[tuple[int, Array]] = field(default_factory=list)
+
+    @staticmethod
+    def of(plan: PartitionPlan, run: Run, ids: IdRange, sources: Sources) -> RangeCombine:
+        """Begin the range ``ids`` of ``run``."""
+        numbers = {boundary.offset: number for number, boundary in enumerate(run.boundaries)}
+        ranged = RangeCombine(ids, numbers)
+        ranged.combine = RunCombine(*within(plan, run, ids), ranged, ids, sources)
+        return ranged
+
+    def add(self, summary: SplitSummary) -> None:
+        """Take the next summary, of which only this range counts."""
+        self.combine.add(of_range(summary, self.ids))
+
+    def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> None:  # noqa: ARG002
+        """Keep the entries of this range at the boundary ``offset``."""
+        self._kept.append((offset, entries))
+
+    def entries(self, share: Share, size: int) -> Iterator[Made]:
+        """Give away what was kept, in blocks of up to ``size`` bytes."""
+        step = max(1, size // ENTRY_DTYPE.itemsize)
+        for offset, entries in self._kept:
+            for number, start in enumerate(range(0, len(entries), step)):
+                body = entries[start : start + step].tobytes()
+                yield Made(share.run, self.number_of[offset], ENTRIES, share.range, number, body)
+        self._kept.clear()
+
+
+def merge(made: Iterable[Made], topic_partitions: Mapping[int, TopicPartition], sink: PartSink) -> Iterator[Made]:
+    """Write the boundaries of ranges, all of whose ranges are in ``made``; hand on the rest."""
+    try:
+        with Spool() as spool:
+            for one in made:
+                spool.add(one[:5], one.body)
+            for (run, boundary), stored in groupby(spool.ordered(), key=lambda one: one.place[:2]):
+                if boundary == RUN:
+                    yield from (Made(run, RUN, RESULT, one.place[3], 0, one.read()) for one in stored)
+                else:
+                    found = _merged(list(stored), topic_partitions[run], sink)
+                    yield Made(run, boundary, RESULT, 0, 0, pickle.dumps(found))
+    except ResnapError as error:
+        yield Made(FAILED, RUN, RESULT, 0, 0, pickle.dumps(error))
+
+
+def _merged(stored: Sequence[Stored], topic_partition: TopicPartition, sink: PartSink) -> BoundaryResult:
+    ranges = [pickle.loads(one.read()) for one in stored if one.place[2] == RESULT]  # noqa: S301 - of our own tasks
+    joined = join_boundaries(ranges)
+    if joined.outcome is not Outcome.REBUILT:
+        return joined
+    parts = (np.frombuffer(one.read(), dtype=ENTRY_DTYPE) for one in stored if one.place[2] == ENTRIES)
+    digest = sink.write_parts(topic_partition, joined.boundary.offset, parts, joined.entries)
+    return replace(joined, digest=digest)

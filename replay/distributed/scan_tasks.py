@@ -1,0 +1,111 @@
+"""The first stage of a distributed replay: splits packed into tasks, and what leaves such a task.
+
+Of a log nothing leaves a task but summaries, one row per producer of a split, and the facts of the split. Beside that
+go a sketch of which producers there were, by which the next stage is divided, and the plan of each run, once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from replay.distributed.blocks import facts_block, plan_block, row_blocks
+from replay.distributed.distinct import join, sketch
+from replay.scan.parts import begin_part, empty_part
+from replay.scan.splits import TASKS_PER_SLOT, part_bytes, plan_splits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from replay.distributed.blocks import Block
+    from replay.distributed.distinct import IntArray
+    from replay.plan import PartitionPlan, Run
+    from replay.scan.reading import Reading
+    from replay.scan.splits import Piece, Split
+
+
+class Scheduled(NamedTuple):
+    """A split in its task."""
+
+    run: int
+    """Index of its run in the job."""
+    split: Split
+    certain_silence_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanTask:
+    """What one task does."""
+
+    splits: tuple[Scheduled, ...]
+    plans: tuple[tuple[int, PartitionPlan, Run], ...]
+    """Of the runs whose first split is here: (index, plan, run)."""
+
+
+def pack(runs: Sequence[tuple[PartitionPlan, Run]], reading: Reading, *, slots: int) -> list[ScanTask]:
+    """Pack the splits of all runs into tasks of about the same number of bytes, keeping neighbours together."""
+    size_bytes = sum(segment.size_bytes for plan, run in runs for segment in plan.segments[run.start : run.end])
+    cut_bytes = part_bytes(reading, size_bytes, slots=slots)
+    share = size_bytes / (slots * TASKS_PER_SLOT) + 1
+    tasks: list[list[Scheduled]] = [[]]
+    filled = 0
+    for index, (plan, run) in enumerate(runs):
+        for split in plan_splits(plan, run, cut_bytes):
+            if filled >= share:
+                tasks.append([])
+                filled = 0
+            tasks[-1].append(Scheduled(index, split, plan.rules.written_under.certain_silence_ms))
+            filled += split.size_bytes
+    return list(_with_plans(tasks, runs))
+
+
+def _with_plans(tasks: Iterable[Sequence[Scheduled]], runs: Sequence[tuple[PartitionPlan, Run]]) -> Iterator[ScanTask]:
+    sent = -1
+    for splits in tasks:
+        if splits:
+            fresh = range(sent + 1, splits[-1].run + 1)
+            sent = splits[-1].run
+            yield ScanTask(splits=tuple(splits), plans=tuple((index, *runs[index]) for index in fresh))
+
+
+def scan(
+    task: ScanTask,
+    reading: Reading,
+    size: int,
+    *,
+    met: Callable[[dict[int, IntArray]], None],
+    done: Callable[[Split], None],
+) -> Iterator[tuple[int, Block]]:
+    """Yield (run, block of up to ``size`` bytes) for all of ``task``.
+
+    ``done`` is told of each split, and ``met`` which producers a run has.
+    """
+    for run, plan, stretch in task.plans:
+        yield run, plan_block(plan, stretch)
+    for run, split, silence_ms in task.splits:
+        samples: list[IntArray] = [np.zeros(0, dtype=np.int64)]
+        yield from ((run, block) for block in _split_blocks(split, silence_ms, reading, size, samples))
+        met({run: reduce(join, samples)})
+        done(split)
+
+
+def _split_blocks(
+    split: Split, silence_ms: int, reading: Reading, size: int, samples: list[IntArray]
+) -> Iterator[Block]:
+    """Yield the blocks of one split, a piece at a time, and its facts once they are all known."""
+    scan = begin_part(split, silence_ms, reading)
+    if scan is None:
+        yield facts_block(empty_part(split))
+        return
+    heads: list[Piece] = []
+    yield from row_blocks(split, _noted(scan.pieces(), samples), heads, size)
+    yield facts_block(scan.summary(tuple(heads)))
+
+
+def _noted(pieces: Iterable[Piece], samples: list[IntArray]) -> Iterator[Piece]:
+    for piece in pieces:
+        samples.append(sketch(piece.rows["producer_id"]))
+        yield piece

@@ -1,0 +1,307 @@
+"""What a broker knows of the producers of one partition, and what it accepts from them: ``ProducerStateManager``.
+
+Unlike the fold (``producer_state``), which takes a log as it stands, this is the leader's side: an append is validated
+first (``append_validation``), then taken whole or not at all. Producers are kept until they expire (KIP-854): neither
+retention nor DeleteRecords removes one. A restart remembers what a snapshot and the batches above it tell: of the last
+five batches the last alone, of the verifications nothing.
+
+Time is an argument, snapshots lie where the caller says (``known_snapshots``), and nothing here is safe for threads.
+
+Source: ``ProducerStateManager`` and the append path of ``UnifiedLog``, as in 3.9.1 and 4.1.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from replay.leader.append_validation import (
+    RULES_3_6,
+    AppendOrigin,
+    KnownProducer,
+    ProducerAppend,
+    ValidationRules,
+    Verification,
+)
+from replay.leader.known_snapshots import KnownSnapshots
+from replay.leader.open_transactions import OpenTransactions
+from replay.producer_state import DataBatch, Expiry
+from storage.kafka_errors import KafkaError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from replay.leader.append_validation import BatchMetadata, CompletedTransaction, ProducerBatch, VerificationGuard
+    from replay.leader.known_snapshots import SnapshotStore
+    from storage.log.producer_snapshot import ProducerEntry
+
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
+NO_TIMESTAMP: Final = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class ManagerSettings:
+    """What a broker may change while it runs; a manager sees the change at once."""
+
+    expiry: Expiry
+    """``producer.id.expiration.ms`` and its check interval."""
+    max_transaction_timeout_ms: int = 900_000
+    """``transaction.max.timeout.ms``."""
+    verification_enabled: bool = True
+    """``transaction.partition.verification.enable``; of no effect before 3.6."""
+    rules: ValidationRules = RULES_3_6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """What came of an append that was not refused."""
+
+    completed: tuple[CompletedTransaction, ...] = ()
+    """Transactions with data that it ended."""
+    duplicate: BatchMetadata | None = None
+    """The batch that had come before; then nothing was appended, and the producer is told the offsets of old."""
+
+
+class ProducerStateManager:
+    """The producers of one partition."""
+
+    def __init__(self, snapshots: SnapshotStore, settings: ManagerSettings, *, where: str = "the log") -> None:
+        """Begin with nothing known, but the snapshots that are there.
+
+        Args:
+            snapshots: where the partition's snapshots lie.
+            settings: kept, not copied: changes count from then on.
+            where: name of the partition, for messages.
+
+        """
+        self.settings = settings
+        self.producers: dict[int, KnownProducer] = {}
+        self.verifications: dict[int, Verification] = {}
+        self.transactions = OpenTransactions()
+        self.snapshots = KnownSnapshots(snapshots)
+        self.end_offset = 0
+        """Exclusive end of what the state covers."""
+        self._snapshot_offset = 0
+        self._oldest_transaction_ms = NO_TIMESTAMP
+        self._where = where
+
+    def append(
+        self,
+        batches: Iterable[ProducerBatch],
+        *,
+        end_offset: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: VerificationGuard | None = None,
+    ) -> Appended:
+        """Validate the batches of one append, in offset order, and take all of them.
+
+        The first duplicate ends the call: it is answered, and the batches before it are dropped. That is Kafka's way; a
+        client sends one batch per partition anyhow.
+
+        Args:
+            batches: those with a producer id, at the offsets that they are to have.
+            end_offset: exclusive end of the log after the append, of the batches without producer id too.
+            origin: who appends.
+            guard: of the verification, where a transaction begins.
+
+        Raises:
+            RefusedError: a batch breaks a rule; nothing is taken.
+
+        """
+        appends: dict[int, ProducerAppend] = {}
+        completed: list[CompletedTransaction] = []
+        for batch in batches:
+            if origin is AppendOrigin.CLIENT and (duplicate := self._duplicate_of(batch)):
+                return Appended(duplicate=duplicate)
+            self._check_verified(batch, origin, guard)
+            append = appends.get(batch.producer_id) or self.prepare(batch.producer_id, origin)
+            appends[batch.producer_id] = append
+            ended = append.append(batch)
+            if ended:
+                completed.append(ended)
+            self._end_verification(batch)
+        for append in appends.values():
+            self.update(append)
+        for ended in completed:
+            self.complete(ended)
+        self.end_offset = end_offset
+        return Appended(completed=tuple(completed))
+
+    def prepare(self, producer_id: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> ProducerAppend:
+        """Begin an append of a producer; nothing is changed before ``update``."""
+        known = self.producers.get(producer_id) or KnownProducer.unknown(producer_id)
+        return ProducerAppend(known, origin, self.verifications.get(producer_id), self._where)
+
+    def update(self, append: ProducerAppend) -> None:
+        """Take what an append leaves."""
+        self.producers[append.producer_id] = append.result()
+        for first_offset in append.started:
+            self.transactions.start(first_offset, append.producer_id)
+        self._note_oldest_transaction()
+
+    def complete(self, completed: CompletedTransaction) -> None:
+        """Take in that a transaction is decided; it stays unstable until the high watermark passes its marker."""
+        self.transactions.complete(completed)
+        self._note_oldest_transaction()
+
+    def start_verification(
+        self, producer_id: int, *, sequence: int, epoch: int, now_ms: int, supports_epoch_bump: bool = False
+    ) -> VerificationGuard | None:
+        """Begin to verify the transaction of a batch that waits; return the guard it must bring, if it needs one.
+
+        Args:
+            producer_id: of the batch.
+            sequence: first of the batch.
+            epoch: of the batch.
+            now_ms: wall time, milliseconds.
+            supports_epoch_bump: whether the request is one of transactions v2; of no effect before 4.0.
+
+        Raises:
+            RefusedError: from 4.0 on, INVALID_PRODUCER_EPOCH where the epoch is below the known one.
+
+        """
+        known = self.producers.get(producer_id)
+        v2 = self.settings.rules.transactions_v2
+        if known and v2 and epoch < known.entry.producer_epoch:
+            why = f"producer {producer_id}: epoch {epoch} is below {known.entry.producer_epoch}, the last seen"
+            raise RefusedError(KafkaError.INVALID_PRODUCER_EPOCH, why)
+        if self._is_in_transaction(producer_id, epoch):
+            return None
+        return self.verify(
+            producer_id, sequence=sequence, epoch=epoch, now_ms=now_ms, supports_epoch_bump=supports_epoch_bump and v2
+        ).guard
+
+    def verify(
+        self, producer_id: int, *, sequence: int, epoch: int, now_ms: int, supports_epoch_bump: bool = False
+    ) -> Verification:
+        """Return the verification of a producer, begun now if there is none, with this batch noted."""
+        found = self.verifications.get(producer_id)
+        if found is None:
+            found = self.verifications[producer_id] = Verification(
+                started_ms=now_ms, lowest_sequence=sequence, epoch=epoch, supports_epoch_bump=supports_epoch_bump
+            )
+        found.note(sequence, epoch)
+        return found
+
+    def remove_expired(self, now_ms: int) -> tuple[int, ...]:
+        """Forget the producers and verifications that have expired; return the ids of the producers."""
+        expiry = self.settings.expiry
+        expired = tuple(pid for pid, known in self.producers.items() if expiry.is_expired(known.entry, now_ms))
+        for producer_id in expired:
+            del self.producers[producer_id]
+        lasting = {
+            pid: one for pid, one in self.verifications.items() if now_ms - one.started_ms < expiry.expiration_ms
+        }
+        self.verifications = lasting
+        return expired
+
+    def has_late_transaction(self, now_ms: int) -> bool:
+        """Tell whether the oldest open transaction is older than any may be: it hangs."""
+        oldest = self._oldest_transaction_ms
+        return oldest > 0 and now_ms - oldest > self.settings.max_transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+
+    def take_snapshot(self) -> int | None:
+        """Write a snapshot at the end offset; return that, or None where the last one is there already."""
+        if self.end_offset <= self._snapshot_offset:
+            return None
+        self.snapshots.write(self.end_offset, self.entries())
+        self._snapshot_offset = self.end_offset
+        return self.end_offset
+
+    def entries(self) -> list[ProducerEntry]:
+        """Return what a snapshot would hold, by producer id."""
+        return sorted(known.entry for known in self.producers.values())
+
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
+        """Go back to ``log_end_offset``: load the newest snapshot up to there; the rest is for the caller to replay.
+
+        Snapshots outside ``(log_start_offset, log_end_offset]`` are deleted. Nothing is loaded where the end is the
+        same, and producers that have expired by ``now_ms`` are not.
+        """
+        self.snapshots.delete([at for at in self.snapshots.offsets if not log_start_offset < at <= log_end_offset])
+        if log_end_offset == self.end_offset:
+            self.log_start_incremented(log_start_offset)
+            return
+        self.producers.clear()
+        self.transactions.clear()
+        self.end_offset = self._snapshot_offset = log_start_offset
+        self._load(now_ms)
+        self._note_oldest_transaction()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Forget everything, and delete every snapshot."""
+        self.producers.clear()
+        self.transactions.clear()
+        self.snapshots.delete(self.snapshots.offsets)
+        self._snapshot_offset, self.end_offset = 0, offset
+        self._note_oldest_transaction()
+
+    def truncate_fully_and_reload_snapshots(self) -> None:
+        """Forget everything, delete every snapshot that is known, and know those that are there then."""
+        self.truncate_fully_and_start_at(0)
+        self.snapshots.look_again()
+
+    def log_start_incremented(self, log_start_offset: int) -> None:
+        """Take in that the log begins later; no producer is forgotten by that."""
+        self.transactions.replicated_up_to(log_start_offset)
+        self.end_offset = max(self.end_offset, log_start_offset)
+        latest = self.snapshots.latest
+        self._snapshot_offset = log_start_offset if latest is None else latest
+
+    def _duplicate_of(self, batch: ProducerBatch) -> BatchMetadata | None:
+        known = self.producers.get(batch.producer_id)
+        return known.duplicate_of(batch) if known and isinstance(batch, DataBatch) else None
+
+    def _check_verified(self, batch: ProducerBatch, origin: AppendOrigin, guard: VerificationGuard | None) -> None:
+        """Refuse the first batch of a transaction that its coordinator knows nothing of."""
+        if origin not in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR) or not self._verifies():
+            return
+        if not isinstance(batch, DataBatch) or not batch.transactional:
+            return
+        if self._is_in_transaction(batch.producer_id, batch.producer_epoch):
+            return
+        verification = self.verifications.get(batch.producer_id)
+        if guard is None or verification is None or verification.guard is not guard:
+            why = (
+                f"producer {batch.producer_id} at offset {batch.base_offset} of {self._where}: not verified as part of"
+            )
+            raise RefusedError(KafkaError.INVALID_TXN_STATE, f"{why} an open transaction")
+
+    def _verifies(self) -> bool:
+        return self.settings.rules.verifies_transactions and self.settings.verification_enabled
+
+    def _is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        known = self.producers.get(producer_id)
+        if known is None or not known.entry.has_open_transaction:
+            return False
+        return not self.settings.rules.transactions_v2 or known.entry.producer_epoch == epoch
+
+    def _end_verification(self, batch: ProducerBatch) -> None:
+        if isinstance(batch, DataBatch):
+            if batch.transactional:
+                self.verifications.pop(batch.producer_id, None)
+            return
+        found = self.verifications.get(batch.producer_id)
+        # A marker of transactions v2 carries the epoch of the next transaction, which may be on its way already.
+        if found and not (found.supports_epoch_bump and batch.producer_epoch == found.epoch):
+            del self.verifications[batch.producer_id]
+
+    def _load(self, now_ms: int) -> None:
+        loaded = self.snapshots.load_latest()
+        if loaded is None:
+            return
+        self.end_offset = self._snapshot_offset = loaded[0]
+        for entry in loaded[1].values():
+            if not self.settings.expiry.is_expired(entry, now_ms):
+                self.load(entry)
+
+    def load(self, entry: ProducerEntry) -> None:
+        """Take a producer as a snapshot tells it."""
+        self.producers[entry.producer_id] = KnownProducer.from_snapshot(entry)
+        if entry.has_open_transaction:
+            self.transactions.start(entry.current_txn_first_offset, entry.producer_id)
+
+    def _note_oldest_transaction(self) -> None:
+        oldest = self.transactions.oldest_producer_id
+        known = None if oldest is None else self.producers.get(oldest)
+        self._oldest_transaction_ms = known.entry.timestamp if known else NO_TIMESTAMP

@@ -1,0 +1,255 @@
+"""One partition that exists in a script alone: a log in memory, a state manager on top, and a clock that is set.
+
+Clients are simulated as far as their own counting goes: where a step does not say which epoch and sequence a batch has,
+it has those that the producer would send next. What a step says is sent as it stands, right or wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from replay.leader.append_validation import AppendOrigin, ProducerBatch, ValidationRules
+from replay.leader.known_snapshots import MemorySnapshots
+from replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
+from replay.producer_state import DataBatch, Expiry, Marker
+from storage.errors import UsageError
+from storage.kafka_errors import KafkaError, RefusedError
+from storage.log.names import MAX_OFFSET
+from storage.log.record_batch import wrap_sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay.leader.append_validation import VerificationGuard
+
+MAX_EPOCH: Final = 2**15 - 1
+MAX_TIME: Final = 2**63 - 1
+"""Milliseconds that a timestamp can hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of a step."""
+
+    verdict: str
+    """``accepted``, ``duplicate``, ``refused`` or ``done``."""
+    error: KafkaError = KafkaError.NONE
+    detail: str = ""
+    in_order: bool = True
+    """Whether a batch was the one that its producer would send next."""
+
+
+@dataclass(slots=True)
+class _Client:
+    """What a producer counts by itself."""
+
+    epoch: int = 0
+    next_sequence: int = 0
+
+
+class SimulatedPartition:
+    """Steps come one at a time, and each is a method; ``now_ms`` is wall time, milliseconds."""
+
+    def __init__(self, rules: ValidationRules, expiry: Expiry, now_ms: int, *, verification: bool = True) -> None:
+        self._settings = ManagerSettings(expiry=expiry, verification_enabled=verification, rules=rules)
+        self._snapshots = MemorySnapshots()
+        self._log: list[tuple[int, ProducerBatch]] = []
+        """Each batch with the offset after it."""
+        self._bases = [0]
+        """Where segments begin."""
+        self._clients: dict[int, _Client] = {}
+        self._checked_ms = now_ms
+        self.log_start_offset = self.log_end_offset = 0
+        self.now_ms = now_ms
+        self.manager = ProducerStateManager(self._snapshots, self._settings, where="the partition")
+
+    def append(
+        self,
+        producer_id: int,
+        *,
+        epoch: int | None = None,
+        sequence: int | None = None,
+        records: int = 1,
+        transactional: bool = False,
+        timestamp: int | None = None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        verified: bool = True,
+    ) -> Verdict:
+        """Append a data batch; ``verified`` tells whether its coordinator knows of the transaction."""
+        client = self._clients.setdefault(producer_id, _Client())
+        epoch = client.epoch if epoch is None else epoch
+        sequence = client.next_sequence if sequence is None else sequence
+        base = self.log_end_offset
+        batch = DataBatch(
+            producer_id, epoch, sequence, wrap_sequence(sequence + records - 1), base, base + records - 1,
+            self.now_ms if timestamp is None else timestamp, transactional,
+        )  # fmt: skip
+        checked = verified and origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
+        in_order = (epoch, sequence) == (client.epoch, client.next_sequence)
+        verdict = replace(self._appended(batch, batch.last_offset + 1, origin, verified=checked), in_order=in_order)
+        if verdict.verdict == "accepted":
+            client.epoch, client.next_sequence = epoch, wrap_sequence(sequence + records)
+        return verdict
+
+    def end_transaction(
+        self,
+        producer_id: int,
+        *,
+        commit: bool = True,
+        epoch: int | None = None,
+        coordinator_epoch: int = 0,
+        timestamp: int | None = None,
+        origin: AppendOrigin = AppendOrigin.COORDINATOR,
+    ) -> Verdict:
+        """Append a marker; with transactions v2 it brings the next epoch, and the producer goes on in that."""
+        client = self._clients.setdefault(producer_id, _Client())
+        bumps = self._settings.rules.transactions_v2
+        if epoch is None:
+            epoch = client.epoch + 1 if bumps else client.epoch
+        if epoch > MAX_EPOCH:
+            raise _used_up(producer_id)
+        stamp = self.now_ms if timestamp is None else timestamp
+        marker = Marker(producer_id, epoch, coordinator_epoch, self.log_end_offset, stamp, commit)
+        verdict = self._appended(marker, marker.offset + 1, origin, verified=False)
+        if verdict.verdict == "accepted" and epoch > client.epoch:
+            client.epoch, client.next_sequence = epoch, 0
+        return verdict
+
+    def bump(self, producer_id: int) -> Verdict:
+        """Let the producer go on in the next epoch, from sequence 0 on, as after ``InitProducerId``."""
+        client = self._clients.setdefault(producer_id, _Client())
+        if client.epoch >= MAX_EPOCH - 1:
+            raise _used_up(producer_id)
+        client.epoch, client.next_sequence = client.epoch + 1, 0
+        return Verdict(verdict="done", detail=f"the producer sends epoch {client.epoch} from now on")
+
+    def wait(self, ms: int) -> Verdict:
+        """Let time pass; the periodic check of the broker runs as often as it is due."""
+        if self.now_ms + ms > MAX_TIME:
+            raise UsageError(f"{ms} ms after {self.now_ms} no timestamp can be written", hint="wait less")
+        self.now_ms += ms
+        interval = self._settings.expiry.check_interval_ms
+        checks = (self.now_ms - self._checked_ms) // interval
+        if not checks:
+            return Verdict(verdict="done", detail="no check was due")
+        self._checked_ms += checks * interval
+        return self._expired(self.manager.remove_expired(self._checked_ms))
+
+    def expire(self) -> Verdict:
+        """Run the check for expired producers now."""
+        return self._expired(self.manager.remove_expired(self.now_ms))
+
+    def set_expiration(self, expiration_ms: int) -> Verdict:
+        """Change ``producer.id.expiration.ms`` of the running broker; it counts from the next check on."""
+        self._settings.expiry = self._settings.expiry._replace(expiration_ms=expiration_ms)
+        return Verdict(verdict="done", detail="from the next check on")
+
+    def roll(self) -> Verdict:
+        """Roll the segment: a snapshot at the end of the log."""
+        self._bases = sorted({*self._bases, self.log_end_offset})
+        taken = self.manager.take_snapshot()
+        return Verdict(
+            verdict="done", detail="no snapshot: nothing is new" if taken is None else f"snapshot at {taken}"
+        )
+
+    def restart(self, *, clean: bool = True, keep_snapshots: bool = True) -> Verdict:
+        """Stop and start the broker: in order, which leaves a snapshot, or not; with its snapshots, or without.
+
+        After an orderly stop a broker without any snapshot reads nothing, knows no producer, and writes empty snapshots
+        where its last two segments begin and at the end.
+        """
+        if clean:
+            self.manager.take_snapshot()
+        if not keep_snapshots:
+            self._snapshots.files.clear()
+        self.manager = ProducerStateManager(self._snapshots, self._settings, where="the partition")
+        self._checked_ms = self.now_ms
+        if clean and not keep_snapshots:
+            for offset in (*self._bases[-2:], self.log_end_offset):
+                self.manager.end_offset = offset
+                self.manager.take_snapshot()
+            return Verdict(verdict="done", detail="no snapshot after an orderly stop: no producer is known")
+        return self._reload(self._bases[-2:] if clean else self._bases)
+
+    def truncate(self, offset: int) -> Verdict:
+        """Cut the log off, as a follower does whose leader never had the rest.
+
+        A batch that reaches beyond ``offset`` goes as a whole, and its offsets below that stay unused.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise UsageError(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
+        if offset == self.log_end_offset:
+            return Verdict(verdict="done", detail="nothing to cut off: the log ends there")
+        self._log = [(end, batch) for end, batch in self._log if end <= offset]
+        self.log_end_offset = offset
+        self._bases = [base for base in self._bases if base <= offset]
+        return self._reload(self._bases[-2:])
+
+    def delete_records(self, offset: int) -> Verdict:
+        """Let the log begin at ``offset``; no producer is forgotten by that."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise UsageError(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
+        self.log_start_offset = offset
+        self._bases = [base for base, end in pairwise([*self._bases, MAX_OFFSET]) if end > offset]
+        self.manager.log_start_incremented(offset)
+        snapshots = self.manager.snapshots
+        snapshots.delete([at for at in snapshots.offsets if at < offset])
+        return Verdict(verdict="done", detail=f"{len(self.manager.producers)} producers stay known")
+
+    def _verified(self, batch: ProducerBatch) -> VerificationGuard | None:
+        """Ask the coordinator about the transaction that ``batch`` may begin; it knows of it."""
+        settings = self._settings
+        if not isinstance(batch, DataBatch) or not settings.verification_enabled:
+            return None
+        if not batch.transactional or not settings.rules.verifies_transactions:
+            return None
+        return self.manager.start_verification(
+            batch.producer_id, sequence=batch.base_sequence, epoch=batch.producer_epoch, now_ms=self.now_ms,
+            supports_epoch_bump=settings.rules.transactions_v2,
+        )  # fmt: skip
+
+    def _appended(self, batch: ProducerBatch, end_offset: int, origin: AppendOrigin, *, verified: bool) -> Verdict:
+        try:
+            guard = self._verified(batch) if verified else None
+            appended = self.manager.append([batch], end_offset=end_offset, origin=origin, guard=guard)
+        except RefusedError as error:
+            return Verdict(verdict="refused", error=error.error, detail=error.why)
+        if appended.duplicate:
+            first, last = appended.duplicate.first_offset, appended.duplicate.last_offset
+            return Verdict(verdict="duplicate", detail=f"answered with offsets {first} to {last}, appended nothing")
+        self._log.append((end_offset, batch))
+        offsets = f"offsets {self.log_end_offset} to {end_offset - 1}"
+        self.log_end_offset = end_offset
+        return Verdict(verdict="accepted", detail=offsets)
+
+    def _expired(self, producer_ids: tuple[int, ...]) -> Verdict:
+        named = ", ".join(map(str, producer_ids))
+        return Verdict(verdict="done", detail=f"expired: {named}" if named else "nothing expired")
+
+    def _reload(self, boundaries: Sequence[int]) -> Verdict:
+        """Load the newest snapshot that counts, and replay what lies above it, as a broker does that starts.
+
+        On its way it takes a snapshot at each of ``boundaries``: where its last two segments begin, or, after a crash,
+        where any segment begins that it reads again.
+        """
+        self.manager.truncate_and_reload(self.log_start_offset, self.log_end_offset, self.now_ms)
+        begun = self.manager.end_offset
+        replayed = [(end, batch) for end, batch in self._log if end > begun]
+        try:
+            for end, batch in replayed:
+                self.manager.append([batch], end_offset=end, origin=AppendOrigin.REPLICATION)
+                if end in boundaries:
+                    self.manager.take_snapshot()
+        except RefusedError as error:
+            detail = f"the broker cannot load the log, and takes the partition offline: {error.why}"
+            return Verdict(verdict="refused", error=error.error, detail=detail)
+        self.manager.end_offset = self.log_end_offset
+        self.manager.take_snapshot()
+        loaded = f"loaded the snapshot at {begun}" if begun in self.manager.snapshots else "loaded no snapshot"
+        return Verdict(verdict="done", detail=f"{loaded}, replayed {len(replayed)} batches")
+
+
+def _used_up(producer_id: int) -> UsageError:
+    return UsageError(f"producer {producer_id} has used up its epochs", hint="it would get a new producer id")

@@ -1,0 +1,93 @@
+"""The producer table by machine code: pieces are composed in place, and the order of the rows is kept beside them.
+
+What a piece costs follows its own rows, and so does keeping the order; entries cost one look at each row. The rows
+themselves are moved only for those who ask for all of them. Two million producers take some 400 MB.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replay.kernel import combine, entries
+from replay.partial_state import SUMMARY_DTYPE
+from replay.scan.producer_fold import FoldArrays, new_rows
+from storage.log.producer_snapshot import ENTRY_DTYPE
+
+if TYPE_CHECKING:
+    from replay.partial_state import IntArray
+    from replay.scan.header_scan import Array
+    from replay.scan.producer_table import Past
+    from replay.scan.splits import Piece
+
+
+class KernelTable(FoldArrays):
+    """A ``ProducerTable`` whose rows lie in the memory of a fold, with whole pieces for events."""
+
+    def __init__(self, certain_silence_ms: int) -> None:
+        super().__init__(certain_silence_ms)
+        self._joined = np.zeros(len(self._rows), dtype=combine.JOINED_DTYPE)
+        self._order = np.zeros(0, dtype=np.int64)
+        """Numbers of the rows by producer id, but for those that came after the last look."""
+        self._ids = np.zeros(0, dtype=np.int64)
+        """Producer ids in that order."""
+        self._in_order = True
+        """Whether the rows themselves stand in that order."""
+        self._shown: Array | None = None
+
+    def append(self, piece: Piece) -> None:
+        """Take what comes after everything before it."""
+        self._shown = None
+        rows = np.ascontiguousarray(piece.rows, dtype=SUMMARY_DTYPE)
+        self.make_room(len(rows))
+        if len(self._joined) < len(self._rows):
+            joined = np.zeros(len(self._rows), dtype=combine.JOINED_DTYPE)
+            joined[: len(self)] = self._joined[: len(self)]
+            self._joined = joined
+        combine.append_piece(rows.ctypes.data, len(rows), piece.clock_ms, self._joined.ctypes.data, self.at)
+
+    def rows(self) -> Array:
+        """Return the rows by producer id; a view that the next piece changes."""
+        if self._shown is None:
+            self._shown = self._settled()
+        return self._shown
+
+    def producer_ids(self) -> IntArray:
+        """Return the producer ids in order."""
+        self._take_up_new()
+        return self._ids
+
+    def entries(self, kept_after_ms: int, past: Past) -> Array | None:
+        """Return the entries of the rows that survive, or None if one of them is in doubt or illegal."""
+        self._take_up_new()
+        made = np.empty(len(self), dtype=ENTRY_DTYPE)
+        count = entries.write_entries(
+            self._order.ctypes.data, len(self), kept_after_ms, past.batch_ms, past.transaction_ms, self.at,
+            made.ctypes.data,
+        )  # fmt: skip
+        return None if count == entries.IN_DOUBT else made[:count]
+
+    def _take_up_new(self) -> None:
+        """Bring the order up to the rows that are there."""
+        known = len(self._order)
+        if known == len(self):
+            return
+        new = self._rows["producer_id"][known : len(self)]
+        by_id = np.argsort(new, kind="stable")
+        places = np.searchsorted(self._ids, new[by_id])
+        self._in_order = self._in_order and bool((places == known).all() and (np.diff(by_id) == 1).all())
+        self._ids = np.insert(self._ids, places, new[by_id])
+        self._order = np.insert(self._order, places, by_id + known)
+
+    def _settled(self) -> Array:
+        combine.settle_pieces(self._joined.ctypes.data, self.at)
+        self._take_up_new()
+        rows = self._rows[: len(self)]
+        if not self._in_order:
+            # This leaves in the order what it now is: each row at its place.
+            combine.reorder(rows.ctypes.data, len(rows), self._order.ctypes.data, new_rows(1).ctypes.data)
+            self._hold()
+            self._in_order = True
+        rows.flags.writeable = False
+        return rows

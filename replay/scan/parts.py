@@ -1,0 +1,124 @@
+"""Parts of a segment: each scanned by itself, then put together as if the segment had been scanned in one.
+
+That the parts fit costs nothing to check, and stands in for trust in the index that told where to cut: each must end at
+the very byte where the next begins, with offsets that go on from it. Where that does not hold, or a part is damaged,
+the segment is scanned again, whole, and what is wrong is said as it is said of a segment that nobody cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from itertools import chain, groupby, pairwise
+from typing import TYPE_CHECKING
+
+from replay.scan.cuts import locate
+from replay.scan.header_scan import ScanFacts
+from replay.scan.split_scan import SplitScan, scan_split
+from replay.scan.splits import ANCHOR_PART, PartStart, SplitSummary, whole_segment
+from storage.errors import FormatError, LogDirError, StoreError
+from storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from replay.plan import PartitionPlan
+    from replay.scan.reading import Reading
+    from replay.scan.splits import Split
+
+
+def scan_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitSummary:
+    """Scan ``split`` as ``split_scan.scan_split`` does, having looked up where it begins and ends if it is a part."""
+    scan = begin_part(split, certain_silence_ms, reading)
+    return empty_part(split) if scan is None else scan.summary(tuple(scan.pieces()))
+
+
+def begin_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitScan | None:
+    """Return the scan of ``split``; None if it is a part that turns out to be empty."""
+    if not split.is_part:
+        return SplitScan(split, certain_silence_ms, reading)
+    located = locate(split, reading.sources)
+    if located is None:
+        return None
+    try:
+        start = _part_start(located.locator, located.start, reading)
+    except (FormatError, LogDirError, StoreError):
+        start = None  # the scan meets the same, and says what it is
+    return SplitScan(replace(split, range=located), certain_silence_ms, reading, start)
+
+
+def empty_part(split: Split) -> SplitSummary:
+    """Return what there is to say of a part in which no batch begins."""
+    return SplitSummary(
+        segment_index=split.segment_index, part=split.part, facts=ScanFacts(), pieces=(),
+        ends_segment=split.ends_segment,
+    )  # fmt: skip
+
+
+def _part_start(locator: str, position: int, reading: Reading) -> PartStart | None:
+    header = reading.sources.read_range(locator, position, position + HEADER.size)
+    if len(header) <= MAGIC_POSITION:
+        return None
+    return PartStart(position, int.from_bytes(header[:8], "big", signed=True), header[MAGIC_POSITION] == MAGIC_V2)
+
+
+def by_segment(summaries: Iterable[SplitSummary]) -> Iterator[tuple[SplitSummary, ...]]:
+    """Group ordered summaries into those of a segment each; the state that a run begins with stands alone."""
+    for _, parts in groupby(summaries, key=lambda one: (one.segment_index, one.part == ANCHOR_PART)):
+        yield tuple(parts)
+
+
+def whole(parts: Sequence[SplitSummary], plan: PartitionPlan, reading: Reading) -> SplitSummary:
+    """Return what a scan of the whole segment gives, of which ``parts`` are all, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    if fit(parts):
+        return joined(parts)
+    split = whole_segment(plan, parts[0].segment_index)
+    return scan_split(split, plan.rules.written_under.certain_silence_ms, reading)
+
+
+def fit(parts: Sequence[SplitSummary]) -> bool:
+    """Tell whether ``parts`` follow one another without gap, overlap or damage, from the start of their segment."""
+    if any(part.error is not None for part in parts):
+        return False
+    filled = [part for part in parts if part.start is not None]
+    if not filled or filled[0].start is None or filled[0].start.position != 0:
+        return False
+    return all(_follows(left.facts, right.start) for left, right in pairwise(filled))
+
+
+def _follows(left: ScanFacts, right: PartStart | None) -> bool:
+    return right is not None and left.end_position == right.position and right.offset >= left.end_offset
+
+
+def joined(parts: Sequence[SplitSummary]) -> SplitSummary:
+    """Return what ``parts``, which fit, are together."""
+    filled = [part for part in parts if part.start is not None]
+    return SplitSummary(
+        segment_index=parts[0].segment_index,
+        part=0,
+        facts=reduce(_join_facts, filled[1:], filled[0].facts),
+        pieces=chain.from_iterable(part.pieces for part in filled),
+        start=filled[0].start,
+    )
+
+
+def _join_facts(left: ScanFacts, part: SplitSummary) -> ScanFacts:
+    right = part.facts
+    clocks = [clock for clock in (left.oldest_server_clock_ms, right.oldest_server_clock_ms) if clock is not None]
+    newest = left.leader_epochs[-1][0] if left.leader_epochs else -1
+    # Offsets between two parts are gone as they are between two batches.
+    gap = part.start is not None and part.start.is_v2 and part.start.offset > left.end_offset
+    return ScanFacts(
+        batches=left.batches + right.batches,
+        bytes_read=left.bytes_read + right.bytes_read,
+        end_offset=right.end_offset,
+        end_position=right.end_position,
+        server_clock_ms=max(left.server_clock_ms, right.server_clock_ms),
+        oldest_server_clock_ms=min(clocks, default=None),
+        clock_since_event_ms=right.clock_since_event_ms,
+        max_timestamp_ms=max(left.max_timestamp_ms, right.max_timestamp_ms),
+        compacted=left.compacted or right.compacted or gap,
+        leader_epochs=[*left.leader_epochs, *(known for known in right.leader_epochs if known[0] > newest)],
+    )

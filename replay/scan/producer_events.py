@@ -1,0 +1,129 @@
+"""Events of producers in columns: batch headers in, one array row per data batch or marker of a producer out.
+
+What comes out per block is what ``producer_state`` calls events. This is the plain path of a scan; the compiled one
+(``kernel_scan``) must equal it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.scan.header_scan import last_sequences, read_blocks, whole_batch
+from storage.errors import FormatError, in_file
+from storage.log.control_record import ABORT, COMMIT, read_control_record
+from storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from replay.scan.header_scan import Array, Block, ScanFacts, SegmentRange
+    from storage.crc32c import Buffer
+    from storage.source import RangeReader
+
+EVENT_DTYPE: Final = np.dtype(
+    [
+        ("producer_id", "i8"),
+        ("offset", "i8"),
+        ("last_offset", "i8"),
+        ("timestamp", "i8"),
+        ("producer_epoch", "i2"),
+        ("base_sequence", "i4"),
+        ("last_sequence", "i4"),
+        ("coordinator_epoch", "i4"),
+        ("clock_ms", "i8"),
+        ("is_marker", "?"),
+        ("is_transactional", "?"),
+    ]
+)
+"""One data batch or marker of a producer. ``coordinator_epoch`` is meaningful for markers alone. ``clock_ms`` is the
+newest server clock (marker timestamp, LogAppendTime) among the batches after the event before this one, up to and
+including this one; -1 if they have none."""
+
+
+def scan(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Array]:
+    """Yield the events of ``segment`` in offset order, block by block; ``facts`` is complete when the scan ends.
+
+    Raises:
+        FormatError: damage, with file and position; what came before it has been yielded.
+
+    """
+    with in_file(segment.locator):
+        for block in read_blocks(reader, segment, facts):
+            yield events_of(reader, block, facts)
+
+
+def events_of(reader: RangeReader, block: Block, facts: ScanFacts) -> Array:
+    """Return the events of ``block``, and note its server clocks in ``facts``.
+
+    Raises:
+        FormatError: a control batch is damaged.
+
+    """
+    headers = block.headers
+    is_control = (headers["attributes"] & CONTROL) != 0
+    events = _data_events(headers)
+    events["clock_ms"] = np.where((headers["attributes"] & LOG_APPEND_TIME) != 0, headers["max_timestamp"], -1)
+    keep = (headers["producer_id"] >= 0) & ~is_control
+    # Those without a producer say nothing here, but their checksum does: a flipped bit may have hidden the producer.
+    for i in np.flatnonzero(is_control):
+        marker = _marker(whole_batch(reader, block, int(i)), block.at + int(block.positions[i]))
+        if marker is not None:
+            events["coordinator_epoch"][i], events["timestamp"][i] = marker
+            events["clock_ms"][i] = marker[1]
+            keep[i] = True
+    events["is_marker"] = is_control
+    np.maximum(events["clock_ms"], -1, out=events["clock_ms"])
+    return _with_clocks(events, keep, facts)
+
+
+def _with_clocks(events: Array, keep: npt.NDArray[np.bool_], facts: ScanFacts) -> Array:
+    """Return the events to ``keep``, each with the newest clock since the one before it, even of an earlier block."""
+    clocks = np.append(events["clock_ms"], -1)
+    clocks[0] = max(clocks[0], facts.clock_since_event_ms)
+    _note_clocks(events["clock_ms"], facts)
+    kept: Array = events[keep]
+    ends = np.flatnonzero(keep) + 1
+    newest = np.maximum.reduceat(clocks, np.concatenate(([0], ends)))
+    kept["clock_ms"] = newest[:-1]
+    facts.clock_since_event_ms = int(newest[-1])
+    return kept
+
+
+def _note_clocks(clock_ms: npt.NDArray[np.int64], facts: ScanFacts) -> None:
+    readings = clock_ms[clock_ms >= 0]
+    if len(readings):
+        facts.server_clock_ms = max(facts.server_clock_ms, int(readings.max()))
+        oldest = int(readings.min())
+        known = facts.oldest_server_clock_ms
+        facts.oldest_server_clock_ms = oldest if known is None else min(known, oldest)
+
+
+def _data_events(headers: Array) -> Array:
+    events = np.zeros(len(headers), dtype=EVENT_DTYPE)
+    events["producer_id"] = headers["producer_id"]
+    events["offset"] = headers["base_offset"]
+    events["last_offset"] = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
+    events["timestamp"] = headers["max_timestamp"]
+    events["producer_epoch"] = headers["producer_epoch"]
+    events["base_sequence"] = headers["base_sequence"]
+    events["last_sequence"] = last_sequences(headers)
+    events["coordinator_epoch"] = -1
+    events["is_transactional"] = (headers["attributes"] & TRANSACTIONAL) != 0
+    return events
+
+
+def _marker(batch: Buffer, at: int) -> tuple[int, int] | None:
+    """Return (coordinator epoch, timestamp) of the marker ``batch``; None for what the cleaner or a quorum leaves."""
+    header = read_header(batch, at=at)
+    record = read_control_record(batch, header, at=at)
+    if record is None or not header.has_producer:
+        return None
+    if record.type not in (ABORT, COMMIT):
+        raise FormatError(
+            "control record type of a producer", position=at, expected="0 (abort) or 1 (commit)",
+            found=record.type,
+        )  # fmt: skip
+    return record.coordinator_epoch, record.timestamp

@@ -1,0 +1,94 @@
+"""The scan of one split: a stretch of a segment in, the summary of its producers out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from replay.scan.header_scan import ScanFacts
+from replay.scan.plain_scan import plain_pieces
+from replay.scan.reading import Reading
+from replay.scan.splits import PartStart, Piece, Split, SplitSummary
+from replay.state_file import read_state
+from storage.errors import FormatError, LogDirError, ResnapError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from replay.anchor import Anchor
+    from storage.source import RangeReader
+
+_PLAINLY: Final = Reading()
+
+
+def scan_split(split: Split, certain_silence_ms: int, reading: Reading = _PLAINLY) -> SplitSummary:
+    """Read ``split`` and summarise it; damage and unreadable files are part of the answer, not an exception."""
+    scan = SplitScan(split, certain_silence_ms, reading)
+    return scan.summary(tuple(scan.pieces()))
+
+
+@dataclass(slots=True)
+class SplitScan:
+    """A scan in the making, for those who hand on one piece before they take the next."""
+
+    split: Split
+    certain_silence_ms: int
+    reading: Reading
+    start: PartStart | None = None
+    facts: ScanFacts = field(default_factory=ScanFacts)
+    error: ResnapError | None = None
+
+    def pieces(self) -> Iterator[Piece]:
+        """Read the split, and yield its summary piece by piece."""
+        try:
+            if self.split.anchor is not None:
+                yield self._kept(self.split.anchor)
+                return
+            stretch = self.split.range
+            with self.reading.sources.open(stretch.locator, end=stretch.end) as reader:
+                yield from _pieces(reader, self.split, self.certain_silence_ms, self.facts, self.reading)
+        except (FormatError, LogDirError, StoreError) as caught:
+            self.error = caught
+
+    def summary(self, pieces: tuple[Piece, ...]) -> SplitSummary:
+        """Return what was found, with ``pieces``, once all have been read; without, if something stopped the scan."""
+        return SplitSummary(
+            segment_index=self.split.segment_index,
+            part=self.split.part,
+            facts=self.facts,
+            pieces=pieces if self.error is None else (),
+            ends_segment=self.split.ends_segment,
+            error=self.error,
+            start=self.start,
+        )
+
+    def _kept(self, anchor: Anchor) -> Piece:
+        """Return the state that an earlier replay kept, as the summary of everything below the split."""
+        self.facts.oldest_server_clock_ms = anchor.oldest_clock_ms
+        self.facts.compacted = anchor.compacted
+        rows = np.concatenate([read_state(state) for state in anchor.states])
+        return Piece(rows[np.argsort(rows["producer_id"], kind="stable")], anchor.clock_ms)
+
+
+def _pieces(
+    reader: RangeReader, split: Split, certain_silence_ms: int, facts: ScanFacts, reading: Reading
+) -> Iterator[Piece]:
+    if not reading.kernel or why_no_kernel() is not None:
+        return plain_pieces(reader, split, certain_silence_ms, facts, reading.producers_per_task)
+    from replay.scan.kernel_scan import kernel_pieces  # noqa: PLC0415 - loads numba
+
+    return kernel_pieces(reader, split, certain_silence_ms, facts, reading)
+
+
+@cache
+def why_no_kernel() -> str | None:
+    """Return why scans run without machine code in this process, None if they run with it; loads numba."""
+    try:
+        import_module("replay.scan.kernel_scan")
+    except (ImportError, OSError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,139 @@
+"""Spark's classes as its JVM loads them fastest: found, checked and laid out once, and mapped by every later start.
+
+Half of the time in which a Spark context starts goes into ten thousand classes in three hundred jars. A JVM can leave
+what it made of them in an archive when it ends, for others to map (class-data sharing). That takes it some seconds and
+a hundred megabytes, so the first start on a machine only leaves a mark, and the second makes the archive: who runs once
+does not pay. Where that fails some times it is let be. An archive that does not fit the JVM leaves aside.
+
+Source: JEP 310 and JEP 350.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from replay.spark.jvm import cache_directories
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from replay.spark.jvm import JavaRuntime
+
+CLASS_PATH_VARIABLES: Final = frozenset({"SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"})
+"""Variables by which an operator puts more on the class path, which is then not ours to fix."""
+
+_BASE: Final = "base.jsa"
+"""Of the JDK's own classes, which the Java that comes with the installation has not; the other names it by its path."""
+_CLASSES: Final = "spark.jsa"
+_UNFINISHED: Final = ".spark.jsa"
+_DUMP_TIMEOUT_S: Final = 60
+_MAX_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassArchive:
+    """An archive to start a JVM with.
+
+    Attributes:
+        options: for the JVM.
+        directory: where it is kept.
+        is_new: whether the JVM makes it when it ends.
+
+    """
+
+    options: tuple[str, ...]
+    directory: Path
+    is_new: bool
+
+    def keep(self, *, ended_in_order: bool) -> None:
+        """Let later starts use a new archive, once its JVM has ended; what one has left that was killed is removed."""
+        with suppress(OSError):
+            if ended_in_order:
+                (self.directory / _UNFINISHED).replace(self.directory / _CLASSES)
+            else:
+                for name in (_BASE, _UNFINISHED):
+                    (self.directory / name).unlink(missing_ok=True)
+
+
+def find_archive(
+    java: JavaRuntime, jars: Path, environment: Mapping[str, str], *, scratch: Path
+) -> ClassArchive | None:
+    """Return the archive for Spark's ``jars`` on this ``java``, or one to be made; None where there is to be none.
+
+    Args:
+        java: what Spark starts on.
+        jars: the directory of Spark's jars.
+        environment: where the cache directory and what changes the class path are looked up.
+        scratch: a private directory that lives as long as the JVM will.
+
+    """
+    files = sorted(jars.glob("*.jar"))
+    class_path = ":".join(map(str, files))
+    odd = set(' "\\\n') & set(class_path) or class_path.count(":") != len(files) - 1
+    if odd or CLASS_PATH_VARIABLES & environment.keys():
+        return None
+    arguments = scratch / "class-path"
+    arguments.write_text(f"-cp {class_path}\n", encoding="utf-8")
+    for cache in cache_directories(environment):
+        place = cache / f"classes-{_key(java, files)}"
+        for directory in _tries(place):
+            if (directory / _CLASSES).is_file():
+                options = _options(arguments, f"{directory / _BASE}:{directory / _CLASSES}")
+                return ClassArchive(options=options, directory=directory, is_new=False)
+        if place.is_dir():
+            return _new_archive(java, arguments, place)
+        with suppress(OSError):
+            place.mkdir(mode=0o700, parents=True)
+    return None
+
+
+def _tries(place: Path) -> list[Path]:
+    return [place / f"try-{number}" for number in range(_MAX_TRIES)]
+
+
+def _new_archive(java: JavaRuntime, arguments: Path, place: Path) -> ClassArchive | None:
+    directory = next(filter(_is_made, _tries(place)), None)
+    if directory is None or not _dump_base(java, directory / _BASE):
+        return None
+    options = _options(arguments, str(directory / _BASE))
+    made = f"-XX:ArchiveClassesAtExit={directory / _UNFINISHED}"
+    return ClassArchive(options=(*options, made), directory=directory, is_new=True)
+
+
+def _is_made(directory: Path) -> bool:
+    """Make the directory of a try; it stays as a mark that there has been one."""
+    try:
+        directory.mkdir()
+    except OSError:
+        # Another try's, or made by somebody who lets us read it only.
+        return False
+    return True
+
+
+def _options(arguments: Path, archives: str) -> tuple[str, ...]:
+    """Return the options: the class path is Spark's own, but in a fixed order and without doubles."""
+    return f"@{arguments}", f"-XX:SharedArchiveFile={archives}", "-Xlog:cds*=off"
+
+
+def _dump_base(java: JavaRuntime, path: Path) -> bool:
+    command = [str(java.home / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={path}"]
+    try:
+        ran = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             check=False, timeout=_DUMP_TIMEOUT_S)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return ran.returncode == 0 and path.is_file()
+
+
+def _key(java: JavaRuntime, jars: list[Path]) -> str:
+    """Return what tells one Java and one set of jars from another: times and sizes are what the JVM compares, too."""
+    told = [java.version, java.origin]
+    for jar in jars:
+        status = jar.stat()
+        told.append(f"{jar} {status.st_size} {status.st_mtime_ns}")
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

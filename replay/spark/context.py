@@ -1,0 +1,244 @@
+"""A Spark context that starts by itself, says nothing unless something is wrong, and leaves nothing behind.
+
+pyspark takes its Java and its Python from the process environment, lets the JVM write wherever the process writes, and
+keeps the JVM until the process ends. Here the environment is an argument, put in place only while the context starts;
+what the JVM says passes through ``JvmOutput``; and the JVM ends with the context, so that the next may have another
+heap. A replay needs no more than this; SQL on top (``spark_session``) takes a second or two longer to start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext, SparkFiles
+from pyspark.java_gateway import launch_gateway
+
+from replay.scratch import scratch_directory
+from replay.spark.class_archive import find_archive
+from replay.spark.failures import check_reachable, death_told, failure_told, without_tracebacks_of_py4j
+from replay.spark.jvm import JavaRuntime, find_java
+from replay.spark.jvm_output import JvmOutput
+from replay.spark.packages import ship_packages
+from replay.spark.settings import LOOPBACK, SparkSettings, has_user_name, is_local_master, spark_properties
+from storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType
+
+    from py4j.clientserver import ClientServer
+
+logger = logging.getLogger(__name__)
+
+SPARK_HOME: Final = Path(pyspark.__file__).parent
+_JVM_EXIT_TIMEOUT_S: Final = 30
+
+
+@contextmanager
+def spark_context(
+    settings: SparkSettings,
+    environment: Mapping[str, str],
+    *,
+    launched: Callable[[subprocess.Popen[bytes]], None] | None = None,
+) -> Iterator[SparkContext]:
+    """Start Spark, give its context, and end its JVM afterwards.
+
+    Args:
+        settings: what to start.
+        environment: the variables that the JVM and, on a local master, its Python workers shall see. They stand in
+            ``os.environ`` while the context starts, because pyspark looks nowhere else.
+        launched: called with the JVM's process as soon as there is one; killing it ends a start that takes too long.
+
+    Raises:
+        UsageError: this process runs Spark already; pyspark knows one JVM per process.
+        ConfigurationError: there is no usable Java.
+        ResnapError: Spark did not start; the message says on which Java, and what it said.
+
+    """
+    if SparkContext._gateway is not None:  # noqa: SLF001 - there is no public way to ask
+        raise UsageError("this process runs Spark already", hint="stop the other session, or use a process of its own")
+    check_reachable(settings.master)
+    with scratch_directory("spark") as scratch, JvmOutput() as output, ExitStack() as running:
+        java = find_java(environment, scratch=scratch)
+        is_ours = settings.is_local and not settings.conf
+        archive = find_archive(java, SPARK_HOME / "jars", environment, scratch=scratch) if is_ours else None
+        properties = spark_properties(settings, scratch, archive.options if archive else ())
+        running.enter_context(without_tracebacks_of_py4j())
+        with failure_told(java, output), _in_environment(spark_variables(settings, environment, java)):
+            conf = SparkConf().setAll(list(properties.items()))
+            with _interrupts_wait():
+                gateway = _launch(conf, output)
+                running.callback(_end_jvm, gateway)
+            if launched is not None:
+                launched(gateway.proc)
+            with _interrupt_kept():
+                context = SparkContext(conf=conf, gateway=gateway)
+            running.callback(_end_context, context, SparkFiles.getRootDirectory())
+            # The JVM that dies hangs up on it in the middle of a connection; the error itself says enough.
+            context._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
+            warming = _warm_workers(context)
+            # In an orderly end it would fail aloud.
+            running.callback(warming.join)
+            if is_ours:
+                running.callback(_kill_jvm, context, gateway)
+            ship_packages(context)
+        output.release()
+        with death_told(context):
+            yield context
+        if archive is not None and archive.is_new:
+            # A JVM that is killed leaves no archive.
+            warming.join()
+            _end_context(context, SparkFiles.getRootDirectory())
+            _end_jvm(gateway)
+            archive.keep(ended_in_order=gateway.proc.returncode == 0)
+
+
+def spark_variables(
+    settings: SparkSettings, environment: Mapping[str, str], java: JavaRuntime
+) -> dict[str, str | None]:
+    """Return ``environment`` with Java, Spark and Python put right; ``None`` means that a variable must not be set."""
+    variables: dict[str, str | None] = {
+        **environment,
+        "JAVA_HOME": str(java.home),
+        # Another Spark of this machine would not fit the installed pyspark.
+        "SPARK_HOME": str(SPARK_HOME),
+        # Somebody else's JVM and the remote mode both leave our settings without effect.
+        "PYSPARK_GATEWAY_PORT": None,
+        "SPARK_CONNECT_MODE_ENABLED": None,
+    }
+    if not has_user_name():
+        # Hadoop's log-in fails without one; Spark and Hadoop each ask for their own.
+        variables.setdefault("SPARK_USER", settings.app_name)
+        variables.setdefault("HADOOP_USER_NAME", settings.app_name)
+    if settings.is_local:
+        variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
+    elif "spark.pyspark.python" in settings.conf:
+        variables["PYSPARK_PYTHON"] = settings.conf["spark.pyspark.python"]
+    return variables
+
+
+@contextmanager
+def _in_environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    _set_environment(variables)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let an interrupt wait until the JVM is known: pyspark forgets one that is starting, and it would never end.
+
+    A second one goes through.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        if waiting:
+            raise KeyboardInterrupt
+        waiting.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if waiting:
+        signal.raise_signal(waiting[0])
+
+
+def _launch(conf: SparkConf, output: JvmOutput) -> ClientServer:
+    try:
+        return launch_gateway(conf, {"stdout": output.descriptor, "stderr": output.descriptor})
+    finally:
+        output.handed_over()
+
+
+def _warm_workers(context: SparkContext) -> threading.Thread:
+    """Have a local master's workers start while the rest of the session does; what becomes of it is all the same."""
+
+    def run_tasks() -> None:
+        with suppress(Exception):
+            if tasks:
+                context.parallelize(range(tasks), tasks).foreach(_do_nothing)
+
+    tasks = context.defaultParallelism if is_local_master(context.master) else 0
+    warming = threading.Thread(target=run_tasks, name="resnap-workers", daemon=True)
+    warming.start()
+    return warming
+
+
+def _do_nothing(_: object) -> None:
+    """Take up a worker."""
+
+
+def _end_context(context: SparkContext, files: str) -> None:
+    try:
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+            context.stop()
+    except (Py4JError, OSError):
+        logger.debug("Spark was gone before it was stopped", exc_info=True)
+        # pyspark forgets the JVM at the first attempt, and ends its own half at the second.
+        context.stop()
+    sys.path[:] = [entry for entry in sys.path if not entry.startswith(files)]
+
+
+def _kill_jvm(context: SparkContext, gateway: ClientServer) -> None:
+    """End a local JVM without a good-bye: all that it holds is in the scratch directory, and its workers end with it.
+
+    What takes a second in an orderly end is pyspark's own listener for accumulators, which looks up only so often.
+    """
+    if gateway.proc.poll() is not None:
+        return
+    listener, context._accumulatorServer = context._accumulatorServer, None  # noqa: SLF001 - stop() would wait for it
+    threading.Thread(target=listener.shutdown, name="resnap-accumulators", daemon=True).start()
+    gateway.proc.kill()
+
+
+def _end_jvm(gateway: ClientServer) -> None:
+    """End the JVM by closing its standard input, as the end of this process would."""
+    try:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(_JVM_EXIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    finally:
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+
+
+@contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """Put back the handler of SIGINT that pyspark replaces, in the main thread only: its own asks a JVM first."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)

@@ -1,0 +1,41 @@
+"""The process that Spark's Python workers are forked from on this machine, with everything they need already loaded.
+
+Spark's own daemon takes pyspark out of a zip, whose modules every process compiles anew, and loads nothing else, so
+that each worker spends its first second or two on the same imports. This one takes the installed pyspark, imports once
+what tasks use, and forks workers that are ready at once and share that memory.
+
+A process with several threads must not fork. What is imported here starts none under the variables of
+``spark_settings.WITHOUT_THREADS``. On a cluster Spark's own daemon runs: executors have Resnap only once theirs did.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from replay.scan.split_scan import why_no_kernel
+
+_NEEDED: Final = ("pyspark.worker", "replay.spark.job")
+_ZIPS: Final = ("pyspark.zip", "py4j-")
+
+
+def preload() -> None:
+    """Import what tasks use, and take it out of the garbage collector's sight in every worker to come."""
+    sys.path[:] = [entry for entry in sys.path if not Path(entry).name.startswith(_ZIPS)]
+    for name in _NEEDED:
+        import_module(name)
+    if why_no_kernel() is None:
+        import_module("replay.scan.kernel_table")
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    preload()
+    # Only now is it the installed one.
+    from pyspark.daemon import manager
+
+    manager()

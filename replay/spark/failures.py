@@ -1,0 +1,134 @@
+"""Why Spark did not start, and that it died: what pyspark does not tell, said in one line."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException, PySparkRuntimeError
+
+from storage.errors import ResnapError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark import SparkContext
+
+    from replay.spark.jvm import JavaRuntime
+    from replay.spark.jvm_output import JvmOutput
+
+_LAST_GASP_S: Final = 2
+_CONNECT_TIMEOUT_S: Final = 10
+
+
+@contextmanager
+def failure_told(java: JavaRuntime, output: JvmOutput) -> Iterator[None]:
+    """Tell why Spark did not start, as far as it said.
+
+    Raises:
+        ResnapError: it did not.
+
+    """
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        raise ResnapError(
+            f"Spark did not start on Java {java.version}, {java.origin}: {_what_it_said(error, output)}",
+            hint="these are the words of Java or Spark: check the master, the driver memory and the Spark properties",
+        ) from error
+
+
+def jvm_of(context: SparkContext) -> subprocess.Popen[bytes]:
+    """Return the process that ``context`` lives in."""
+    jvm: subprocess.Popen[bytes] = context._gateway.proc  # noqa: SLF001 - pyspark keeps it to itself
+    return jvm
+
+
+@contextmanager
+def death_told(context: SparkContext) -> Iterator[None]:
+    """Tell a JVM that has died from an error that it reports: pyspark knows only that nobody answers.
+
+    Raises:
+        ResnapError: it died while the context lasted.
+
+    """
+    jvm = jvm_of(context)
+    try:
+        yield
+    except Py4JJavaError:
+        # An answer: it lives.
+        raise
+    except (Py4JError, ConnectionError) as error:
+        try:
+            status = jvm.wait(_LAST_GASP_S)
+        except subprocess.TimeoutExpired:
+            raise error from None
+        raise ResnapError(
+            f"Spark's JVM ended while it was at work, with status {status}",
+            hint="a status of -9 is often the system's memory running out: lower the driver memory or run fewer tasks",
+        ) from error
+
+
+def _what_it_said(error: Exception, output: JvmOutput) -> str:
+    """Return the first line of the cause; asks the JVM, which must still be there if it ever was."""
+    if isinstance(error, Py4JJavaError):
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        said = str(cause.getMessage() or cause.toString())
+    elif isinstance(error, (PySparkRuntimeError, Py4JError, OSError)):
+        # The JVM has gone; pyspark knows no more than that.
+        said = output.last_words() or str(error)
+    else:
+        said = str(error)
+    if "stopped SparkContext" in said:
+        # It started and stopped itself at once; why, it has only logged.
+        said = output.last_words()
+    return said.strip().partition("\n")[0] or type(error).__name__
+
+
+@contextmanager
+def without_tracebacks_of_py4j() -> Iterator[None]:
+    """Keep quiet about each call that an interrupt or a dying JVM breaks; the error itself says enough.
+
+    py4j logs them to a logger of its own, and to the root logger besides.
+    """
+    root = logging.getLogger()
+    logging.getLogger("py4j").addHandler(logging.NullHandler())
+    root.addFilter(_is_not_of_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
+
+
+def check_reachable(master: str) -> None:
+    """Look for a listener: Spark would knock for a minute, and then say only that it has stopped.
+
+    Raises:
+        ResnapError: nobody listens at any of the addresses.
+
+    """
+    refusals = []
+    for address in master.removeprefix("spark://").split(",") if master.startswith("spark://") else ():
+        host, _, port = address.rpartition(":")
+        if not port.isdecimal():
+            return
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            refusals.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    if refusals:
+        raise ResnapError(f"no Spark master answers ({'; '.join(refusals)})",
+                          hint="check the address, and that the master runs")  # fmt: skip

@@ -1,0 +1,180 @@
+"""Batch headers as rows of a table, one per batch, or per message where they are older than batches.
+
+Columns have the names that Kafka gives to what they hold. Where Kafka writes -1 for something that is not there, a row
+has null, so that ``GROUP BY producerId`` or ``max(lastSequence)`` need no exception for it.
+
+Only headers are read, and the one record of each control batch; one block of the segment is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from replay.scan.header_scan import ScanFacts, last_sequences, read_blocks, whole_batch
+from storage.errors import in_file
+from storage.log.control_record import ABORT, COMMIT, read_control_record
+from storage.log.record_batch import (
+    COMPRESSION_MASK,
+    COMPRESSION_NAMES,
+    CONTROL,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    read_header,
+)
+from storage.source import open_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from replay.scan.header_scan import Block, SegmentRange
+    from storage.log.control_record import ControlRecord
+    from storage.log.message_set import LegacyMessage
+    from storage.source import RangeReader
+
+ROW_SCHEMA: Final = pa.schema([
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("segment", pa.int64()),              # its base offset
+    ("position", pa.int64()),             # bytes, in the .log file
+    ("sizeInBytes", pa.int64()),          # header included
+    ("magic", pa.int32()),
+    ("baseOffset", pa.int64()),           # null for a compressed message: only inflating it would tell
+    ("lastOffset", pa.int64()),           # inclusive
+    ("recordsCount", pa.int32()),         # likewise null for a compressed message
+    ("maxTimestamp", pa.int64()),         # milliseconds
+    ("compression", pa.string()),
+    ("isTransactional", pa.bool_()),
+    ("isControl", pa.bool_()),
+    ("controlType", pa.string()),         # COMMIT or ABORT; null also where a cleaner has taken a marker's record
+    ("coordinatorEpoch", pa.int32()),     # of a marker
+    ("producerId", pa.int64()),
+    ("producerEpoch", pa.int32()),
+    ("baseSequence", pa.int32()),
+    ("lastSequence", pa.int32()),
+    ("partitionLeaderEpoch", pa.int32()),
+])  # fmt: skip
+"""Every column may be null, as Spark wants it."""
+
+_CODECS: Final = tuple(
+    COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"unknown({codec})"
+    for codec in range(COMPRESSION_MASK + 1)
+)
+_MARKERS: Final = {ABORT: "ABORT", COMMIT: "COMMIT"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSegment:
+    """A segment to read rows from, and what its directory's name says; None where that is no partition's."""
+
+    topic: str | None
+    partition: int | None
+    size_bytes: int
+    range: SegmentRange
+
+
+class _Control(NamedTuple):
+    """What the records of a block's control batches add to the headers, a value for each header."""
+
+    types: list[str | None]
+    coordinator_epochs: list[int | None]
+
+
+def read_header_rows(segment: LogSegment) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ``segment`` (``ROW_SCHEMA``), block by block; within a block, those of old messages come first.
+
+    Raises:
+        FormatError: damage, with file and position; what came before it has been yielded.
+        LogDirError: the file is gone, or may not be read.
+
+    """
+    with open_reader(segment.range.locator) as reader:
+        for block in read_blocks(reader, segment.range, ScanFacts()):
+            if block.messages:
+                rows = [_message_row(segment, block.at + position, message) for position, message in block.messages]
+                yield pa.RecordBatch.from_pylist(rows, schema=ROW_SCHEMA)
+            if len(block.headers):
+                with in_file(segment.range.locator):
+                    control = _control(reader, block)
+                yield _batch_rows(segment, block, control)
+
+
+def _message_row(segment: LogSegment, position: int, message: LegacyMessage) -> dict[str, object]:
+    """Return the row of a message without the columns that are null for it."""
+    row: dict[str, object] = {
+        "topic": segment.topic,
+        "partition": segment.partition,
+        "segment": segment.range.base_offset,
+        "position": position,
+        "sizeInBytes": message.size_bytes,
+        "magic": message.magic,
+        "lastOffset": message.offset,
+        "maxTimestamp": None if message.timestamp == NO_TIMESTAMP else message.timestamp,
+        "compression": _CODECS[message.attributes & COMPRESSION_MASK],
+        "isTransactional": False,
+        "isControl": False,
+    }
+    return row if message.is_compressed else row | {"baseOffset": message.offset, "recordsCount": 1}
+
+
+def _control(reader: RangeReader, block: Block) -> _Control:
+    control = _Control([None] * len(block.headers), [None] * len(block.headers))
+    for index in np.flatnonzero(block.headers["attributes"] & CONTROL).tolist():
+        record = _control_record(reader, block, index)
+        if record is not None and record.is_marker:
+            control.types[index] = _MARKERS[record.type]
+            control.coordinator_epochs[index] = record.coordinator_epoch
+    return control
+
+
+def _control_record(reader: RangeReader, block: Block, index: int) -> ControlRecord | None:
+    at = block.at + int(block.positions[index])
+    batch = whole_batch(reader, block, index)
+    return read_control_record(batch, read_header(batch, at=at), at=at)
+
+
+def _batch_rows(segment: LogSegment, block: Block, control: _Control) -> pa.RecordBatch:
+    headers = block.headers
+    count, attributes = len(headers), headers["attributes"]
+    columns = {
+        "topic": [segment.topic] * count,
+        "partition": [segment.partition] * count,
+        "segment": np.full(count, segment.range.base_offset),
+        "position": block.positions + block.at,
+        "sizeInBytes": headers["batch_length"].astype(np.int64) + LOG_OVERHEAD,
+        "magic": headers["magic"],
+        "baseOffset": headers["base_offset"],
+        "lastOffset": headers["base_offset"] + headers["last_offset_delta"].astype(np.int64),
+        "recordsCount": headers["records_count"],
+        "maxTimestamp": _unless_absent(headers["max_timestamp"]),
+        "compression": [_CODECS[codec] for codec in (attributes & COMPRESSION_MASK).tolist()],
+        "isTransactional": (attributes & TRANSACTIONAL) != 0,
+        "isControl": (attributes & CONTROL) != 0,
+        "controlType": control.types,
+        "coordinatorEpoch": control.coordinator_epochs,
+        "producerId": _unless_absent(headers["producer_id"]),
+        "producerEpoch": _unless_absent(headers["producer_epoch"]),
+        "baseSequence": _unless_absent(headers["base_sequence"]),
+        "lastSequence": _unless_absent(last_sequences(headers)),
+        "partitionLeaderEpoch": _unless_absent(headers["partition_leader_epoch"]),
+    }
+    arrays = [_array(columns[field.name], field.type) for field in ROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
+
+
+def _unless_absent(values: npt.NDArray[np.integer]) -> pa.Array:
+    return pa.array(values.astype(np.int64), mask=values == -1)
+
+
+def _array(values: object, type_: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values.cast(type_)
+    if isinstance(values, np.ndarray):
+        # Arrow takes the machine's own byte order alone.
+        values = values.astype(values.dtype.newbyteorder("="))
+    return pa.array(values, type=type_)

@@ -1,0 +1,258 @@
+"""The replay on Spark: one pass over all partitions of a run.
+
+A first job scans splits (``scan_tasks``). What leaves its tasks are blocks of summary rows, one row per producer of a
+split, and one block of facts per split; they stay on the executors' disks, and the driver learns from sketches how many
+producers each run has. A second job divides the blocks by run, or by run and range of producer ids where a run has more
+producers than a task shall hold, combines them, and writes the snapshots where the sink's URL says
+(``combine_tasks``). The driver sees counts and digests, never a batch, a summary or a snapshot.
+
+All stages run the same functions as ``rebuild.rebuild_locally``, which is the oracle. Blocks are elements of RDDs, and
+not rows of data frames: they are few and large, and Spark has nothing to plan about them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark import AccumulatorParam, StorageLevel
+from pyspark.errors import PySparkException
+
+from replay.distributed.blocks import block_bytes, parted
+from replay.distributed.combine_tasks import FAILED, RUN, Combining, Share, merge
+from replay.distributed.distinct import estimated, join, range_starts
+from replay.distributed.ranges import id_ranges, join_runs
+from replay.distributed.scan_tasks import pack, scan
+from replay.made_snapshot import make_idle
+from replay.results import join_rounds, next_round, partition_result
+from replay.scan.reading import Reading
+from replay.scan.splits import TASKS_PER_SLOT
+from replay.spark.progress import progress_of, watched_jobs
+from replay.spark.reach import check_reach
+from replay.spark.settings import is_local_master
+from replay.spark.worker import begin_task
+from replay.staging import open_sink
+from replay.watching import expect_more
+from storage.errors import ResnapError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark import RDD, Accumulator, SparkContext
+
+    from replay.distributed.blocks import Block
+    from replay.distributed.combine_tasks import Made
+    from replay.distributed.distinct import IntArray
+    from replay.plan import PartitionPlan, Run
+    from replay.results import BoundaryResult, PartitionResult, RunResult
+    from replay.scan.splits import Split
+    from replay.watching import Watcher
+    from storage.remote.s3_settings import S3Settings
+
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class _Division(NamedTuple):
+    """How the runs of a job are divided among combining tasks."""
+
+    shares: tuple[Share, ...]
+    first_share: tuple[int, ...]
+    """Of each run, the number of its first share; those of its further ranges follow."""
+    starts: dict[int, tuple[int, ...]]
+    """Of each run that has several ranges, the producer ids at which all but the first begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkRebuild:
+    """Replays plans on a Spark context, and writes to the sink at ``sink_url``."""
+
+    context: SparkContext
+    sink_url: str
+    s3: S3Settings | None = None
+    reading: Reading = field(default_factory=Reading)
+    progress: Callable[[int, int], None] | None = field(default=None)
+    """Called with (segments, bytes covered) done since the last call."""
+    watcher: Watcher | None = None
+
+    def run(self, plans: Iterable[PartitionPlan]) -> Iterator[PartitionResult]:
+        """Yield the result of each plan; those that must read further back go into a further round together.
+
+        Raises:
+            UsageError: the executors do not see the sources or the destination.
+            ResnapError: the Spark job failed.
+
+        """
+        waiting = list(plans)
+        before: list[PartitionResult | None] = [None] * len(waiting)
+        if not is_local_master(self.context.master):
+            check_reach(self.context, waiting, self.sink_url, self.reading.sources)
+        while waiting:
+            further: list[tuple[PartitionPlan, PartitionResult]] = []
+            for plan, earlier, later in zip(waiting, before, self._round(waiting), strict=True):
+                result = join_rounds(earlier, later)
+                longer = next_round(plan, result)
+                if longer is None:
+                    yield result
+                else:
+                    further.append((longer, result))
+                    expect_more(self.watcher, longer)
+            waiting, before = [plan for plan, _ in further], [result for _, result in further]
+
+    def _round(self, plans: Sequence[PartitionPlan]) -> list[PartitionResult]:
+        runs = [(plan, run) for plan in plans for run in plan.runs]
+        results = iter(self._results(runs) if runs else [])
+        sink = open_sink(self.sink_url, self.s3)
+        return [
+            partition_result(plan, [next(results) for _ in plan.runs], make_idle(plan, sink, self.reading.sources))
+            for plan in plans
+        ]
+
+    def _results(self, runs: Sequence[tuple[PartitionPlan, Run]]) -> list[RunResult]:
+        context = self.context
+        tasks = [pickle.dumps(task) for task in pack(runs, self.reading, slots=context.defaultParallelism)]
+        done, met = context.accumulator(0), context.accumulator({}, _Sketches())
+        with _failure_told(), watched_jobs(context, done, self.progress, self.watcher) as watch:
+            blocks = self._scanned(context.parallelize(tasks, len(tasks)), done, met)
+            blocks.persist(StorageLevel.DISK_ONLY)
+            # Counted by the JVM, which has the blocks, and not by Python workers that would have to be given them.
+            blocks._jrdd.count()  # noqa: SLF001
+            watch.phase = "combining"
+            division = _divided(met.value, len(runs), self.reading.producers_per_task)
+            made = self._combined(blocks, division, runs).collect()
+            blocks.unpersist()
+        return _assembled(made, runs)
+
+    def _scanned(
+        self, tasks: RDD[bytes], done: Accumulator[int], met: Accumulator[dict[int, IntArray]]
+    ) -> RDD[tuple[int, Block]]:
+        reading, size = self.reading, block_bytes(self._tasks)
+
+        def count(split: Split) -> None:
+            done.add(progress_of(split.size_bytes, ends_segment=split.ends_segment))
+
+        def scan_tasks(pickled: Iterator[bytes]) -> Iterator[tuple[int, Block]]:
+            begin_task()
+            for task in pickled:
+                yield from scan(pickle.loads(task), reading, size, met=met.add, done=count)  # noqa: S301 - our own
+
+        return tasks.mapPartitions(scan_tasks)
+
+    @property
+    def _tasks(self) -> int:
+        """How many tasks a stage after the first has at most."""
+        return int(self.context.defaultParallelism) * TASKS_PER_SLOT
+
+    def _combined(
+        self, blocks: RDD[tuple[int, Block]], division: _Division, runs: Sequence[tuple[PartitionPlan, Run]]
+    ) -> RDD[Made]:
+        sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(self._tasks)
+        shares, first_share, starts = division
+
+        def divide(elements: Iterator[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:
+            begin_task()
+            for run, block in elements:
+                for number, part in parted(block, starts.get(run, ())):
+                    yield first_share[run] + number, part
+
+        def combine_shares(elements: Iterator[tuple[int, Block]]) -> Iterator[Made]:
+            begin_task()
+            task = Combining(shares=shares, sink=open_sink(sink_url, s3), reading=reading, size=size)
+            yield from task.combine(elements)
+
+        made = _by_number(blocks.mapPartitions(divide), min(len(shares), self._tasks)).mapPartitions(combine_shares)
+        if not starts:
+            return made
+        topic_partitions = {run: runs[run][0].topic_partition for run in starts}
+
+        def merge_ranges(elements: Iterator[tuple[int, Made]]) -> Iterator[Made]:
+            begin_task()
+            yield from merge((one for _, one in elements), topic_partitions, open_sink(sink_url, s3))
+
+        by_boundary = made.map(lambda one: (max(one.run + one.boundary, 0), one))
+        return _by_number(by_boundary, self._tasks).mapPartitions(merge_ranges)
+
+
+def on_executors(context: SparkContext, look: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Return ``look(item)`` for each of ``items``, in order.
+
+    Raises:
+        ResnapError: the job failed.
+
+    """
+    with _failure_told():
+        found: list[_R] = context.parallelize(items, min(len(items), context.defaultParallelism)).map(look).collect()
+    return found
+
+
+def _by_number(pairs: RDD[tuple[int, _T]], partitions: int) -> RDD[tuple[int, _T]]:
+    return pairs.partitionBy(partitions, lambda number: number)
+
+
+class _Sketches(AccumulatorParam):  # type: ignore[misc]
+    """Joins the sketches of runs. A task that Spark repeats adds nothing new."""
+
+    def zero(self, value: dict[int, IntArray]) -> dict[int, IntArray]:  # noqa: ARG002
+        return {}
+
+    def addInPlace(  # noqa: N802 - Spark's name
+        self, value1: dict[int, IntArray], value2: dict[int, IntArray]
+    ) -> dict[int, IntArray]:
+        for run, sample in value2.items():
+            value1[run] = join(value1[run], sample) if run in value1 else sample
+        return value1
+
+
+def _divided(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> _Division:
+    shares: list[Share] = []
+    first_share: list[int] = []
+    starts: dict[int, tuple[int, ...]] = {}
+    for run in range(runs):
+        first_share.append(len(shares))
+        ranges = -(-estimated(met[run]) // producers_per_task)
+        begin = range_starts(met[run], ranges) if ranges > 1 else ()
+        if begin:
+            starts[run] = begin
+            shares.extend(Share(run, number, ids) for number, ids in enumerate(id_ranges(begin)))
+        else:
+            shares.append(Share(run, 0, None))
+    return _Division(tuple(shares), tuple(first_share), starts)
+
+
+def _assembled(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -> list[RunResult]:
+    of_run: dict[int, list[tuple[int, RunResult]]] = {}
+    boundaries: dict[int, list[BoundaryResult]] = {}
+    for one in made:
+        found = pickle.loads(one.body)  # noqa: S301 - written by our own tasks
+        if one.run == FAILED:
+            raise found
+        if one.boundary == RUN:
+            of_run.setdefault(one.run, []).append((one.range, found))
+        else:
+            boundaries.setdefault(one.run, []).append(found)
+    return [
+        _with_boundaries(
+            [result for _, result in sorted(of_run[index], key=lambda one: one[0])], boundaries.get(index), run
+        )
+        for index, (_, run) in enumerate(runs)
+    ]
+
+
+def _with_boundaries(ranges: Sequence[RunResult], merged: Sequence[BoundaryResult] | None, run: Run) -> RunResult:
+    """Return the result of ``run``, with its boundaries as they were planned."""
+    planned = {boundary.offset: boundary for boundary in run.boundaries}
+    found = ranges[0].boundaries if merged is None else merged
+    joined = ranges[0] if len(ranges) == 1 else join_runs(ranges)
+    return replace(joined, boundaries=tuple(replace(one, boundary=planned[one.boundary.offset]) for one in found))
+
+
+@contextmanager
+def _failure_told() -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise ResnapError(f"the Spark job failed: {error}", hint="see what the executors logged") from error

@@ -1,0 +1,26 @@
+"""A Spark session on a context of ``spark_context``: SQL and data frames, for those who ask for them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from replay.spark.context import spark_context
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from replay.spark.settings import SparkSettings
+
+
+@contextmanager
+def spark_session(settings: SparkSettings, environment: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Start Spark, give its session, and end its JVM afterwards; arguments and errors are ``spark_context``'s."""
+    with spark_context(settings, environment) as context:
+        try:
+            yield SparkSession(context)
+        finally:
+            # All else of it ends with the context.
+            SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001

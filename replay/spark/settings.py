@@ -1,0 +1,181 @@
+"""How Spark shall run: the settings an operator has, and the Spark properties they become.
+
+The properties are measured ones. Two things make the many small Python tasks of a replay cheap, and only together:
+workers reached by Unix domain sockets (SPARK-51688) and ``spark_worker.freeze_worker``. Nothing here imports pyspark,
+so that settings can be read where Spark is not started.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import site
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LOOPBACK: Final = "127.0.0.1"
+PROJECT_ROOT: Final = Path(__file__).absolute().parents[2]
+"""The directory that our packages are in: a checkout, or the site directory of an installation."""
+DAEMON: Final = "replay.spark.daemon"
+WITHOUT_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""Variables under which numpy starts no thread when it is imported, so that the daemon may fork."""
+
+TASK_ATTEMPTS: Final = 4
+"""As on a cluster (``spark.task.maxFailures``)."""
+
+_LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<threads>\*|[1-9]\d*)(?:,\s*\d+)?])?")
+_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
+_MAX_SOCKET_PATH: Final = 107
+"""Bytes of a Unix domain socket's name on Linux."""
+_SOCKET_NAME: Final = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """How to run Spark.
+
+    Attributes:
+        master: a master URL; ``local[*]`` takes the processors that this process may use.
+        app_name: how the cluster's own pages call the run.
+        driver_memory: heap of the driver's JVM in Java's units; on a local master the tasks live in it too.
+        shuffle_partitions: partitions after a shuffle; ``None`` takes a local master's threads, or Spark's default.
+        log_level: log4j's name of the least level that the JVM writes to standard error.
+        conf: further Spark properties, which win over the ones set here.
+
+    """
+
+    master: str = "local[*]"
+    app_name: str = "resnap"
+    driver_memory: str = "1g"
+    shuffle_partitions: int | None = None
+    log_level: str = "ERROR"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _MEMORY.fullmatch(self.driver_memory):
+            raise ConfigurationError(f"Spark driver memory {self.driver_memory!r}: expected a size such as 1g or 512m")
+        if self.shuffle_partitions is not None and self.shuffle_partitions < 1:
+            raise ConfigurationError(f"Spark shuffle partitions {self.shuffle_partitions}: expected 1 or more")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and tasks share one JVM on this machine."""
+        return is_local_master(self.master)
+
+    @property
+    def threads(self) -> int | None:
+        """Tasks that a local master runs at once; ``None`` where a cluster decides."""
+        match = _LOCAL_MASTER.fullmatch(self.master)
+        if match is None:
+            return None
+        threads = match["threads"]
+        return processors() if threads == "*" else int(threads or 1)
+
+
+def is_local_master(master: str) -> bool:
+    """Tell whether ``master`` runs tasks in the driver's own JVM."""
+    return _LOCAL_MASTER.fullmatch(master) is not None
+
+
+def has_user_name() -> bool:
+    """Tell whether the system knows the user of this process by name; a container started with ``--user`` may not."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return True
+
+
+def processors(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return how many processors this process may use: its affinity, or a container's quota where that is less."""
+    available = len(os.sched_getaffinity(0))
+    try:
+        quota, period = cpu_max.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return available
+    return available if quota == "max" else max(1, min(available, -(-int(quota) // int(period))))
+
+
+def spark_properties(settings: SparkSettings, scratch: Path, java_options: Sequence[str] = ()) -> dict[str, str]:
+    """Return the Spark properties of a context with its files in ``scratch``; its JVM gets ``java_options``, too."""
+    properties = {
+        "spark.master": settings.master,
+        "spark.app.name": settings.app_name,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.defaultJavaOptions": " ".join([_java_options(settings, scratch), *map(_quoted, java_options)]),
+        "spark.log.level": settings.log_level,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Else the start of a task that comes soon after another event is not counted until the next.
+        "spark.ui.liveUpdate.period": "0",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.python.worker.reuse": "true",
+        "spark.python.unix.domain.socket.enabled": _flag(_fits_sockets(scratch)),
+    }
+    if settings.threads is not None:
+        properties |= _local_properties(settings.master, settings.threads)
+    if settings.shuffle_partitions is not None:
+        properties["spark.sql.shuffle.partitions"] = str(settings.shuffle_partitions)
+    return properties | dict(settings.conf)
+
+
+def _with_attempts(master: str, threads: int) -> str:
+    """Return a local master that repeats a task whose Python worker was killed; by itself it would give up at once."""
+    return master.replace("*", str(threads)) if "," in master else f"local[{threads},{TASK_ATTEMPTS}]"
+
+
+def _local_properties(master: str, threads: int) -> dict[str, str]:
+    properties = {
+        "spark.master": _with_attempts(master, threads),
+        "spark.sql.shuffle.partitions": str(threads),
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        # A worker is started with -m, which would look for packages in the working directory first.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
+        "spark.python.daemon.module": DAEMON,
+        **{f"spark.executorEnv.{name}": value for name, value in WITHOUT_THREADS.items()},
+    }
+    if str(PROJECT_ROOT) not in {*site.getsitepackages(), site.getusersitepackages()}:
+        # A source checkout. Site directories stay out of PYTHONPATH: there they would shadow the standard library.
+        properties["spark.executorEnv.PYTHONPATH"] = str(PROJECT_ROOT)
+    return properties
+
+
+def _java_options(settings: SparkSettings, scratch: Path) -> str:
+    options = [
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').absolute().as_uri()}",
+        f"-Dresnap.log.level={settings.log_level}",
+        # Spark's scratch files, native libraries and sockets, all of which it may leave behind.
+        f'"-Djava.io.tmpdir={_escaped(scratch)}"',
+    ]
+    if not has_user_name():
+        # Java would take "?" for the home directory, and Spark would stumble over it.
+        options.append(f'"-Duser.home={_escaped(scratch)}"')
+    if settings.is_local:
+        # One short run: the optimising compiler and the parallel collector cost more than they bring.
+        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    return " ".join(options)
+
+
+def _quoted(option: str) -> str:
+    return f'"{_escaped(option)}"'
+
+
+def _escaped(path: Path | str) -> str:
+    """Return ``path`` as it stands between double quotes in a Spark option string."""
+    return str(path).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _fits_sockets(directory: Path) -> bool:
+    return len(os.fsencode(directory)) + _SOCKET_NAME <= _MAX_SOCKET_PATH
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,212 @@
+"""``spark.read.format("kafka_log")``: the batch headers of a log as a table, to be asked in SQL.
+
+    register_kafka_log(spark)
+    spark.read.format("kafka_log").load("/var/lib/kafka/data").createOrReplaceTempView("batches")
+
+Paths are log dirs, directories of partitions or ``.log`` files; ``load`` takes one or a list of them. The option
+``topic`` is a glob that narrows them. A row is one batch, as ``header_rows`` describes it; rows come in no promised
+order. Damage fails the query with the file and the position: a count that leaves something out would look like an
+answer.
+
+Executors read the files themselves, so paths must mean the same to all of them. Spark plans in a Python process of its
+own; what it and the executors need travels in options and partitions.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from replay.scan.header_scan import SegmentRange
+from replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
+from replay.spark.packages import ship_packages
+from replay.spark.worker import freeze_worker
+from storage.errors import ResnapError, UsageError
+from storage.log.log_dir import open_log_dir_or_partition
+from storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
+from storage.log.partition_dir import Checkpoints, read_partition_dir, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from storage.log.partition_dir import PartitionDir
+
+FORMAT: Final = "kafka_log"
+TASK_BYTES: Final = 64 << 20
+"""A task takes neighbouring segments until it has this many bytes."""
+
+_SQL_TYPES: Final = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.bool_(): "boolean"}
+
+
+def register_kafka_log(session: SparkSession) -> None:
+    """Make ``format("kafka_log")`` known to ``session``, which may be anybody's.
+
+    On a cluster Resnap's packages are shipped to the executors; a local master's workers must be able to import them,
+    as they can where Resnap is installed.
+    """
+    ship_packages(session.sparkContext)
+    session.dataSource.register(KafkaLogSource)
+
+
+class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped here
+    """The format; Spark makes one per ``load``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` is called with."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return ``ROW_SCHEMA`` as Spark declares columns."""
+        return ", ".join(f"`{field.name}` {_SQL_TYPES[field.type]}" for field in ROW_SCHEMA)
+
+    def reader(self, schema: StructType) -> KafkaLogReader:  # noqa: ARG002 - Spark compares it with the rows
+        """Return what reads the given paths.
+
+        Raises:
+            UsageError: no path was given.
+
+        """
+        with _hint_told():
+            return KafkaLogReader(paths_of(self.options), self.options.get("topic"))
+
+
+class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped here
+    """Lists segments where Spark plans, and reads them where it works."""
+
+    def __init__(self, paths: tuple[Path, ...], topic: str | None) -> None:
+        self._paths = paths
+        self._topic = topic
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the segments, packed into tasks.
+
+        Raises:
+            UsageError: a path does not exist, or is nothing of Kafka's.
+            LogDirError: a directory may not be read.
+            FormatError: a partition's metadata is damaged.
+
+        """
+        with _hint_told():
+            segments = find_segments(self._paths, self._topic)
+        # Without any partition Spark would make up one that holds None.
+        return [InputPartition(task) for task in pack(segments, TASK_BYTES)] or [InputPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task's segments.
+
+        Raises:
+            FormatError: damage, with file and position.
+            LogDirError: a file is gone, or may not be read.
+
+        """
+        freeze_worker()
+        with _hint_told():
+            for segment in partition.value:
+                yield from read_header_rows(segment)
+
+
+def paths_of(options: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the paths that ``load`` was called with: Spark passes one as ``path``, several as JSON in ``paths``.
+
+    Raises:
+        UsageError: there are none.
+
+    """
+    paths = [*json.loads(options.get("paths", "[]")), *filter(None, [options.get("path")])]
+    if not paths:
+        raise UsageError(f"{FORMAT}: no path", hint=f'give one, as in spark.read.format("{FORMAT}").load(PATH)')
+    return tuple(Path(path) for path in paths)
+
+
+def find_segments(paths: Iterable[Path], topic: str | None = None) -> list[LogSegment]:
+    """Return the segments at ``paths``, each once, of topics that the glob ``topic`` matches.
+
+    Raises:
+        UsageError: a path does not exist, or is nothing of Kafka's.
+        LogDirError: a directory may not be read.
+        FormatError: a partition's metadata is damaged.
+
+    """
+    found = (segment for path in paths for segment in _segments_at(path.absolute(), topic or "*"))
+    return list({segment.range.locator: segment for segment in found}.values())
+
+
+def pack(segments: Iterable[LogSegment], task_bytes: int) -> Iterator[tuple[LogSegment, ...]]:
+    """Yield the segments in groups of neighbours; a group is full once it has ``task_bytes``."""
+    group: list[LogSegment] = []
+    filled = 0
+    for segment in segments:
+        group.append(segment)
+        filled += segment.size_bytes
+        if filled >= task_bytes:
+            yield tuple(group)
+            group, filled = [], 0
+    if group:
+        yield tuple(group)
+
+
+def _segments_at(path: Path, topic: str) -> Iterator[LogSegment]:
+    if path.suffix == f".{FileKind.LOG}":
+        yield from _lone_segment(path, topic)
+        return
+    log_dir = open_log_dir_or_partition(path, topics=lambda found: fnmatchcase(found.topic, topic))
+    for problem in log_dir.problems:
+        # A damaged checkpoint says nothing about batches; a partition that could not be listed would be missing.
+        if parse_partition_dir_name(problem.path.name) is not None:
+            raise problem.error
+    for partition in log_dir.partitions:
+        yield from _segments_of(partition)
+
+
+def _segments_of(partition: PartitionDir) -> Iterator[LogSegment]:
+    topic, number = partition.topic_partition
+    for segment in partition.segments:
+        yield LogSegment(
+            topic=topic,
+            partition=number,
+            size_bytes=segment.size_bytes,
+            range=SegmentRange(
+                locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+            ),
+        )
+
+
+def _lone_segment(path: Path, topic: str) -> Iterator[LogSegment]:
+    """Yield the segment whose file is at ``path``; beside its neighbours it is known where it has to end."""
+    file, directory = parse_file_name(path.name), parse_partition_dir_name(path.parent.name)
+    if file is None:
+        raise UsageError(
+            f"the name of {path} tells no base offset", hint="name it by 20 digits, as the broker had done"
+        )
+    with readable(path):
+        size_bytes = path.stat().st_size
+    if directory is None:
+        alone = SegmentRange(locator=str(path), base_offset=file.offset, next_base_offset=None)
+        segments = [LogSegment(topic=None, partition=None, size_bytes=size_bytes, range=alone)]
+    else:
+        with readable(path.parent):
+            segments = [*_segments_of(read_partition_dir(path.parent, directory.topic_partition, Checkpoints()))]
+    for segment in segments:
+        if segment.range.locator == str(path) and fnmatchcase(segment.topic or "", topic):
+            yield segment
+
+
+@contextmanager
+def _hint_told() -> Iterator[None]:
+    """Add the hint of an error of ours to what Spark shows of it: a traceback, whose last lines are notes."""
+    try:
+        yield
+    except ResnapError as error:
+        if error.hint is not None:
+            error.add_note(f"hint: {error.hint}")
+        raise

@@ -1,0 +1,132 @@
+"""One Spark context for many replays: started when it is wanted or ahead of that, kept, replaced when its JVM has died.
+
+A context costs seconds to start and a gigabyte to keep. Who owns a ``WarmSpark`` decides: a command begins it before it
+plans and closes it at its end, a service keeps it between runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from replay.spark.context import spark_context
+from replay.spark.failures import death_told, jvm_of
+from storage.errors import UsageError
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from pyspark import SparkContext
+
+    from replay.spark.settings import SparkSettings
+
+
+class WarmSpark:
+    """A Spark context that is there when it is needed, for several threads in turn; ``with`` it, or ``close`` it.
+
+    Starting happens in a thread of its own, so that whoever begins it can do something else meanwhile.
+    """
+
+    def __init__(self, settings: SparkSettings, environment: Mapping[str, str]) -> None:
+        self._settings, self._environment = settings, environment
+        self._turn = threading.RLock()
+        self._start: _Start | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(in_order=kind is None)
+
+    def begin(self) -> None:
+        """Start Spark in the background, unless that was done; whether it succeeds, ``context`` tells."""
+        if self._is_closed:
+            raise UsageError("Spark was asked for after it had been closed", hint="begin a new one")
+        if self._start is None:
+            self._start = _Start(self._settings, self._environment)
+
+    @contextmanager
+    def context(self) -> Iterator[SparkContext]:
+        """Give the context, alone to one caller at a time.
+
+        Raises:
+            ResnapError: Spark did not start, or its JVM died meanwhile; the next call starts another.
+
+        """
+        with self._turn:
+            context = self._awake()
+            try:
+                with death_told(context):
+                    yield context
+            finally:
+                if jvm_of(context).poll() is not None:
+                    self._drop()
+
+    def _awake(self) -> SparkContext:
+        self.begin()
+        context = self._result()
+        if jvm_of(context).poll() is not None:
+            # It died while nobody was looking, which is no reason to fail.
+            self._drop()
+            self.begin()
+            context = self._result()
+        return context
+
+    def _result(self) -> SparkContext:
+        if self._start is None:
+            raise UsageError("Spark was closed while somebody waited for it", hint="begin a new one")
+        try:
+            return self._start.context.result()
+        except Exception:
+            self._drop()
+            raise
+
+    def _drop(self, *, in_order: bool = True) -> None:
+        start, self._start = self._start, None
+        if start is not None:
+            start.end(in_order=in_order)
+
+    def close(self, *, in_order: bool = True) -> None:
+        """End Spark, also one that is only starting; nothing happens if there is none.
+
+        Where it does not end ``in_order``, nothing is kept for later starts, which may take it some seconds.
+        """
+        self._is_closed = True
+        self._drop(in_order=in_order)
+
+
+class _Start:
+    """A context that a thread starts, holds open until it is told to end it, and ends."""
+
+    def __init__(self, settings: SparkSettings, environment: Mapping[str, str]) -> None:
+        self.context: Future[SparkContext] = Future()
+        self._jvm: Future[subprocess.Popen[bytes]] = Future()
+        self._ended = threading.Event()
+        run = partial(self._run, settings, environment)
+        self._thread = threading.Thread(target=run, name="resnap-spark", daemon=True)
+        self._thread.start()
+
+    def _run(self, settings: SparkSettings, environment: Mapping[str, str]) -> None:
+        try:
+            with spark_context(settings, environment, launched=self._jvm.set_result) as context:
+                self.context.set_result(context)
+                self._ended.wait()
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the context gets it
+            for waiting in (self._jvm, self.context):
+                if not waiting.done():
+                    waiting.set_exception(error)
+
+    def end(self, *, in_order: bool) -> None:
+        """End the context; a start that is not finished is cut short."""
+        self._ended.set()
+        if not (in_order and self.context.done()) and self._jvm.exception() is None:
+            self._jvm.result().kill()
+        self._thread.join()

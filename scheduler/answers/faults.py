@@ -1,0 +1,78 @@
+"""Which results of the use cases are errors: one judgement for the shell command and for the service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from replay.results import Outcome
+from storage.errors import DataError, UsageError, VerificationError
+from tiering.refusal import FAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from replay.results import PartitionResult
+    from storage.errors import ResnapError
+    from storage.log.names import TopicPartition
+    from tiering.checking.chains import Chain
+    from tiering.refusal import Refusal
+
+_SHIP_AGAIN: Final = "delete the manifest, and tier the segment again"
+_SHIP_THE_GAP: Final = "ship it from a replica that still has it; a broker that restores from here stops at the gap"
+_CHOOSE: Final = (
+    "two histories claim these offsets: keep the one that the cluster has, and delete the other's manifests"
+)
+
+
+def replay_faults(result: PartitionResult) -> Iterator[ResnapError]:
+    """Yield what kept boundaries of a partition from being rebuilt."""
+    if result.error is not None:
+        yield result.error
+    illegal = [found for found in result.boundaries if found.outcome is Outcome.ILLEGAL]
+    if illegal:
+        yield DataError(
+            f"{result.topic_partition}: {illegal[0].reason}: {len(illegal)} boundaries above it are refused",
+            hint="a broker refuses to load this log, too: take the partition from another replica",
+        )
+
+
+def shipping_faults(topic_partition: TopicPartition, refusals: Iterable[Refusal]) -> list[ResnapError]:
+    """Return the first refusal for which the files are at fault, as the error that it is, or nothing."""
+    wrong = [refusal for refusal in refusals if refusal.reason in FAULTS]
+    if not wrong:
+        return []
+    what = f"{topic_partition}: {wrong[0].reason.value}: {wrong[0].detail}"
+    more = f"; {len(wrong)} segments are not shipped for such reasons" if len(wrong) > 1 else ""
+    return [DataError(f"{what}{more}", hint=wrong[0].hint)]
+
+
+def segment_faults(problems: Iterable[str]) -> Iterator[ResnapError]:
+    """Yield what reading a shipped segment back showed to be wrong."""
+    for problem in problems:
+        yield VerificationError(problem, hint=_SHIP_AGAIN)
+
+
+def chain_faults(chain: Chain) -> Iterator[ResnapError]:
+    """Yield where readers of a partition's shipped segments would stop, or could take either of two histories."""
+    for gap in chain.gaps:
+        what = f"{chain.topic_partition}: nothing was shipped of the offsets [{gap.start}, {gap.end})"
+        yield VerificationError(what, hint=_SHIP_THE_GAP)
+    for gap in chain.breaks:
+        what = (
+            f"{chain.topic_partition}: no segment begins where another ends on the way through [{gap.start}, {gap.end})"
+        )
+        yield VerificationError(what, hint=_CHOOSE)
+    for one in chain.overlaps:
+        if not one.is_one_lineage:
+            what = f"{chain.topic_partition}: two segments have the offsets [{one.start}, {one.end})"
+            yield VerificationError(f"{what}, under different leader epochs", hint=_CHOOSE)
+
+
+def snapshot_fault(problem: str) -> ResnapError:
+    """Return that a shipped snapshot is not what a replay gives."""
+    return VerificationError(problem, hint="`resnap explain` shows what an entry rests on")
+
+
+def nothing_shipped(url: str) -> ResnapError:
+    """Return that there was nothing to verify in the store at ``url``."""
+    return UsageError(f"{url} holds no shipped segment", hint="give the URL that `resnap tier --to` was given")

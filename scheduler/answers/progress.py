@@ -1,0 +1,255 @@
+"""How far a long piece of work has come, in segments and bytes: a bar on a terminal, a line now and then elsewhere.
+
+Whoever works calls ``advance`` with what is newly done, from any thread; what is shown, or sent to somebody elsewhere,
+is a ``ProgressState``. Progress goes to standard error, so that it never mixes with the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from scheduler.answers.rendering import human_bytes, human_count, human_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TextIO
+
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+    from replay.watching import Phase
+    from scheduler.clock import Clock
+
+LINE_INTERVAL_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressState:
+    """How far a piece of work has come at one moment.
+
+    Attributes:
+        task: what it is, such as ``replay``.
+        phase: what is going on.
+        tasks_running: how many tasks of the engine run.
+        segments: done, of ``segments_expected``.
+        size_bytes: of segments done, of ``bytes_expected``; those of a segment count as done whatever of it is read.
+        elapsed_s: since the work began.
+        rate_bytes_s: since the first of it was done; None until then.
+        left_s: at that rate; None where it is not known.
+
+    """
+
+    task: str
+    phase: Phase
+    tasks_running: int
+    segments: int
+    segments_expected: int
+    size_bytes: int
+    bytes_expected: int
+    elapsed_s: float
+    rate_bytes_s: float | None
+    left_s: float | None
+
+
+class Progress(Protocol):
+    """What work reports to."""
+
+    def expect(self, segments: int, size_bytes: int) -> None:
+        """Add to what there is to do in all."""
+        ...
+
+    def advance(self, segments: int, size_bytes: int) -> None:
+        """Add to what is done."""
+        ...
+
+    def at_work(self, phase: Phase, tasks: int) -> None:
+        """Hear what is going on, and how many tasks run."""
+        ...
+
+
+class SilentProgress:
+    """Tells nobody."""
+
+    def expect(self, segments: int, size_bytes: int) -> None:
+        """Ignore it."""
+
+    def advance(self, segments: int, size_bytes: int) -> None:
+        """Ignore it."""
+
+    def at_work(self, phase: Phase, tasks: int) -> None:
+        """Ignore it."""
+
+
+class TrackedProgress:
+    """Adds up, and gives the state after each report to ``tell``, which is called by one thread at a time."""
+
+    def __init__(self, task: str, clock: Clock, tell: Callable[[ProgressState], None]) -> None:
+        self._task, self._clock, self._tell = task, clock, tell
+        self._lock = threading.Lock()
+        self._segments = self._all_segments = self._size_bytes = self._all_bytes = self._tasks = 0
+        self._phase: Phase = "waiting"
+        self._began_s = clock.monotonic_s()
+        self._first_s: float | None = None
+        """When work on segments began, which is later than the start of an engine."""
+
+    def expect(self, segments: int, size_bytes: int) -> None:
+        """Add to what there is to do in all."""
+        with self._lock:
+            self._all_segments += segments
+            self._all_bytes += size_bytes
+            self._tell(self._state())
+
+    def advance(self, segments: int, size_bytes: int) -> None:
+        """Add to what is done."""
+        with self._lock:
+            if self._first_s is None:
+                self._first_s = self._began_s
+            self._segments += segments
+            self._size_bytes += size_bytes
+            self._tell(self._state())
+
+    def at_work(self, phase: Phase, tasks: int) -> None:
+        """Hear what is going on, and how many tasks run."""
+        with self._lock:
+            if self._first_s is None:
+                self._first_s = self._clock.monotonic_s()
+            self._phase, self._tasks = phase, tasks
+            self._tell(self._state())
+
+    def state(self) -> ProgressState:
+        """Return how far it has come by now."""
+        with self._lock:
+            return self._state()
+
+    def _state(self) -> ProgressState:
+        now_s = self._clock.monotonic_s()
+        worked_s = 0.0 if self._first_s is None else now_s - self._first_s
+        rate = self._size_bytes / worked_s if worked_s > 0 and self._size_bytes else None
+        return ProgressState(
+            task=self._task,
+            phase=self._phase,
+            tasks_running=self._tasks,
+            segments=self._segments,
+            segments_expected=self._all_segments,
+            size_bytes=self._size_bytes,
+            bytes_expected=self._all_bytes,
+            elapsed_s=now_s - self._began_s,
+            rate_bytes_s=rate,
+            left_s=None if rate is None else max(0, self._all_bytes - self._size_bytes) / rate,
+        )
+
+
+class LineProgress(TrackedProgress):
+    """A line at intervals, and one at the end; as JSON objects where the answer is JSON."""
+
+    def __init__(self, task: str, stream: TextIO, clock: Clock, *, as_json: bool = False) -> None:
+        super().__init__(task, clock, self._tell_sometimes)
+        self._stream, self._as_json = stream, as_json
+        self._told_s = 0.0
+        """Since the beginning."""
+
+    def finish(self) -> None:
+        """Say how far it came; nothing where there was nothing to do."""
+        state = self.state()
+        if state.segments_expected or state.segments:
+            self._write(state)
+
+    def _tell_sometimes(self, state: ProgressState) -> None:
+        if state.elapsed_s - self._told_s >= LINE_INTERVAL_S and state.segments_expected:
+            self._told_s = state.elapsed_s
+            self._write(state)
+
+    def _write(self, state: ProgressState) -> None:
+        text = json.dumps({"progress": progress_row(state)}) if self._as_json else _line(state)
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+
+class BarProgress(TrackedProgress):
+    """A bar of rich's."""
+
+    def __init__(self, task: str, clock: Clock, bar: RichProgress, bar_task: TaskID) -> None:
+        super().__init__(task, clock, self._draw)
+        self._bar, self._bar_task = bar, bar_task
+
+    def _draw(self, state: ProgressState) -> None:
+        segments = f"{human_count(state.segments)}/{human_count(state.segments_expected)} segments"
+        self._bar.update(
+            self._bar_task,
+            total=state.bytes_expected,
+            completed=state.size_bytes,
+            segments=segments,
+            phase="" if state.phase == "waiting" else state.phase,
+        )
+
+
+def progress_row(state: ProgressState) -> dict[str, object]:
+    """Return ``state`` as it is told in JSON; rate and time left only where they are known."""
+    row: dict[str, object] = {
+        "task": state.task,
+        "phase": state.phase,
+        "tasksRunning": state.tasks_running,
+        "segments": state.segments,
+        "segmentsTotal": state.segments_expected,
+        "bytes": state.size_bytes,
+        "bytesTotal": state.bytes_expected,
+        "elapsedMs": round(state.elapsed_s * 1000),
+    }
+    if state.rate_bytes_s is not None and state.left_s is not None:
+        row |= {"bytesPerSecond": round(state.rate_bytes_s), "leftMs": round(state.left_s * 1000)}
+    return row
+
+
+def _line(state: ProgressState) -> str:
+    parts = [
+        f"{human_count(state.segments)}/{human_count(state.segments_expected)} segments",
+        f"{human_bytes(state.size_bytes)}/{human_bytes(state.bytes_expected)}",
+        human_duration(state.elapsed_s),
+    ]
+    if state.rate_bytes_s is not None:
+        parts.append(f"{human_bytes(round(state.rate_bytes_s))}/s")
+    if state.left_s:
+        parts.append(f"{human_duration(state.left_s)} left")
+    return f"{state.task}: {', '.join(parts)}"
+
+
+@contextmanager
+def show_progress(
+    tasks: Sequence[str], stream: TextIO, clock: Clock, *, quiet: bool, as_json: bool
+) -> Iterator[list[Progress]]:
+    """Give what to report to while ``tasks`` last, one for each, in the form that suits ``stream``."""
+    if quiet:
+        yield [SilentProgress() for _ in tasks]
+    elif stream.isatty() and not as_json:
+        with _bars(tasks, stream, clock) as bars:
+            yield bars
+    else:
+        lines = [LineProgress(task, stream, clock, as_json=as_json) for task in tasks]
+        try:
+            yield list(lines)
+        finally:
+            for line in lines:
+                line.finish()
+
+
+@contextmanager
+def _bars(tasks: Sequence[str], stream: TextIO, clock: Clock) -> Iterator[list[Progress]]:
+    # Commands that show no bar need not wait for rich.
+    from rich import progress as rich_progress  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    columns = (
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.TextColumn("{task.fields[segments]}"),
+        rich_progress.DownloadColumn(binary_units=True),
+        rich_progress.TransferSpeedColumn(),
+        rich_progress.TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.fields[phase]}"),
+    )
+    with rich_progress.Progress(*columns, console=Console(file=stream)) as bar:
+        yield [BarProgress(task, clock, bar, bar.add_task(task, total=0, segments="", phase="")) for task in tasks]

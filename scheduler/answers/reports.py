@@ -1,0 +1,268 @@
+"""Results of the use cases as rows: plain mappings under Kafka's own names, the same for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replay.results import Outcome
+from tiering.inventory import SnapshotState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay.explain import Batch, Explanation
+    from replay.results import BoundaryResult, PartitionResult
+    from scheduler.answers.rendering import Row
+    from scheduler.use_cases.sources import Sighted
+    from scheduler.use_cases.work_items import Cost, PartitionScan, Planned
+    from storage.log.names import TopicPartition
+    from tiering.checking.aiven_verification import VerifiedCopy
+    from tiering.checking.chains import Chain
+    from tiering.checking.verification import VerifiedSegment
+    from tiering.inventory import PartitionInventory
+    from tiering.refusal import Refusal
+    from tiering.remembered.memory import KnownBoundary
+    from tiering.shipping.shipment import PartitionShipment
+
+
+def identity(topic_partition: TopicPartition) -> dict[str, object]:
+    """Return what names a partition in every row."""
+    return {"topic": topic_partition.topic, "partition": topic_partition.partition}
+
+
+def scan_row(scan: PartitionScan) -> Row:
+    """Return one partition of ``scan``."""
+    inventory = scan.sighted.inventory
+    partition = inventory.partition
+    return {
+        **identity(scan.sighted.topic_partition),
+        "path": str(partition.path),
+        "topicId": partition.topic_id,
+        "segments": len(partition.segments),
+        "bytes": sum(segment.size_bytes for segment in partition.segments),
+        "logStartOffset": partition.log_start_offset,
+        "highWatermark": scan.candidates.high_watermark,
+        "live": live_row(scan.sighted),
+        "boundaries": len(inventory.boundaries),
+        "lost": inventory.lost,
+        "states": states(inventory),
+        "lostBoundaries": [
+            {"offset": boundary.offset, "state": boundary.state.value, "detail": boundary.detail}
+            for boundary in inventory.boundaries
+            if not boundary.state.is_usable
+        ],
+        "strays": [stray.offset for stray in inventory.strays],
+        "compaction": inventory.compaction.value,
+        "compactionOrigin": inventory.compaction_origin.value,
+        "replayNow": cost_row(scan.cost_now),
+        "replayRoll": cost_row(scan.cost_roll),
+        "blocking": refusal_row(scan.candidates.blocking),
+        "brokerStops": refusal_row(scan.blockers.stop),
+        "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
+    }
+
+
+def live_row(sighted: Sighted) -> Row | None:
+    """Return what the running cluster tells of a partition; None where it was not asked, or has none."""
+    topic = sighted.live
+    facts = None if topic is None else topic.partitions.get(sighted.topic_partition.partition)
+    if topic is None or facts is None:
+        return None
+    return {
+        "leader": facts.leader,
+        "logStartOffset": facts.log_start_offset,
+        "localStartOffset": facts.local_start_offset,
+        "highWatermark": facts.high_watermark,
+        "lastStableOffset": facts.last_stable_offset,
+        "remoteStorageEnable": topic.is_tiered,
+        "remoteLogCopyDisable": topic.is_copying_paused,
+    }
+
+
+def states(inventory: PartitionInventory) -> dict[str, int]:
+    """Return how many boundaries are in each state."""
+    return {state.value: sum(boundary.state is state for boundary in inventory.boundaries) for state in SnapshotState}
+
+
+def cost_row(cost: Cost) -> Row:
+    """Return what a replay would read."""
+    return {"segments": cost.segments, "bytes": cost.size_bytes}
+
+
+def refusal_row(refusal: Refusal | None) -> Row | None:
+    """Return why a segment is not shipped."""
+    if refusal is None:
+        return None
+    return {
+        "baseOffset": refusal.base_offset,
+        "nextBaseOffset": refusal.next_base_offset,
+        "reason": refusal.reason.value,
+        "detail": refusal.detail,
+        "hint": refusal.hint,
+    }
+
+
+def plan_row(planned: Planned) -> Row:
+    """Return what would be done with one partition."""
+    plan = planned.plan
+    runs = [
+        {
+            "baseOffset": plan.segments[run.start].base_offset,
+            "nextBaseOffset": plan.segments[run.end - 1].next_base_offset,
+            "segments": run.end - run.start,
+            "anchor": run.anchor.offset if run.anchor is not None else None,
+        }
+        for run in plan.runs
+    ]
+    return {
+        **identity(planned.sighted.topic_partition),
+        "boundaries": [
+            {"offset": boundary.offset, "coverage": boundary.coverage.value} for boundary in plan.boundaries
+        ],
+        "snapshots": len(plan.boundaries),
+        "read": cost_row(planned.cost),
+        "runs": runs,
+        "segments": len(plan.segments),
+    }
+
+
+def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
+    """Return what became of one boundary in a replay."""
+    comparison = found.comparison
+    row: dict[str, object] = {
+        **identity(topic_partition),
+        "offset": found.boundary.offset,
+        "outcome": found.outcome.value,
+        "coverage": found.boundary.coverage.value,
+        "asOfMs": found.as_of_ms,
+        "windowStartOffset": found.window_start_offset,
+        "entries": found.entries if found.outcome is Outcome.REBUILT else None,
+        "sha256": found.digest.sha256 if found.digest else None,
+        "leftOut": [{"producerId": pid, "reason": reason.value} for pid, reason in found.left_out],
+        "reason": found.reason,
+    }
+    if comparison is not None:
+        row["verdict"] = comparison.verdict.value
+        for name, producers in (
+            ("missing", comparison.missing),
+            ("different", comparison.different),
+            ("sweptByBroker", comparison.swept),
+            ("coordinatorEpochLost", comparison.coordinator_lost),
+            ("withoutRecords", comparison.unrecorded),
+        ):
+            row |= {name: list(producers.named), f"{name}Count": producers.total}
+    return row
+
+
+def known_row(topic_partition: TopicPartition, known: KnownBoundary) -> Row:
+    """Return one boundary that an earlier run has made, and that was not made again."""
+    return {
+        **identity(topic_partition),
+        "offset": known.offset,
+        "outcome": "unchanged",
+        "coverage": known.coverage.value,
+        "asOfMs": known.as_of_ms,
+        "windowStartOffset": known.window_start_offset,
+        "entries": known.entries,
+        "sha256": known.digest.sha256,
+        "leftOut": [{"producerId": pid, "reason": reason.value} for pid, reason in known.left_out],
+        "reason": None,
+        "madeMs": known.made_ms,
+    }
+
+
+def replay_tail(results: Sequence[PartitionResult]) -> Row:
+    """Return totals over replays."""
+    boundaries = [found for result in results for found in result.boundaries]
+    return {
+        "partitions": len(results),
+        "snapshots": sum(found.outcome is Outcome.REBUILT for found in boundaries),
+        "failed": sum(found.outcome is not Outcome.REBUILT for found in boundaries),
+        "leftOut": sum(len(found.left_out) for found in boundaries),
+        "batches": sum(result.batches for result in results),
+        "bytesRead": sum(result.bytes_read for result in results),
+        "segmentsRead": sum(result.segments_read for result in results),
+    }
+
+
+def shipment_row(shipment: PartitionShipment) -> Row:
+    """Return what became of one partition's segments."""
+    return {
+        **identity(shipment.topic_partition),
+        "shipped": [
+            {
+                "baseOffset": segment.base_offset,
+                "nextBaseOffset": segment.next_base_offset,
+                "bytes": segment.size_bytes,
+                "snapshot": segment.snapshot.value,
+                "entries": segment.entries,
+                "manifest": segment.manifest_key,
+            }
+            for segment in shipment.shipped
+        ],
+        "already": shipment.already,
+        "lastStableOffset": shipment.eligibility.last_stable_offset,
+        "refused": [refusal_row(refusal) for refusal in shipment.eligibility.refusals],
+        "blocking": refusal_row(shipment.eligibility.blocking),
+    }
+
+
+def verified_row(verified: VerifiedSegment | VerifiedCopy) -> Row:
+    """Return what reading one shipped segment back showed."""
+    manifest = verified.manifest
+    return {
+        "manifest": verified.manifest_key,
+        "topic": manifest.topic if manifest else None,
+        "partition": manifest.partition if manifest else None,
+        "baseOffset": manifest.base_offset if manifest else None,
+        "nextBaseOffset": manifest.next_base_offset if manifest else None,
+        "bytes": verified.size_bytes,
+        "result": "different" if verified.problems else "ok",
+        "problems": list(verified.problems),
+    }
+
+
+def chain_row(chain: Chain) -> Row:
+    """Return what the segments of one partition make together."""
+    return {
+        **identity(chain.topic_partition),
+        "clusterId": chain.cluster_id,
+        "topicId": chain.topic_id,
+        "startOffset": chain.start,
+        "endOffset": chain.end,
+        "segments": chain.segments,
+        "gaps": [list(gap) for gap in chain.gaps],
+        "breaks": [list(gap) for gap in chain.breaks],
+        "overlaps": [
+            {"startOffset": one.start, "endOffset": one.end, "oneLineage": one.is_one_lineage} for one in chain.overlaps
+        ],
+    }
+
+
+def explanation_rows(explanation: Explanation) -> list[Row]:
+    """Return the batches that made one entry, a row per role."""
+    return [
+        {
+            "producerId": explanation.producer_id,
+            "role": role.value,
+            **batch_row(batch),
+            "batches": explanation.batches,
+        }
+        for role, batch in explanation.roles.items()
+    ]
+
+
+def batch_row(batch: Batch) -> dict[str, object]:
+    """Return one batch under the names of Kafka's dump tool."""
+    return {
+        "baseOffset": batch.base_offset,
+        "lastOffset": batch.last_offset,
+        "segment": batch.segment_base_offset,
+        "producerEpoch": batch.producer_epoch,
+        "baseSequence": batch.base_sequence,
+        "lastSequence": batch.last_sequence,
+        "timestamp": batch.timestamp,
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_marker,
+        "coordinatorEpoch": batch.coordinator_epoch if batch.is_marker else None,
+    }

@@ -1,0 +1,1 @@
+"""`resnap demo`: a log loses its producer snapshots, and gets them back."""

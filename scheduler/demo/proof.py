@@ -1,0 +1,187 @@
+"""Whether the demonstration came out right: what the store has for each boundary, beside what the broker had.
+
+Snapshots are compared as maps, entry by entry, since a broker writes entries in the order of a hash table. Entries that
+a broker would drop on loading do not count: a replay as of now leaves them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from scheduler.demo.log import surviving
+from storage.log.names import FileKind, segment_name
+from storage.log.producer_snapshot import load_snapshot, read_snapshot
+from storage.remote.manifest import ObjectKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from scheduler.demo.log import DemoPartition
+    from storage.log.producer_snapshot import ProducerEntry
+    from storage.remote.manifest import Manifest
+    from storage.remote.object_store import ObjectStore
+    from tiering.checking.verification import VerifiedSegment
+
+
+class Fate(StrEnum):
+    """What the store has for a boundary in the end."""
+
+    EQUAL = "equal"
+    """A snapshot that equals the broker's own."""
+    WAITING = "waiting"
+    """Nothing, rightly: a transaction is open below it."""
+    DIFFERENT = "different"
+    ABSENT = "absent"
+    """Nothing, though nothing stands in its way."""
+    TOO_EARLY = "too-early"
+    """A segment, though a transaction is open below its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryProof:
+    """One boundary, and what became of its snapshot."""
+
+    offset: int
+    was_lost: bool
+    fate: Fate
+    entries: int = 0
+    """In the store."""
+    expired: int = 0
+    """In the broker's own snapshot beside these: producers silent for so long that a broker drops them on loading."""
+    different: tuple[int, ...] = ()
+    """Producer ids, ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProof:
+    """One partition, boundary by boundary."""
+
+    partition: DemoPartition
+    boundaries: tuple[BoundaryProof, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """All of it: every object in the store read back, and every snapshot compared."""
+
+    segments: tuple[VerifiedSegment, ...]
+    partitions: tuple[PartitionProof, ...]
+
+    @property
+    def objects(self) -> int:
+        """How many objects the manifests name."""
+        return sum(len(segment.manifest.objects) for segment in self.segments if segment.manifest)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def unlike_manifest(self) -> tuple[str, ...]:
+        """What is not as its manifest says."""
+        return tuple(problem for segment in self.segments for problem in segment.problems)
+
+    @property
+    def boundaries(self) -> tuple[BoundaryProof, ...]:
+        """Of all partitions."""
+        return tuple(boundary for one in self.partitions for boundary in one.boundaries)
+
+    @property
+    def regenerated(self) -> tuple[BoundaryProof, ...]:
+        """Boundaries whose snapshots were lost, but for those that have to wait."""
+        return tuple(boundary for boundary in self.boundaries if boundary.was_lost and boundary.fate != Fate.WAITING)
+
+    @property
+    def equal(self) -> tuple[BoundaryProof, ...]:
+        """Those of ``regenerated`` that equal the lost ones."""
+        return tuple(boundary for boundary in self.regenerated if boundary.fate == Fate.EQUAL)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Everything that is not as it should be; empty if all is well."""
+        complaints = (_complaint(one.partition, boundary) for one in self.partitions for boundary in one.boundaries)
+        return (*(complaint for complaint in complaints if complaint is not None), *self.unlike_manifest)
+
+
+def prove(
+    partitions: Iterable[DemoPartition],
+    lost: Path,
+    segments: Iterable[VerifiedSegment],
+    store: ObjectStore,
+    *,
+    at_ms: int,
+) -> Proof:
+    """Compare the snapshots that ``segments`` of ``store`` were shipped with to the broker's own.
+
+    Args:
+        partitions: as they were written.
+        lost: where the lost snapshots are, as ``<topic>-<partition>/<N>.snapshot``.
+        segments: as the store was read back.
+        store: to take the snapshots from.
+        at_ms: T, by which expiry is judged.
+
+    Raises:
+        FormatError: a snapshot is damaged.
+        StoreError: the store failed.
+
+    """
+    read = tuple(segments)
+    manifests = {
+        (manifest.topic, manifest.partition, manifest.next_base_offset): manifest
+        for manifest in (segment.manifest for segment in read)
+        if manifest is not None
+    }
+    proofs = []
+    for partition in partitions:
+        boundaries = (
+            _prove(partition, offset, lost, _shipped(store, manifests.get((*partition.topic_partition, offset))), at_ms)
+            for offset in partition.boundaries
+        )
+        proofs.append(PartitionProof(partition=partition, boundaries=tuple(boundaries)))
+    return Proof(segments=read, partitions=tuple(proofs))
+
+
+def _shipped(store: ObjectStore, manifest: Manifest | None) -> dict[int, ProducerEntry] | None:
+    snapshot = manifest and manifest.object(ObjectKind.SNAPSHOT)
+    return read_snapshot(store.get(snapshot.key)) if snapshot else None
+
+
+def _prove(
+    partition: DemoPartition, offset: int, lost: Path, shipped: Mapping[int, ProducerEntry] | None, at_ms: int
+) -> BoundaryProof:
+    was_lost = offset in partition.lost
+    must_wait = offset > partition.last_stable_offset
+    if shipped is None or must_wait:
+        fates = {(True, True): Fate.WAITING, (True, False): Fate.ABSENT, (False, True): Fate.TOO_EARLY}
+        return BoundaryProof(offset=offset, was_lost=was_lost, fate=fates[shipped is None, must_wait])
+    directory = lost / str(partition.topic_partition) if was_lost else partition.directory
+    own = load_snapshot(directory / segment_name(offset, FileKind.SNAPSHOT))
+    expected = surviving(own, at_ms)
+    different = sorted(pid for pid in expected.keys() | shipped.keys() if expected.get(pid) != shipped.get(pid))
+    return BoundaryProof(
+        offset=offset,
+        was_lost=was_lost,
+        fate=Fate.DIFFERENT if different else Fate.EQUAL,
+        entries=len(shipped),
+        expired=len(own) - len(expected),
+        different=tuple(different),
+    )
+
+
+def _complaint(partition: DemoPartition, boundary: BoundaryProof) -> str | None:
+    where = f"{partition.topic_partition}: the snapshot at {boundary.offset}"
+    match boundary.fate:
+        case Fate.EQUAL | Fate.WAITING:
+            return None
+        case Fate.DIFFERENT:
+            ids = ", ".join(map(str, boundary.different[:5]))
+            return f"{where} differs from the broker's own, for {len(boundary.different)} producers: {ids}"
+        case Fate.ABSENT:
+            return f"{where} is not in the store"
+        case Fate.TOO_EARLY:
+            since = partition.last_stable_offset
+            return f"{where} is in the store, though a transaction has been open since offset {since}"

@@ -1,0 +1,203 @@
+"""The demonstration: a log loses its producer snapshots, and gets them back, for everybody to check.
+
+A log dir is made (``demo_log``), its snapshots are lost as a broker before 2.8 loses them, and the service does what
+it does for any log dir. Then every snapshot in the store is compared with the one that was lost (``demo_proof``). Here
+is no printing: ``scheduler.cli.demo_story`` tells the story.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Final
+
+from replay.window import AsOf, ReplayRules
+from scheduler.answers.progress import SilentProgress
+from scheduler.demo.log import lose_snapshots, write_demo_log
+from scheduler.demo.proof import Proof, prove
+from scheduler.use_cases.sources import Scope
+from storage.errors import LogDirError, UsageError
+from storage.remote.urls import open_store
+from tiering.checking.verification_journal import VerificationJournal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.answers.progress import Progress
+    from scheduler.demo.log import DemoPartition
+    from scheduler.use_cases.service import Service
+    from scheduler.use_cases.work_items import PartitionScan
+    from storage.remote.object_store import ObjectStore
+    from tiering.shipping.shipment import PartitionShipment, Shipped
+
+TEMPORARY_PREFIX: Final = "resnap-demo-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiered:
+    """What one run shipped, and what it found shipped already."""
+
+    shipments: tuple[PartitionShipment, ...]
+    """Of partitions with something left to look at."""
+    already: int
+    """Segments that an earlier run has shipped."""
+
+    @property
+    def shipped(self) -> tuple[Shipped, ...]:
+        """Segments of all partitions."""
+        return tuple(segment for shipment in self.shipments for segment in shipment.shipped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """The acts of the demonstration, to be called in the order in which they stand."""
+
+    root: Path
+    """An empty directory."""
+    service: Service
+    """With the rules of ``rules_at``: the log ends at their T."""
+
+    @property
+    def log_dir(self) -> Path:
+        """What a broker has in ``log.dirs``."""
+        return self.root / "log"
+
+    @property
+    def lost(self) -> Path:
+        """Where the lost snapshots are, as ``<topic>-<partition>/<N>.snapshot``."""
+        return self.root / "lost"
+
+    @property
+    def store_url(self) -> str:
+        """What the segments are shipped into."""
+        return (self.root / "store").absolute().as_uri()
+
+    @property
+    def now_ms(self) -> int:
+        """T, when the log ends and expiry is judged."""
+        return self.service.rules.as_of.now_ms
+
+    def write(self, seed: int) -> tuple[DemoPartition, ...]:
+        """Make the log dir, with all snapshots.
+
+        Raises:
+            LogDirError: it cannot be written.
+
+        """
+        return write_demo_log(self.log_dir, seed=seed, now_ms=self.now_ms)
+
+    def lose(self, partitions: tuple[DemoPartition, ...]) -> None:
+        """Take away the snapshots that a broker before 2.8 does not keep.
+
+        Raises:
+            LogDirError: the files cannot be moved.
+
+        """
+        lose_snapshots(partitions, self.lost)
+
+    def scan(self) -> tuple[PartitionScan, ...]:
+        """Look what is missing.
+
+        Raises:
+            ResnapError: the log dir that was just made cannot be read.
+
+        """
+        scans, problems = self.service.scan(self._scope())
+        for problem in problems:
+            raise problem.error
+        return tuple(scans)
+
+    def tier(self, *, replaying: Progress, shipping: Progress) -> Tiered:
+        """Rebuild the snapshots and ship what is eligible.
+
+        Raises:
+            ResnapError: engine or store failed.
+
+        """
+        store = self._store()
+        orders, _ = self.service.tier_orders(self._scope(), store)
+        planned = self.service.plan_orders(orders)
+        shipments = tuple(self.service.tier(orders, planned, store, replaying=replaying, shipping=shipping))
+        for error in (error for shipment in shipments for error in shipment.failures):
+            raise error
+        return Tiered(shipments=shipments, already=sum(order.already for order in orders))
+
+    def prove(self, partitions: tuple[DemoPartition, ...], progress: Progress) -> Proof:
+        """Read every object of the store, and compare its snapshots with the broker's own.
+
+        Raises:
+            ResnapError: something cannot be read.
+
+        """
+        store = self._store()
+        check = self.service.check_store(self._scope(), store, VerificationJournal(), None)
+        return prove(partitions, self.lost, check.segments(progress), store, at_ms=self.now_ms)
+
+    def tier_again(self, now_ms: int) -> Tiered:
+        """Do it all a second time, at another T, and in this process, which spares it the start of a JVM.
+
+        Raises:
+            ResnapError: the store failed.
+
+        """
+        again = replace(self.service, rules=rules_at(now_ms), engine=replace(self.service.engine, kind="local"))
+        return replace(self, service=again).tier(replaying=SilentProgress(), shipping=SilentProgress())
+
+    def _scope(self) -> Scope:
+        return Scope(sources=(str(self.log_dir),))
+
+    def _store(self) -> ObjectStore:
+        return open_store(self.store_url)
+
+
+def rules_at(now_ms: int) -> ReplayRules:
+    """Return the rules of the demonstration, whatever is configured for real logs."""
+    return ReplayRules(as_of=AsOf(now_ms=now_ms))
+
+
+@contextmanager
+def workplace(directory: Path | None, *, keep: bool) -> Iterator[Path]:
+    """Give an empty directory: ``directory``, made if missing, or a temporary one.
+
+    The temporary one is removed at the end; after an error or an interrupt even if it was to be kept.
+
+    Raises:
+        UsageError: ``directory`` is not empty, or no directory.
+        LogDirError: it cannot be made.
+
+    """
+    if directory is not None:
+        _make_empty(directory)
+        yield directory
+        return
+    root = _temporary()
+    succeeded = False
+    try:
+        yield root
+        succeeded = True
+    finally:
+        if not (succeeded and keep):
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _make_empty(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(directory.iterdir())
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{directory} is no directory", hint="give a new one; it will be made") from error
+    except OSError as error:
+        raise LogDirError(f"{directory}: cannot be used: {error.strerror}", hint="choose another place") from error
+    if not is_empty:
+        raise UsageError(f"{directory} is not empty", hint="give a new directory, which will be made, or an empty one")
+
+
+def _temporary() -> Path:
+    try:
+        return Path(mkdtemp(prefix=TEMPORARY_PREFIX))
+    except OSError as error:
+        raise LogDirError(f"no temporary directory can be made: {error.strerror}",
+                          hint="`resnap demo --dir DIR` works in a place of your choice") from error  # fmt: skip

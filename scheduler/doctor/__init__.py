@@ -1,0 +1,1 @@
+"""`resnap doctor`: is everything there that a run needs?"""

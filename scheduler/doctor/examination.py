@@ -1,0 +1,164 @@
+"""Is everything there that a run needs? One finding per question, each with a remedy where the answer is bad.
+
+Nothing is changed: a broker's lock is asked about and not taken, and what a probe of a store wrote it deletes again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from replay.scan.split_scan import why_no_kernel
+from replay.scratch import scratch_directory
+from replay.spark.jvm import find_java
+from scheduler.answers.rendering import human_count
+from scheduler.clock import instant
+from scheduler.doctor.findings import Finding, Health, fail, failed, ok, warn
+from scheduler.doctor.store_probe import probe_store
+from scheduler.version import package_version
+from storage.errors import ConfigurationError, ResnapError
+from storage.log.log_dir_lock import lock_holder
+from storage.remote.store_log_dir import open_source
+from storage.remote.urls import open_store
+from storage.source import Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from scheduler.clock import Clock
+    from scheduler.settings.settings import Settings
+    from storage.log.log_dir import LogDir
+
+MIN_PYTHON: Final = (3, 11)
+EARLIEST_NOW_MS: Final = 1_735_689_600_000
+"""The beginning of 2025: Resnap is younger than that, so a clock before it is wrong."""
+TOLERATED_SKEW_MS: Final = 60_000
+
+
+def examine(
+    settings: Settings, environment: Mapping[str, str], clock: Clock, *, log_dirs: Sequence[str], store_url: str | None
+) -> Iterator[Finding]:
+    """Yield the findings, one at a time, as they are made."""
+    needs_spark = settings.engine == "spark"
+    yield _python()
+    yield _module("numpy")
+    yield _kernel()
+    yield _unless_needed(_module("pyspark"), needed=needs_spark)
+    yield _unless_needed(_java(environment), needed=needs_spark)
+    yield _clock(clock)
+    yield _expiration(settings)
+    for place in log_dirs:
+        yield from _log_dir(place, Sources(s3=settings.s3()), clock)
+    if store_url is not None:
+        yield from _store(store_url, settings, clock)
+
+
+def _python() -> Finding:
+    found = platform.python_version()
+    if sys.version_info < MIN_PYTHON:
+        return fail("python", found, "install Python 3.11 or newer")
+    return ok("python", found)
+
+
+def _module(name: str) -> Finding:
+    """Import it: a package can be there and still not load, for want of a library or of the right processor."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001 - a broken package raises whatever it likes
+        return fail(name, f"{type(error).__name__}: {error}", "install resnap again, into an environment of its own")
+    return ok(name, package_version(name))
+
+
+def _kernel() -> Finding:
+    """Tell whether segments are scanned by machine code; without it all works, many times slower."""
+    reason = why_no_kernel()
+    if reason is not None:
+        return warn("numba", f"segments are read by the slow path: {reason}",
+                    "install resnap again, on a platform that numba supports")  # fmt: skip
+    from replay.kernel.compiling import cache_directory  # noqa: PLC0415 - loads numba, which may not be there
+
+    version, kept = package_version("numba"), cache_directory()
+    if kept is None:
+        return warn("numba", f"{version}, but each process compiles for some seconds: no place to keep machine code",
+                    "let NUMBA_CACHE_DIR name a directory that can be written")  # fmt: skip
+    return ok("numba", f"{version}, machine code kept in {kept}")
+
+
+def _java(environment: Mapping[str, str]) -> Finding:
+    with scratch_directory("doctor") as scratch:
+        try:
+            java = find_java(environment, scratch=scratch)
+        except ConfigurationError as error:
+            return failed("java", error)
+    return ok("java", f"{java.version}, {java.origin}")
+
+
+def _unless_needed(finding: Finding, *, needed: bool) -> Finding:
+    return finding if needed or finding.health is Health.OK else replace(finding, health=Health.WARN)
+
+
+def _clock(clock: Clock) -> Finding:
+    now_ms = clock.now_ms()
+    if now_ms < EARLIEST_NOW_MS:
+        return fail("clock", f"it is {instant(now_ms)}, by this machine", "set the clock: expiry is judged by it")
+    return ok("clock", instant(now_ms))
+
+
+def _expiration(settings: Settings) -> Finding:
+    name = "producer_id_expiration_ms"
+    if settings.expiration_note:
+        return warn("expiration", f"{settings.expiration_ms} ms is assumed",
+                    "set --producer-id-expiration-ms, or give --server-properties")  # fmt: skip
+    return ok("expiration", f"{settings.expiration_ms} ms ({settings.origin(name)})")
+
+
+def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[Finding]:
+    try:
+        log_dir = open_source(place, sources)
+        # No broker works in a store.
+        holder = lock_holder(log_dir.path) if isinstance(log_dir.path, Path) else None
+    except ResnapError as error:
+        yield failed("log dir", error)
+        return
+    segments = sum(len(partition.segments) for partition in log_dir.partitions)
+    yield ok("log dir", f"{place}: {human_count(len(log_dir.partitions))} partitions,"
+             f" {human_count(segments)} segments, readable")  # fmt: skip
+    for problem in log_dir.problems:
+        yield failed("log dir", problem.error)
+    if not isinstance(log_dir.path, Path):
+        return
+    if holder is not None:
+        process = f" (process {holder.process_id})" if holder.process_id > 0 else ""
+        yield ok("broker", f"running on {place}{process}: all but install may go on beside it")
+    else:
+        yield _shutdown(place, log_dir)
+    yield from _future_files(place, log_dir, clock)
+
+
+def _shutdown(place: str, log_dir: LogDir) -> Finding:
+    if log_dir.clean_shutdown:
+        return ok("broker", f"stopped in order on {place}: install may go on")
+    return warn("broker", f"not running on {place}, and it left no mark of an orderly stop",
+                "before an install, start the broker and stop it once, so that it recovers its logs")  # fmt: skip
+
+
+def _future_files(place: str, log_dir: LogDir, clock: Clock) -> Iterator[Finding]:
+    newest_ms = max(
+        (segment.mtime_ns // 1_000_000 for partition in log_dir.partitions for segment in partition.segments), default=0
+    )
+    if newest_ms > clock.now_ms() + TOLERATED_SKEW_MS:
+        yield warn("clock", f"a segment in {place} was written at {instant(newest_ms)}, which is still to come",
+                   "set the clock of this machine, or of the one that wrote it")  # fmt: skip
+
+
+def _store(url: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
+    try:
+        store = open_store(url, settings.s3())
+    except ResnapError as error:
+        yield failed("store", error)
+        return
+    yield from probe_store(store, clock)

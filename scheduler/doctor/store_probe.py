@@ -1,0 +1,143 @@
+"""Does a store do what shipping needs, and what does Resnap do where it does not? The probe of the uploader, told."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from scheduler.answers.rendering import human_duration
+from scheduler.clock import instant
+from scheduler.doctor.findings import fail, failed, ok, warn
+from storage.errors import ObjectNotFoundError, ResnapError
+from storage.remote.probe import (
+    BODY_BYTES,
+    Check,
+    Condition,
+    UploadChecks,
+    condition,
+    listing_problem,
+    parts_problem,
+    range_problem,
+    store_clock_ms,
+    throwaway,
+    upload_checks,
+    uploads_problem,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.clock import Clock
+    from scheduler.doctor.findings import Finding
+    from storage.remote.object_store import ObjectStore
+
+TOLERATED_SKEW_MS: Final = 300_000
+"""S3 refuses requests whose clock is 15 minutes off; a third of it is worth a word."""
+_CONDITIONS: Final = {
+    Condition.KEPT: "a conditional write does not replace what is there, and of several at once one wins",
+    Condition.IGNORED: "the store ignores the condition of a write",
+    Condition.RACES: "of several conditional writes at once more than one wins",
+    Condition.REFUSED: "the store refuses conditional writes",
+}
+
+
+def probe_store(store: ObjectStore, clock: Clock) -> Iterator[Finding]:
+    """Yield what the store keeps of its promises; an error ends the probe, which deletes its objects all the same."""
+    try:
+        yield from _body(store)
+        yield _ranges(store)
+        yield _parts(store)
+        yield from _checksums(upload_checks(store))
+        yield _condition(condition(store))
+        yield _listing(store)
+        yield _unfinished(store)
+        yield _clock(store_clock_ms(store), clock)
+        yield _deletion(store)
+    except ResnapError as error:
+        yield failed("store", error)
+
+
+def _body(store: ObjectStore) -> Iterator[Finding]:
+    body = secrets.token_bytes(BODY_BYTES)
+    with throwaway(store) as key:
+        store.put(key, body)
+        yield ok("store write", f"{store.url} took {BODY_BYTES} bytes")
+        if store.get(key) == body:
+            yield ok("store read", "what was written came back")
+        else:
+            yield fail("store read", "the store gave other bytes back than it took",
+                       "do not ship to this store; where it is behind a proxy, try without")  # fmt: skip
+
+
+def _ranges(store: ObjectStore) -> Finding:
+    problem = range_problem(store)
+    if problem is None:
+        return ok("store ranges", "parts of an object can be read, of the version asked for")
+    return warn("store ranges", problem, "ship to it, but do not read segments from it (a SOURCE must know ranges);"
+                " where its checksums are wrong, --s3-response-checksum-validation when_required helps")  # fmt: skip
+
+
+def _parts(store: ObjectStore) -> Finding:
+    problem = parts_problem(store)
+    if problem is None:
+        return ok("store parts", "an upload in parts came back whole")
+    return fail("store parts", problem, "segments of more than 16 MiB cannot be shipped to this store")
+
+
+def _checksums(checks: UploadChecks) -> Iterator[Finding]:
+    for name, check in (("whole", checks.whole), ("in parts", checks.in_parts)):
+        what = f"a body with a wrong checksum, sent {name}, was {check}"
+        if check is Check.UNTRIED:
+            what = f"a body sent {name}: {check}"
+        yield ok("store checksum", what) if check in {Check.REFUSED, Check.UNTRIED} else warn("store checksum", what)
+    if checks.count:
+        yield ok("verification", "by the store's own check of our checksums, since it refuses wrong ones and keeps"
+                 " nothing of them; --verify-upload read-back reads every object back all the same")  # fmt: skip
+    else:
+        yield ok("verification", "every object is read back whole, since the store's own check proves nothing")
+
+
+def _condition(found: Condition) -> Finding:
+    if found is Condition.KEPT:
+        return ok("store condition", _CONDITIONS[found])
+    return warn(
+        "store condition",
+        _CONDITIONS[found],
+        "nothing is lost by it, but two tiering jobs on one partition at once may both do all the work,"
+        " and `resnap gc` wants --no-other-writers",
+    )
+
+
+def _listing(store: ObjectStore) -> Finding:
+    problem = listing_problem(store)
+    if problem is None:
+        return ok("store list", "what is written and deleted shows at once, in order, over several pages")
+    return fail("store list", problem, "choose a store whose listings are current")
+
+
+def _unfinished(store: ObjectStore) -> Finding:
+    problem = uploads_problem(store)
+    if problem is not None:
+        return warn("store uploads", problem, "`resnap gc` cannot remove what interrupted uploads leave: let a rule of"
+                    " the store do it (MinIO does after a day)")  # fmt: skip
+    return ok("store uploads", "what interrupted uploads leave can be found")
+
+
+def _clock(store_ms: int, clock: Clock) -> Finding:
+    skew_ms = store_ms - clock.now_ms()
+    if abs(skew_ms) > TOLERATED_SKEW_MS:
+        return warn("store clock", f"the store's clock says {instant(store_ms)}, which is"
+                    f" {human_duration(abs(skew_ms) / 1000)} {'ahead of' if skew_ms > 0 else 'behind'} this machine's",
+                    "set the clocks; S3 refuses requests that are 15 minutes off")  # fmt: skip
+    return ok("store clock", "the clocks agree")
+
+
+def _deletion(store: ObjectStore) -> Finding:
+    with throwaway(store) as key:
+        store.put(key, b"")
+        store.delete(key)
+        try:
+            store.head(key)
+        except ObjectNotFoundError:
+            return ok("store delete", "nothing of the probe is left")
+    return warn("store delete", f"{key} is still there after its deletion", "delete it by hand")

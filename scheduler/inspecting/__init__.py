@@ -1,0 +1,1 @@
+"""Any one file or object shown as what it is."""

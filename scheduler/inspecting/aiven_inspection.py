@@ -1,0 +1,108 @@
+"""What there is to say about the objects of a segment in the layout ``aiven``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from scheduler.answers.rendering import Answer, Column, human_bytes
+from storage.errors import UsageError, in_file
+from storage.log.checkpoints import read_leader_epochs
+from storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
+from storage.log.producer_snapshot import read_snapshot_array
+from storage.remote.layouts.aiven import INDEXES, MANIFEST
+from storage.remote.layouts.aiven_manifest import read_manifest
+from storage.remote.layouts.aiven_members import INDEX_NAMES, Member
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sized
+
+    from scheduler.answers.rendering import Row
+    from scheduler.inspecting.inspected_file import InspectedFile
+    from storage.remote.layouts.aiven_manifest import AivenManifest
+
+_READERS: Final[dict[str, Callable[[bytes], Sized]]] = {
+    "index": read_offset_index,
+    "timeindex": read_time_index,
+    "snapshot": read_snapshot_array,
+    "leader-epoch-checkpoint": read_leader_epochs,
+    "txnindex": read_transaction_index,
+}
+
+
+def inspect_manifest(file: InspectedFile) -> Answer:
+    """Show a manifest: the segment and its chunks, and where each index lies."""
+    manifest = read_manifest(file.content())
+    ranges = manifest.indexes.named()
+    rows = [{"index": name, **part._asdict()} for name, part in ranges.items() if part is not None]
+    columns = (Column(key="index"), Column(key="position", right=True), Column(key="size", right=True))
+    return Answer(head=_head(manifest), name="indexes", kind="index", rows=rows, columns=columns)
+
+
+def inspect_indexes(file: InspectedFile) -> Answer:
+    """Show which indexes an object holds; its manifest, which lies beside it, tells where each begins.
+
+    Raises:
+        UsageError: its name does not tell of which segment it is.
+
+    """
+    if file.stem is None:
+        what = "without its manifest beside it nobody can tell one index from another"
+        raise UsageError(f"{file.reader.locator}: {what}", hint=f"give it where it lies, beside the .{MANIFEST}")
+    columns = (
+        Column(key="index"),
+        Column(key="position", right=True),
+        Column(key="storedBytes", right=True, show=lambda size: human_bytes(int(str(size)))),
+        Column(key="bytes", right=True),
+        Column(key="entries", right=True),
+        Column(key="file"),
+    )
+    return Answer(name="indexes", kind="index", rows=_index_rows(file, file.stem), columns=columns)
+
+
+def _head(manifest: AivenManifest) -> dict[str, object]:
+    chunks = manifest.chunks
+    head: dict[str, object] = {
+        "chunks": len(chunks.stored),
+        "originalChunkSize": chunks.chunk_size,
+        "originalFileSize": chunks.file_size,
+        "storedFileSize": chunks.stored_size,
+        "compression": manifest.compression,
+        # The encrypted data key is of no use to whoever looks.
+        "encryptionKeyPair": None if manifest.encryption is None else manifest.encryption.data_key.key_id,
+    }
+    segment = manifest.segment
+    if segment is None:
+        return {**head, "remoteLogSegmentMetadata": None}
+    return head | {
+        "topic": segment.topic,
+        "partition": segment.partition,
+        "topicId": segment.topic_id,
+        "id": segment.segment_id,
+        "startOffset": segment.start_offset,
+        "endOffset": segment.end_offset,
+        "maxTimestampMs": segment.max_timestamp_ms,
+        "brokerId": segment.broker_id,
+        "eventTimestampMs": segment.event_timestamp_ms,
+        "segmentLeaderEpochs": {str(entry.epoch): entry.start_offset for entry in segment.leader_epochs},
+    }
+
+
+def _index_rows(file: InspectedFile, stem: str) -> Iterator[Row]:
+    segment = file.sources.segment(stem)
+    for suffix, name in INDEX_NAMES.items():
+        place = segment.index_range(suffix)
+        if place is None:
+            continue
+        member = Member(stem, suffix)
+        with in_file(f"{stem}.{INDEXES}"):
+            content = segment.index(file.reader.read(place.position, place.size), place)
+        with in_file(member.locator):
+            entries: Any = _READERS[suffix](content) if content else ()
+        yield {
+            "index": name,
+            "position": place.position,
+            "storedBytes": place.size,
+            "bytes": len(content),
+            "entries": len(entries),
+            "file": member.locator,
+        }

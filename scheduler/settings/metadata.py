@@ -1,0 +1,161 @@
+"""What a cluster's metadata log says of settings: a layer between the configuration file and ``server.properties``.
+
+Brokers go by what was set at run time before they go by their own file, and so does this. A metadata log is looked for
+where the brokers of KRaft keep it, in the log dirs that a command is pointed at; one that is found and cannot be used
+is warned of, and one that was named and cannot be used is an error.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scheduler.settings.layers import KAFKA_PROPERTIES, Given, Layer, node_named, static_properties
+from scheduler.use_cases.cluster_metadata import ClusterMetadata, is_there
+from storage.errors import ResnapError, UsageError, in_file
+from storage.log.log_dir import META_PROPERTIES
+from storage.log.properties import read_meta_properties
+from storage.remote.urls import is_store_url
+from tiering.controller.expiration import (
+    EXPIRATION,
+    SETTINGS,
+    TRANSACTIONAL_EXPIRATION,
+    BrokerExpiration,
+    Effective,
+    Level,
+    expiration_of,
+    has_own_setting,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from storage.log.properties import MetaProperties
+    from tiering.controller.metadata.image import MetadataImage
+
+SETTING: Final = KAFKA_PROPERTIES[EXPIRATION]
+
+
+class FromMetadata(NamedTuple):
+    """What a metadata log adds to the settings."""
+
+    layer: Layer
+    warnings: tuple[str, ...]
+    metadata: ClusterMetadata | None = None
+
+
+NOTHING: Final = FromMetadata({}, ())
+
+
+def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer, *, must: bool) -> FromMetadata:
+    """Return the settings that the metadata log at ``directory`` gives the brokers whose log dirs are ``places``.
+
+    Args:
+        directory: of the metadata log.
+        places: log dirs, whose ``meta.properties`` tell which broker's they are.
+        static: what ``server.properties`` say.
+        must: whether a metadata log that cannot be used is an error.
+
+    Raises:
+        ResnapError: it cannot be used, and must.
+
+    """
+    metas = _metas(places)
+    try:
+        _check_cluster(directory, metas)
+        metadata = ClusterMetadata(directory)
+        image = metadata.read_settings()
+    except ResnapError as error:
+        if must:
+            raise
+        return FromMetadata({}, (f"the metadata log is left aside: {error}",))
+    said = {key: str(static[name].value) for key, name in KAFKA_PROPERTIES.items() if name in static}
+    broker_ids = dict.fromkeys(meta.node_id for meta in metas) or {None: None}
+    found = [expiration_of(image, broker_id, said) for broker_id in broker_ids]
+    longest = max(found, key=lambda one: one.expiration.value_ms)
+    warnings = (*_disagreements(found), *_releases(image), *_complaints(longest))
+    return FromMetadata(_layer(longest, directory), warnings, metadata)
+
+
+def contradiction(given: Given, said: FromMetadata) -> str | None:
+    """Return what to say where ``given``, which ranks above, is not what the metadata log says."""
+    there = said.layer.get(SETTING)
+    if there is None or str(there.value) == str(given.value):
+        return None
+    return f"{EXPIRATION} is {given.value} ({given.origin}), but the brokers go by {there.value} ({there.origin})"
+
+
+def of_another_node(properties: Path, places: Iterable[str | Path]) -> str | None:
+    """Return what to say where the ``server.properties`` are of another node than a log dir at ``places``.
+
+    A broker does not start with such a file. Its settings are taken all the same, since brokers mostly have the same.
+    """
+    named = node_named(static_properties(properties))
+    there = sorted({str(meta.node_id) for meta in _metas(places) if meta.node_id is not None})
+    if named is None or not there or there == [named]:
+        return None
+    return f"{properties} is of node {named}, the log dirs are of {', '.join(there)}: what it sets may not hold there"
+
+
+def _check_cluster(directory: Path, metas: Iterable[MetaProperties]) -> None:
+    """Refuse a metadata log whose own ``meta.properties`` say that it is of another cluster than the log dirs."""
+    holding = _metas([directory])
+    its_own = next((meta.cluster_id for meta in holding if meta.cluster_id is not None), None)
+    others = {meta.cluster_id for meta in metas if meta.cluster_id is not None} - {its_own}
+    if its_own is not None and others:
+        raise UsageError(
+            f"{directory} is of cluster {its_own}, the log dirs are of {', '.join(sorted(map(str, others)))}",
+            hint="give the metadata log of the same cluster",
+        )
+
+
+def _metas(places: Iterable[str | Path]) -> list[MetaProperties]:
+    """Return what the ``meta.properties`` in or above ``places`` say, where they can be read."""
+    found = []
+    for place in places:
+        if not is_store_url(str(place)):
+            directory = Path(place).absolute()
+            files = (candidate / META_PROPERTIES for candidate in (directory, directory.parent))
+            path = next(filter(is_there, files), None)
+            if path is not None:
+                with suppress(OSError, ResnapError), in_file(path):  # whoever reads the log dir says what is wrong
+                    found.append(read_meta_properties(path.read_bytes()))
+    return found
+
+
+def _layer(longest: BrokerExpiration, directory: Path) -> Layer:
+    effective = longest.expiration
+    if longest.has_own_setting is False:
+        why = f"brokers before 3.4 go by {TRANSACTIONAL_EXPIRATION}"
+        return {SETTING: Given(effective.value_ms, f"metadata log {directory}: {why}, {effective.level}")}
+    if effective.level not in (Level.BROKER, Level.ALL_BROKERS):
+        return {}
+    return {SETTING: Given(effective.value_ms, f"metadata log {directory}: {effective.level}")}
+
+
+def _disagreements(found: list[BrokerExpiration]) -> list[str]:
+    values = {one.broker_id: one.expiration.value_ms for one in found}
+    if len(set(values.values())) == 1:
+        return []
+    each = ", ".join(f"broker {broker_id}: {value}" for broker_id, value in values.items())
+    return [f"brokers forget producers after different times ({each}): the longest is taken"]
+
+
+def _releases(image: MetadataImage) -> list[str]:
+    """Say which brokers are older than the others' idea of expiry."""
+    own = {broker_id: has_own_setting(image, broker_id) for broker_id in image.brokers}
+    older = [str(broker_id) for broker_id, has in own.items() if has is False]
+    if not older or len(older) == len(own):
+        return []
+    return [f"brokers {', '.join(older)} are older than 3.4, and go by {TRANSACTIONAL_EXPIRATION}; the others do not"]
+
+
+def _complaints(one: BrokerExpiration) -> list[str]:
+    known: Mapping[str, Effective] = {setting.name: one.settings[setting.name] for setting in SETTINGS}
+    overruled = [
+        f"{name} is {effective.value_ms} by {effective.level}, which overrules {', '.join(effective.overruled)}"
+        for name, effective in known.items()
+        if effective.overruled
+    ]
+    return overruled + [f"{name}: {problem}" for name, effective in known.items() for problem in effective.problems]

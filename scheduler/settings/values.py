@@ -1,0 +1,123 @@
+"""Values of settings between text and meaning: durations, sizes, times, lists, and what of them may be shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from scheduler.answers.redaction import MASK, redacted
+from scheduler.clock import milliseconds
+
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhdw]))+")
+_DURATION_PART = re.compile(r"(\d+)(ms|[smhdw])")
+_SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_SIZE = re.compile(r"(\d{1,18})([a-z]*)", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"secret|password|passwd|token|access[._]?key|credential"
+    r"|jaas|private|[._](?:master[._])?key$|certificate[._]chain$|truststore[._]certificates$",
+    re.IGNORECASE,
+)
+"""Kafka's settings of type PASSWORD, and what plugins call theirs; one too many is masked rather than one shown."""
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return what ``7d``, ``36h``, ``15m`` or ``1d12h`` stand for.
+
+    Raises:
+        ValueError: another form, or no unit.
+
+    """
+    compact = text.replace(" ", "")
+    if not _DURATION.fullmatch(compact):
+        raise ValueError("expected a duration such as 7d, 36h, 15m or 30s")
+    try:
+        return timedelta(milliseconds=sum(int(n) * _UNITS[unit] for n, unit in _DURATION_PART.findall(compact)))
+    except OverflowError:
+        raise ValueError("expected a duration of less than a billion days") from None
+
+
+def duration_text(value: timedelta) -> str:
+    """Return ``value`` as ``parse_duration`` reads it."""
+    rest, parts = value // timedelta(milliseconds=1), []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, rest = divmod(rest, _UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that ``128KiB``, ``256MiB``, ``1GiB`` or a bare number stand for.
+
+    Raises:
+        ValueError: another form or unit; k and M alone mean different things to different people.
+
+    """
+    parts = _SIZE.fullmatch(text.replace(" ", ""))
+    unit = _SIZE_UNITS.get(parts[2].lower()) if parts else None
+    if parts is None or unit is None:
+        raise ValueError("expected a size such as 128KiB, 256MiB, 1GiB or a number of bytes")
+    return int(parts[1]) * unit
+
+
+def parse_as_of(text: str) -> datetime | str:
+    """Return ``now`` or ``roll`` as they are, and anything else as a time that has a zone.
+
+    Raises:
+        ValueError: neither; a time without a zone would mean another moment on another machine.
+
+    """
+    if text in {"now", "roll"}:
+        return text
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("expected now, roll or a time such as 2026-01-31T12:00:00Z") from None
+    if at.tzinfo is None:
+        raise ValueError("expected a time with its zone, such as 2026-01-31T12:00:00Z or 2026-01-31T13:00:00+01:00")
+    return at
+
+
+def parse_moment(text: str, now_ms: int) -> int:
+    """Return the milliseconds since 1970 that a time with its zone stands for, or a duration, back from ``now_ms``.
+
+    Raises:
+        ValueError: neither.
+
+    """
+    try:
+        return now_ms - parse_duration(text) // timedelta(milliseconds=1)
+    except ValueError:
+        pass
+    at = parse_as_of(text) if text not in {"now", "roll"} else text
+    if isinstance(at, str):
+        raise ValueError("expected a duration such as 7d or a time such as 2026-01-31T12:00:00Z")  # noqa: TRY004
+    return milliseconds(at)
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Return the parts of ``text`` between commas, without the empty ones."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def shown(value: object) -> object:
+    """Return a value as JSON can hold it, with credentials masked: in URLs, and under names that tell a secret."""
+    if isinstance(value, Mapping):
+        return {key: shown_as(key, entry) for key, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return [shown(entry) for entry in value]
+    if isinstance(value, timedelta):
+        return duration_text(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if value is None or isinstance(value, bool | int):
+        return value
+    return redacted(str(value))
+
+
+def shown_as(name: str, value: object) -> object:
+    """Return the value of the setting ``name`` as JSON can hold it, masked if the name tells a secret."""
+    return MASK if value is not None and _SECRET_NAME.search(name) else shown(value)

@@ -1,0 +1,233 @@
+"""The use case of announcing shipped segments to brokers: look, read everything back, tell, and read what was told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from scheduler.use_cases.copies_check import holds_copies
+from scheduler.use_cases.tier_run import this_run
+from storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
+from storage.remote.layouts import aiven
+from storage.remote.layouts.flat import lease_place
+from storage.remote.layouts.local_tiered import LocalTieredKey
+from storage.remote.manifest import ObjectKind
+from tiering.checking.aiven_verification import list_copies, verify_copy
+from tiering.checking.verification import StoreReader, list_shipped
+from tiering.remote_log.announceable import is_ours, of_copy, of_manifest
+from tiering.remote_log.announcement import Situation, epochs_of, judge, payload, records_of
+from tiering.remote_log.beliefs import fold_events
+from tiering.remote_log.metadata_log import event_of
+from tiering.remote_log.partitioner import metadata_partition
+from tiering.remote_log.records import METADATA_TOPIC
+from tiering.shipping.lease import leased
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from scheduler.answers.progress import Progress
+    from scheduler.use_cases.sources import Scope
+    from storage.remote.layouts.flat import FlatKey
+    from storage.remote.object_store import ObjectStore
+    from storage.source import Sources
+    from tiering.cluster.client import Cluster
+    from tiering.cluster.facts import ClusterFacts
+    from tiering.remote_log.announceable import Announceable
+    from tiering.remote_log.announcement import Announcement
+    from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs
+    from tiering.remote_log.records import TopicIdPartition
+
+_NOBODY: Final = -1
+"""Stands for the broker that told, where none leads and none is known."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Announcing:
+    """One look at a store and a cluster, and what one is told of the other."""
+
+    store: ObjectStore
+    cluster: Cluster
+    scope: Scope
+    """Of which the topics count."""
+    sources: Sources
+    """Which open what was encrypted, too."""
+    key_prefix: str
+    """Of the brokers' RemoteStorageManager, in the layout ``aiven``."""
+    now_ms: Callable[[], int]
+    problems: list[ResnapError] = field(default_factory=list)
+    """Manifests that cannot be read, and partitions that another run is at work on."""
+    _holds_copies: bool = field(default=False, init=False)
+    """Whether the store is in the layout ``aiven``."""
+
+    def look(self) -> list[Announcement]:
+        """Return what is to be announced, by partition; nothing is written, and no object read.
+
+        Raises:
+            UsageError: nothing was shipped there, or the cluster has no topic for the metadata.
+            StoreError, ClusterError: either failed.
+
+        """
+        self._holds_copies = holds_copies(self.store)
+        shipped = self._shipped(self.cluster.facts(lambda _: False).cluster_id)
+        if not shipped:
+            raise UsageError(f"{self.store.url} holds no shipped segment of these topics",
+                             hint="give what `resnap tier --to` was given")  # fmt: skip
+        facts = self._facts({one.name for one in shipped})
+        return [self._judged(partition, shipped[partition], facts) for partition in sorted(shipped, key=str)]
+
+    def publish(self, found: list[Announcement], progress: Progress) -> Iterator[Announcement]:
+        """Announce what ``found`` holds, each partition under its lease and after another look; yield what was told.
+
+        Raises:
+            VerificationError: an object is not what it must be, or what was told was not understood; nothing more is
+                told.
+            StoreError, ClusterError: either failed; what was told of a segment by then can be told again.
+
+        """
+        log_bytes = sum(segment.stored_bytes for each in found for segment in each.segments)
+        progress.expect(sum(len(one.segments) for one in found), log_bytes)
+        for one in found:
+            if not one.segments:
+                yield one
+                continue
+            place = lease_place(one.segments[0].cluster_id, one.partition.topic_partition)
+            with leased(self.store, place, who=f"{this_run()} (announce)", now_ms=self.now_ms()) as lease:
+                lease.hold()
+                self._read_back(one, progress)
+                lease.hold()
+                now = self._judged(one.partition, one.segments, self._facts({one.partition.name}))
+                self._tell(now)
+            yield now
+
+    def _shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
+        found: dict[TopicIdPartition, list[Announceable]] = {}
+        for one in self._copies(cluster_id) if self._holds_copies else self._manifests():
+            if self.scope.wants(one.partition.name):
+                found.setdefault(one.partition, []).append(one)
+        return found
+
+    def _manifests(self) -> Iterator[Announceable]:
+        reader = StoreReader(store=self.store)
+        for key in list_shipped(self.store, self._wants).manifests:
+            read = reader.verify(key, reads_objects=False)
+            if read.manifest is None:
+                self._complain(read.problems[0])
+            else:
+                yield of_manifest(key, read.manifest)
+
+    def _copies(self, cluster_id: str | None) -> Iterator[Announceable]:
+        """Yield what Resnap has written in the layout ``aiven``; what brokers copied there they tell of themselves."""
+        listing, infos = list_copies(self.store, lambda key: is_ours(key.segment_id))
+        for key in listing.manifests:
+            read = verify_copy(self.store, infos, key, self.sources, reads_objects=False)
+            if read.manifest is None:
+                self._complain(read.problems[0])
+            else:
+                yield of_copy(read.manifest, key_prefix=self.key_prefix, cluster_id=cluster_id)
+
+    def _complain(self, problem: str) -> None:
+        self.problems.append(VerificationError(problem, hint="see `resnap verify --store URL`"))
+
+    def _facts(self, topics: set[str]) -> ClusterFacts:
+        facts = self.cluster.facts(lambda name: name in topics or name == METADATA_TOPIC)
+        if METADATA_TOPIC not in facts.topics:
+            raise UsageError(
+                f"the cluster has no topic {METADATA_TOPIC}",
+                hint="brokers make it when the first topic is tiered; remote.log.storage.system.enable must be set",
+            )
+        return facts
+
+    def _judged(
+        self, partition: TopicIdPartition, shipped: Sequence[Announceable], facts: ClusterFacts
+    ) -> Announcement:
+        number = metadata_partition(partition, len(facts.topics[METADATA_TOPIC].partitions))
+        beliefs = self._beliefs(number)
+        believed = next((one for one in beliefs.partitions if one.partition == partition), None)
+        there = facts.partition(partition.topic_partition)
+        leader = None if there is None else there.leader
+        epochs = epochs_of(shipped) if leader is not None else set()
+        situation = Situation(
+            topic=facts.topics.get(partition.name),
+            partition=there,
+            beliefs=believed,
+            poison_at=min((one.offset for one in beliefs.poison), default=None),
+            lost=self._lost(believed),
+            now_ms=self.now_ms(),
+            epoch_ends={}
+            if leader is None
+            else self.cluster.epoch_ends(partition.topic_partition, leader, sorted(epochs)),
+        )
+        return judge(partition, shipped, situation)
+
+    def _beliefs(self, number: int) -> Beliefs:
+        told = self.cluster.read(METADATA_TOPIC, number)
+        return fold_events(event_of(number, offset, value) for offset, value in told)
+
+    def _lost(self, believed: PartitionBeliefs | None) -> str | None:
+        """Return a log that brokers believe in, and that does not lie in this store, where they read another."""
+        if believed is None or not believed.readable:
+            return None
+        newest, of = believed.readable[-1], believed.partition
+        key = self._log_key(of, newest.start_offset, newest.id)
+        try:
+            self.store.head(key)
+        except ObjectNotFoundError:
+            return key
+        return None
+
+    def _log_key(self, of: TopicIdPartition, base_offset: int, segment_id: str) -> str:
+        """Return where brokers look for the log of a segment, in the layout that the store is in."""
+        if self._holds_copies:
+            return aiven.object_key(
+                of.topic_partition, of.id, base_offset, segment_id, aiven.LOG, prefix=self.key_prefix
+            )
+        return LocalTieredKey(
+            topic=of.name, partition=of.partition, topic_id=of.id, base_offset=base_offset,
+            segment_id=segment_id, kind=ObjectKind.LOG,
+        ).key  # fmt: skip
+
+    def _read_back(self, one: Announcement, progress: Progress) -> None:
+        """Read every object whole: as soon as brokers believe in a segment they may delete the only other copy."""
+        reader = StoreReader(store=self.store)
+        for segment in one.segments:
+            problems = self._problems_of(segment, reader)
+            if problems:
+                raise VerificationError(problems[0], hint="see `resnap verify --store URL`; nothing was told")
+            progress.advance(1, segment.stored_bytes)
+
+    def _problems_of(self, segment: Announceable, reader: StoreReader) -> tuple[str, ...]:
+        if not self._holds_copies:
+            return reader.verify(segment.manifest_key, reads_objects=True).problems
+        folder = segment.manifest_key.removesuffix(aiven.MANIFEST)
+        infos = {info.key: info for info in self.store.list(folder)}
+        return verify_copy(self.store, infos, segment.manifest_key, self.sources, reads_objects=True).problems
+
+    def _tell(self, one: Announcement) -> None:
+        facts = self._facts({one.partition.name})
+        number = metadata_partition(one.partition, len(facts.topics[METADATA_TOPIC].partitions))
+        there = facts.partition(one.partition.topic_partition)
+        leader = there.leader if there is not None else None
+        for segment in one.segments:
+            teller = leader if leader is not None else segment.broker_id
+            records = records_of(
+                segment,
+                broker_id=_NOBODY if teller is None else teller,
+                now_ms=self.now_ms(),
+            )
+            for value in [payload(record) for record in records]:
+                self.cluster.publish(METADATA_TOPIC, number, value)
+        self._check_believed(one, number)
+
+    def _check_believed(self, one: Announcement, number: int) -> None:
+        """Read what was told, and see that a broker believes what was meant."""
+        found = next((each for each in self._beliefs(number).partitions if each.partition == one.partition), None)
+        readable = frozenset() if found is None else found.readable_ids
+        missing = [segment.id for segment in one.segments if segment.id not in readable]
+        if missing:
+            raise VerificationError(
+                f"{one.partition.topic_partition}: brokers do not believe in {missing[0]} though it was announced",
+                hint="see `resnap remote status` before anything else is done",
+            )
+
+    def _wants(self, key: FlatKey) -> bool:
+        return "=" in key.topic or self.scope.wants(key.topic)

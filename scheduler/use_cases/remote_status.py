@@ -1,0 +1,195 @@
+"""The use case of asking what brokers believe of remote storage, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from scheduler.clock import instant
+from storage.errors import UsageError
+from tiering.remote_log.beliefs import fold_events
+from tiering.remote_log.metadata_log import event_of, metadata_partitions, read_events
+from tiering.remote_log.records import METADATA_TOPIC, SegmentState
+from tiering.remote_log.standing import HARMFUL, Standing, stand, stored_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from scheduler.use_cases.sources import Scope
+    from storage.log.survey import LogDir
+    from storage.remote.object_store import ObjectStore
+    from tiering.cluster.client import Cluster
+    from tiering.remote_log.beliefs import PartitionBeliefs, RemoteSegment
+    from tiering.remote_log.metadata_log import Event
+    from tiering.remote_log.standing import Finding, PartitionStanding
+
+_NO_METADATA: Final = (
+    "give the log dirs of a broker with tiered storage; only brokers that follow a partition of the topic have it"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteStatus:
+    """What was found, and how much of the metadata topic it rests on."""
+
+    standing: Standing
+    metadata_partitions: tuple[int, ...]
+    cut: tuple[int, ...]
+    """Those whose first records retention has taken: what they told of is not known."""
+
+
+def look(
+    log_dirs: Sequence[LogDir], scope: Scope, store: ObjectStore | None, cluster: Cluster | None = None
+) -> RemoteStatus:
+    """Return how the partitions of ``scope`` stand by the metadata topic, against ``log_dirs`` and ``store``.
+
+    The topic is that of the running ``cluster``, where one is given, else what lies of it in ``log_dirs``.
+
+    Raises:
+        UsageError: there is no such topic, or no partition of it.
+        ResnapError: it, or the store, cannot be read.
+
+    """
+    told = _told_in(log_dirs) if cluster is None else _told_by(cluster)
+    firsts: dict[int, int] = {}
+    beliefs = fold_events(_noting_first(chain.from_iterable(told.values()), firsts))
+    wanted = tuple(one for one in beliefs.partitions if scope.wants(one.partition.name))
+    stored = None if store is None else stored_segments(store.list())
+    local = chain.from_iterable(one.partitions for one in log_dirs)
+    return RemoteStatus(
+        standing=stand(replace(beliefs, partitions=wanted), local, stored),
+        metadata_partitions=tuple(told),
+        cut=tuple(number for number, first in firsts.items() if first > 0),
+    )
+
+
+def _noting_first(events: Iterable[Event], firsts: dict[int, int]) -> Iterator[Event]:
+    """Pass ``events`` on, and note the offset of the first one of each metadata partition."""
+    for event in events:
+        firsts.setdefault(event.metadata_partition, event.offset)
+        yield event
+
+
+def _told_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
+    found = metadata_partitions(log_dirs)
+    if not found:
+        places = ", ".join(str(one.path) for one in log_dirs)
+        raise UsageError(f"no partition of {METADATA_TOPIC} lies in {places}", hint=_NO_METADATA)
+    return {number: read_events(partition) for number, partition in found.items()}
+
+
+def _told_by(cluster: Cluster) -> dict[int, Iterator[Event]]:
+    topic = cluster.facts(lambda name: name == METADATA_TOPIC).topics.get(METADATA_TOPIC)
+    if topic is None:
+        raise UsageError(f"the cluster has no topic {METADATA_TOPIC}", hint="is tiered storage on in its brokers?")
+    return {number: _read(cluster, number) for number in sorted(topic.partitions)}
+
+
+def _read(cluster: Cluster, number: int) -> Iterator[Event]:
+    return (event_of(number, offset, value) for offset, value in cluster.read(METADATA_TOPIC, number))
+
+
+def status_answer(status: RemoteStatus, *, whole: bool) -> Answer:
+    """Return what is shown: a row per partition, with all its segments where ``whole``; then the findings."""
+    standing = status.standing
+    findings = standing.findings
+    return Answer(
+        name="partitions",
+        kind="partition",
+        rows=(_row(one, whole=whole) for one in standing.partitions),
+        columns=[
+            Column(key="place", title="PARTITION"),
+            Column(key="remote", title="REMOTE"),
+            Column(key="readable", title="SEGMENTS", right=True),
+            Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+            Column(key="orphans", title="ORPHANS", right=True),
+            Column(key="replaced", title="REPLACED", right=True),
+            Column(key="local", title="ON DISK FROM"),
+            Column(key="told", title="LAST TOLD"),
+        ],
+        tail=lambda: {
+            "metadataPartitions": list(status.metadata_partitions),
+            "metadataPartitionsCut": list(status.cut),
+            "otherStoredSegments": standing.other_objects,
+            "findings": [finding_row(one) for one in findings],
+        },
+        closing=lambda: _closing(status, findings),
+    )
+
+
+def finding_row(finding: Finding) -> Row:
+    """Return a finding as plain values."""
+    return {
+        "kind": finding.kind.value,
+        "harmful": finding.kind in HARMFUL,
+        "place": finding.place,
+        "count": finding.count,
+        "bytes": finding.size_bytes,
+        "detail": finding.detail,
+    }
+
+
+def _row(one: PartitionStanding, *, whole: bool) -> Row:
+    beliefs = one.beliefs
+    readable = beliefs.readable
+    told = max((segment.event_timestamp_ms for segment in beliefs.segments), default=None)
+    row: Row = {
+        "topic": beliefs.partition.name,
+        "partition": beliefs.partition.partition,
+        "topicId": beliefs.partition.id,
+        "metadataPartition": beliefs.metadata_partition,
+        "startOffset": beliefs.start_offset,
+        "endOffset": beliefs.end_offset,
+        "readable": len(readable),
+        "bytes": sum(segment.size_bytes for segment in readable),
+        "states": _states(beliefs),
+        "orphans": len(beliefs.orphans),
+        "replaced": len(beliefs.replaced),
+        "copying": None if beliefs.copying is None else beliefs.copying.id,
+        "deleteState": None if beliefs.delete_state is None else beliefs.delete_state.name,
+        "localStartOffset": one.local_start,
+        "told": None if told is None else instant(told),
+    }
+    if whole:
+        return {**row, "segments": [_segment_row(segment, beliefs) for segment in beliefs.segments]}
+    span = "-" if beliefs.end_offset is None else f"[{beliefs.start_offset}, {beliefs.end_offset})"
+    local = "-" if one.local_start is None else str(one.local_start)
+    return {**row, "place": str(beliefs.partition.topic_partition), "remote": span, "local": local}
+
+
+def _states(beliefs: PartitionBeliefs) -> dict[str, int]:
+    counts = {state.label: 0 for state in SegmentState if state is not SegmentState.DELETE_SEGMENT_FINISHED}
+    for segment in beliefs.segments:
+        counts[segment.state.label] += 1
+    return counts
+
+
+def _segment_row(segment: RemoteSegment, beliefs: PartitionBeliefs) -> Row:
+    return {
+        "id": segment.id,
+        "startOffset": segment.start_offset,
+        "endOffset": segment.end_offset,
+        "state": segment.state.name,
+        "readable": segment.id in beliefs.readable_ids,
+        "segmentSizeInBytes": segment.size_bytes,
+        "brokerId": segment.broker_id,
+        "maxTimestampMs": segment.max_timestamp_ms,
+        "eventTimestampMs": segment.event_timestamp_ms,
+        "segmentLeaderEpochs": {str(one.leader_epoch): one.offset for one in segment.leader_epochs},
+    }
+
+
+def _closing(status: RemoteStatus, findings: Iterable[Finding]) -> Iterator[str]:
+    yield ""
+    standing = status.standing
+    numbers = ", ".join(map(str, status.metadata_partitions))
+    yield f"By partitions {numbers} of {METADATA_TOPIC}; others know more, where there are others."
+    if status.cut:
+        yield f"Partitions {', '.join(map(str, status.cut))} of it have lost their first records to retention."
+    for one in findings:
+        size = f" ({human_bytes(one.size_bytes)})" if one.size_bytes else ""
+        yield f"{one.kind.value}: {one.place}: {human_count(one.count)}{size}: {one.detail}"
+    if standing.other_objects:
+        yield f"{human_count(standing.other_objects)} segments in the store are of partitions not told of here."

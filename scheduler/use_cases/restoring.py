@@ -1,0 +1,189 @@
+"""The use case of getting a partition back from a store: a directory that a broker opens, of what was shipped."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scheduler.use_cases.sources import look
+from storage.disk import Disk
+from storage.errors import LogDirError, ResnapError, UsageError, in_file
+from storage.log.checkpoints import read_offset_checkpoint
+from storage.log.log_dir import load_log_dir
+from storage.log.log_dir_lock import locked
+from storage.log.partition_dir import read_small, readable
+from storage.log.survey import LOG_START_OFFSETS
+from storage.remote.layouts.aiven_members import member_of
+from storage.remote.layouts.flat_log import manifest_locator
+from storage.remote.manifest import read_manifest
+from tiering.installing.stopped_broker import refuse_running
+from tiering.keeping.restorer import Restoration, Restored, Restorer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from scheduler.answers.progress import Progress
+    from scheduler.use_cases.sources import Scope, Sight, Sighted
+    from storage.log.log_dir import LogDir
+    from storage.remote.manifest import Manifest
+    from storage.source import Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOrder:
+    """What is to be restored, and where."""
+
+    scope: Scope
+    """The URL of what was shipped is its one source."""
+    log_dir: Path
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Of topics whose id is not what the manifests say, or which they do not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredPartition:
+    """One partition, and what became of it."""
+
+    restoration: Restoration
+    outcome: Restored
+
+
+@dataclass(slots=True, kw_only=True)
+class RestoreReport:
+    """What became of all; mutable while it fills."""
+
+    partitions: list[RestoredPartition] = field(default_factory=list)
+    errors: list[ResnapError] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """What the use case rests on."""
+
+    sources: Sources
+    disk: Disk = field(default_factory=Disk)
+
+    def restore(self, order: RestoreOrder, progress: Progress, *, dry_run: bool = False) -> RestoreReport:
+        """Restore every partition in scope that can be; an error with one of them is in the report.
+
+        Raises:
+            LogDirInUseError: a broker runs on the log dir.
+            UsageError, LogDirError: the log dir is not as it should be; nothing was changed.
+            StoreError: the store cannot be listed.
+
+        """
+        if not order.log_dir.is_dir():
+            raise UsageError(f"{order.log_dir} is no directory",
+                             hint="give an entry of log.dirs, or make one for this: mkdir DIR")  # fmt: skip
+        sight = look(order.scope, self.sources)
+        if any(not sighted.log_dir.is_shipped for sighted in sight.partitions):
+            hint = "give what `resnap tier --to` was given; the copy of a log dir comes back by what copied it"
+            raise UsageError(f"{order.scope.sources[0]} holds nothing that was shipped", hint=hint)
+        if any(member_of(one.path) for sighted in sight.partitions for one in sighted.inventory.partition.segments):
+            raise UsageError(f"{order.scope.sources[0]} is in the layout aiven, which only brokers restore from",
+                             hint="restore what `resnap tier` shipped in its own layout")  # fmt: skip
+        report = RestoreReport(errors=[problem.error for problem in sight.problems])
+        _refuse_strangers(order, sight)
+        log_dir = order.log_dir.absolute()
+        refuse_running(log_dir)
+        hold: AbstractContextManager[None] = nullcontext() if dry_run else locked(log_dir)
+        with hold:
+            found = self._fitting(sight, log_dir, order.topic_ids, report)
+            progress.expect(len(found), sum(one.size_bytes for _, one in found))
+            for restorer, one in found:
+                outcome = _restored(restorer, one, report, progress, dry_run=dry_run)
+                if outcome is not None:
+                    report.partitions.append(RestoredPartition(restoration=one, outcome=outcome))
+        return report
+
+    def _fitting(
+        self, sight: Sight, log_dir: Path, topic_ids: Mapping[str, str], report: RestoreReport
+    ) -> list[tuple[Restorer, Restoration]]:
+        """Return what may be put into ``log_dir``, and report what may not."""
+        found = []
+        there = load_log_dir(log_dir, topics=lambda _: False)
+        with readable(log_dir):
+            log_starts = read_small(log_dir / LOG_START_OFFSETS, read_offset_checkpoint) or {}
+        for sighted in sight.partitions:
+            try:
+                one = self._restoration(sighted, topic_ids.get(sighted.topic_partition.topic))
+                _refuse_other_cluster(sighted, there)
+                _refuse_without_topic_id(one, there)
+                _refuse_ended_below(one, log_starts.get(one.topic_partition), log_dir)
+            except ResnapError as error:
+                report.errors.append(error)
+            else:
+                store = self.sources.store(str(sighted.log_dir.path))
+                found.append((Restorer(log_dir=log_dir, store=store, disk=self.disk), one))
+        return found
+
+    def _restoration(self, sighted: Sighted, topic_id: str | None) -> Restoration:
+        partition = sighted.inventory.partition
+        manifests = tuple(self._manifest(manifest_locator(partition, segment)) for segment in partition.segments)
+        return Restoration(topic_partition=partition.topic_partition, manifests=manifests, given_topic_id=topic_id)
+
+    def _manifest(self, locator: str) -> Manifest:
+        with in_file(locator):
+            return read_manifest(self.sources.read(locator))
+
+
+def _restored(
+    restorer: Restorer, one: Restoration, report: RestoreReport, progress: Progress, *, dry_run: bool
+) -> Restored | None:
+    """Restore one partition, or tell what would become of it; None where an error, in the report, came between."""
+    try:
+        if dry_run:
+            outcome = restorer.look(one)
+        else:
+            outcome = restorer.restore(one, lambda size_bytes: progress.advance(0, size_bytes))
+    except ResnapError as error:
+        report.errors.append(error)
+        return None
+    progress.advance(1, 0)
+    if outcome is Restored.OCCUPIED:
+        what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds something else"
+        report.errors.append(LogDirError(what, hint="move it out of the log dir, or leave the topic out (--topic)"))
+    return outcome
+
+
+def _refuse_other_cluster(sighted: Sighted, there: LogDir) -> None:
+    cluster = sighted.log_dir.cluster_id
+    if None not in (cluster, there.cluster_id) and cluster != there.cluster_id:
+        raise UsageError(
+            f"{sighted.topic_partition} is of cluster {cluster}, and {there.path} of {there.cluster_id}",
+            hint="give a log dir of the same cluster, or a new directory",
+        )
+
+
+def _refuse_strangers(order: RestoreOrder, sight: Sight) -> None:
+    unknown = order.topic_ids.keys() - {sighted.topic_partition.topic for sighted in sight.partitions}
+    if unknown:
+        raise UsageError(f"--topic-id: nothing of {min(unknown)} is to be restored",
+                         hint="give TOPIC=ID with the name of a topic that was shipped")  # fmt: skip
+
+
+def _refuse_without_topic_id(one: Restoration, there: LogDir) -> None:
+    """Refuse what a KRaft broker would set aside, beginning an empty log in its place; with ZooKeeper it gives the id.
+
+    Source: ``LogManager.isStrayKraftReplica``; seen with 3.9.1 and 4.1.1.
+    """
+    if one.topic_id is None and there.is_kraft:
+        topic = one.topic_partition.topic
+        raise UsageError(
+            f"{one.topic_partition}: the id of its topic is not known, since it was not when the partition was shipped:"
+            " without ZooKeeper a broker sets such a directory aside as stray, and begins an empty log",
+            hint=f"give --topic-id {topic}=ID; `kafka-topics.sh --describe` and `resnap controller image` show it",
+        )
+
+
+def _refuse_ended_below(one: Restoration, log_start: int | None, log_dir: Path) -> None:
+    """Refuse a log that ends below the start that the log dir remembers: a broker would empty it when it loads it."""
+    if log_start is not None and log_start > one.end_offset:
+        raise UsageError(
+            f"{one.topic_partition} ends at {one.end_offset}, below its log start {log_start} in"
+            f" {log_dir / LOG_START_OFFSETS}: a broker would delete all of it",
+            hint="take the line of the partition out of that file, or restore into a new directory",
+        )

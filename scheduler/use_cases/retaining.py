@@ -1,0 +1,97 @@
+"""The use case of applying a retention to what was shipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from scheduler.use_cases.tier_run import this_run
+from storage.errors import LockedError, StoreError, UsageError, VerificationError
+from storage.remote.layouts.flat import lease_place
+from tiering.checking.verification import StoreReader, list_shipped
+from tiering.keeping.retention import delete_beyond, retention_of
+from tiering.shipping.lease import leased
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.answers.progress import Progress
+    from scheduler.use_cases.sources import Scope
+    from storage.errors import ResnapError
+    from storage.remote.layouts.flat import FlatKey
+    from storage.remote.manifest import Manifest
+    from storage.remote.object_store import ObjectStore
+    from tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest
+
+
+@dataclass(slots=True, kw_only=True)
+class Retaining:
+    """One look at a store, and what is deleted of it."""
+
+    store: ObjectStore
+    scope: Scope
+    """Of which the topics count."""
+    now_ms: int
+    problems: list[ResnapError] = field(default_factory=list)
+    """Manifests that cannot be read, of whose partitions nothing is deleted; and what kept others from it."""
+
+    def look(self, limits: Limits) -> list[PartitionRetention]:
+        """Return what is beyond ``limits``, by partition; nothing is changed.
+
+        Raises:
+            UsageError: nothing was shipped there.
+            StoreError: the store failed.
+
+        """
+        reader = StoreReader(store=self.store)
+        manifests: dict[str, Manifest] = {}
+        broken: set[str] = set()
+        for key in list_shipped(self.store, self._wants).manifests:
+            found = reader.verify(key, reads_objects=False)
+            if found.manifest is None:
+                hint = "see `resnap verify --store URL`; nothing of this partition is deleted until it is mended"
+                self.problems.append(VerificationError(found.problems[0], hint=hint))
+                broken.add(_folder(key))
+            elif self.scope.wants(found.manifest.topic):
+                manifests[key] = found.manifest
+        if not manifests and not broken:
+            raise UsageError(
+                f"{self.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given"
+            )
+        sound = {key: manifest for key, manifest in manifests.items() if _folder(key) not in broken}
+        return retention_of(sound, limits, self.now_ms)
+
+    def delete(self, found: list[PartitionRetention], progress: Progress) -> Iterator[PartitionRetention]:
+        """Delete what is beyond retention, each partition under its lease, and yield what has gone of it, and stays.
+
+        A partition at which another run is at work stays as it is, and so do all from where the store fails on: an
+        uploader that finds no manifest writes the very objects that are being deleted. Both are among ``problems``.
+        """
+        progress.expect(sum(len(one.beyond) for one in found), sum(one.size_bytes for one in found))
+        has_failed = False
+        for one in found:
+            gone: list[ShippedManifest] = []
+            if one.beyond and not has_failed:
+                try:
+                    self._delete(one, gone, progress)
+                except (LockedError, StoreError) as error:
+                    self.problems.append(error)
+                    has_failed = isinstance(error, StoreError)
+            yield replace(one, beyond=tuple(gone), kept=one.kept + len(one.beyond) - len(gone))
+
+    def _delete(self, one: PartitionRetention, gone: list[ShippedManifest], progress: Progress) -> None:
+        def done(deleted: ShippedManifest) -> None:
+            gone.append(deleted)
+            progress.advance(1, deleted.log_bytes)
+
+        place = lease_place(one.cluster_id, one.topic_partition)
+        with leased(self.store, place, who=f"{this_run()} (retain)", now_ms=self.now_ms) as lease:
+            delete_beyond(self.store, one, done, lease.hold)
+
+    def _wants(self, key: FlatKey) -> bool:
+        return "=" in key.topic or self.scope.wants(key.topic)
+
+
+def _folder(key: str) -> str:
+    """Return what the manifests of one partition of one topic share."""
+    return key.rpartition("/")[0]

@@ -1,0 +1,86 @@
+"""Snapshots as `resnap regenerate` has left them, before somebody relies on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replay.staging import snapshot_key
+from storage.errors import FormatError, LogDirError, ObjectNotFoundError, UsageError, VerificationError, in_file
+from storage.log.producer_snapshot import read_snapshot
+from storage.remote.urls import is_store_url
+from storage.source import each
+from tiering.planning import can_be_tiered, lost_boundaries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.use_cases.sources import Sight, Sighted
+    from storage.source import Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedCheck:
+    """What a look at regenerated snapshots showed."""
+
+    broken: tuple[VerificationError, ...]
+    """Those that no broker could load."""
+    absent: int
+    """Lost boundaries for which there is none."""
+
+
+def staged_snapshots(sighted: Sighted, root: str, sources: Sources) -> dict[int, str]:
+    """Return the snapshots below ``root`` that are of boundaries of a partition, locator by offset.
+
+    Raises:
+        UsageError: ``root`` is no directory.
+        StoreError: the store failed.
+
+    """
+    boundaries = sighted.inventory.partition.boundaries
+    found = {offset: snapshot_key(sighted.topic_partition, offset) for offset in boundaries}
+    if is_store_url(root):
+        store = sources.store(root.rstrip("/"))
+        there = {info.key for info in store.list(f"{sighted.topic_partition}/")}
+        return {offset: f"{store.url}/{key}" for offset, key in found.items() if key in there}
+    if not Path(root).is_dir():
+        raise UsageError(f"{root} is no directory", hint="give what `resnap regenerate --into` was given")
+    return {offset: str(path) for offset, key in found.items() if (path := Path(root, key)).is_file()}
+
+
+def check_staged(sight: Sight, root: str, sources: Sources) -> StagedCheck:
+    """Look at the snapshots below ``root`` before they are compared.
+
+    Raises:
+        UsageError: ``root`` is no directory, or has no snapshot of any boundary in scope.
+        StoreError: the store failed.
+
+    """
+    found, broken, absent = 0, [], 0
+    for sighted in _in_question(sight):
+        paths = staged_snapshots(sighted, root, sources)
+        found += len(paths)
+        looks = each(partial(_unusable, sources), paths.values(), remote=is_store_url(root))
+        broken += [error for error in looks if error is not None]
+        absent += len(set(lost_boundaries(sighted.inventory)) - paths.keys())
+    if not found:
+        what = f"{root} has no snapshot of any boundary in scope"
+        raise UsageError(what, hint="give what `resnap regenerate --into` was given, and the log dir it was made from")
+    return StagedCheck(broken=tuple(broken), absent=absent)
+
+
+def _in_question(sight: Sight) -> Iterator[Sighted]:
+    return (sighted for sighted in sight.partitions if can_be_tiered(sighted.inventory))
+
+
+def _unusable(sources: Sources, locator: str) -> VerificationError | None:
+    try:
+        with in_file(locator):
+            read_snapshot(sources.read(locator))
+    except FormatError as error:
+        return VerificationError(str(error), hint="`resnap regenerate` makes it anew")
+    except (LogDirError, ObjectNotFoundError) as error:
+        return VerificationError(str(error), hint=error.hint)
+    return None

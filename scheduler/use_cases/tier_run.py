@@ -1,0 +1,220 @@
+"""Tiering, run by run: what is left to ship, and shipping it once its replay is done."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from replay.scratch import scratch_directory
+from scheduler.use_cases.work_items import TierOrder
+from storage.errors import LockedError
+from storage.log.work_lock import at_work_on
+from storage.remote.layouts.aiven_body import AivenForm
+from storage.remote.layouts.flat import lease_place
+from storage.remote.throttle import Throttle
+from storage.remote.urls import open_store
+from tiering.eligibility import before_replay
+from tiering.shipping.delivery import Delivery
+from tiering.shipping.lease import leased
+from tiering.shipping.remainder import remainder
+from tiering.shipping.shipment import PartitionShipment, Shipper
+from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
+from tiering.shipping.uploader import Provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from replay.window import ReplayRules
+    from scheduler.answers.progress import Progress
+    from scheduler.use_cases.engines import Engine
+    from scheduler.use_cases.remembering import Remembering
+    from scheduler.use_cases.sources import Sighted
+    from scheduler.use_cases.work_items import Replayed
+    from storage.log.names import TopicPartition
+    from storage.remote.object_store import ObjectStore
+    from tiering.shipping.delivery import Verification
+    from tiering.shipping.uploader import Layout
+
+STAGING_PREFIX: Final = ".staging"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploading:
+    """How objects go up."""
+
+    parallel: int = 1
+    """Segments of a partition, and objects of a segment, at once."""
+    bytes_per_s: int | None = None
+    verification: Verification = "auto"
+    layout: Layout = "flat"
+    aiven: AivenForm = field(default_factory=AivenForm)
+    """How segments are written in the layout of this name."""
+
+    @property
+    def aiven_form(self) -> AivenForm | None:
+        """How segments are written in the layout ``aiven``; None for every other."""
+        return self.aiven if self.layout == "aiven" else None
+
+    def shipped(self, store: ObjectStore, cluster_id: str | None, topic: str) -> ShippedTopic:
+        """Return what ``store`` holds of a topic already.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        form = self.aiven_form
+        return ShippedTopic(
+            store, FlatManifests(cluster_id, topic) if form is None else AivenManifests(form.key_prefix, topic)
+        )
+
+    def delivery(self, store: ObjectStore) -> Delivery:
+        """Return what delivers to ``store`` for one run."""
+        return Delivery(
+            store=store,
+            verification=self.verification,
+            parallel=self.parallel,
+            throttle=Throttle(bytes_per_s=self.bytes_per_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TierRun:
+    """One run of ``tier``, under the rules that go into its manifests."""
+
+    rules: ReplayRules
+    engine: Engine
+    version: str
+    remembering: Remembering | None
+    uploading: Uploading
+
+    def order(self, sighted: Sighted, shipped: ShippedTopic, store_url: str, high_watermark: int | None) -> TierOrder:
+        """Return what is left to ship of a partition, and what an earlier run has said of it."""
+        candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
+        left = remainder(candidates, shipped, self.engine.reading.sources)
+        recollection = None
+        if self.remembering is not None and left.candidates.segments:
+            recollection = self.remembering.recall(sighted.inventory)
+        return TierOrder(
+            sighted=sighted,
+            store_url=store_url,
+            recollection=recollection,
+            settled=recollection.refused(left.candidates, store_url) if recollection is not None else None,
+            provenance=self._provenance(sighted),
+            candidates=left.candidates,
+            already=left.already,
+            failures=left.failures,
+        )
+
+    def _provenance(self, sighted: Sighted) -> Provenance:
+        inventory = sighted.inventory
+        return Provenance(
+            cluster_id=sighted.log_dir.cluster_id,
+            broker_id=sighted.log_dir.broker_id,
+            log_directory=str(sighted.log_dir.path),
+            topic_partition=sighted.topic_partition,
+            topic_id=inventory.partition.topic_id,
+            compaction_assumption=f"{inventory.compaction}: {inventory.compaction_origin}",
+            resnap_version=self.version,
+            layout=self.uploading.layout,
+        )
+
+    def ship(
+        self,
+        orders: list[TierOrder],
+        store: ObjectStore,
+        replay: Callable[[str, Progress], Iterator[Replayed]],
+        now_ms: Callable[[], int],
+        *,
+        replaying: Progress,
+        shipping: Progress,
+    ) -> Iterator[PartitionShipment]:
+        """Ship what is eligible of each partition as soon as its replay, to a sink at the URL given, is through."""
+        by_partition = {order.sighted.topic_partition: order for order in orders}
+        with ExitStack() as locks:
+            for directory in _to_be_locked(orders):
+                locks.enter_context(at_work_on(directory))
+            yield from self._ship(by_partition, store, replay, now_ms, replaying=replaying, shipping=shipping)
+
+    def _ship(
+        self,
+        by_partition: dict[TopicPartition, TierOrder],
+        store: ObjectStore,
+        replay: Callable[[str, Progress], Iterator[Replayed]],
+        now_ms: Callable[[], int],
+        *,
+        replaying: Progress,
+        shipping: Progress,
+    ) -> Iterator[PartitionShipment]:
+        orders = by_partition.values()
+        for order in orders:
+            if order.settled is not None:
+                yield PartitionShipment(
+                    topic_partition=order.sighted.topic_partition, eligibility=order.settled, already=order.already
+                )
+        with _staging(store, is_remote=self.engine.is_remote) as staging_url:
+            staged = open_store(staging_url, self.engine.s3)
+            shipper = Shipper(
+                delivery=self.uploading.delivery(store),
+                staged=staged,
+                rules=self.rules,
+                sources=self.engine.reading.sources,
+                parallel=self.uploading.parallel,
+                aiven=self.uploading.aiven_form,
+                now_ms=now_ms,
+                expect=shipping.expect,
+                progress=shipping.advance,
+            )
+            for replayed in replay(staging_url, replaying):
+                order = by_partition[replayed.result.topic_partition]
+                shipping.at_work("shipping", 1)
+                shipment = _under_lease(shipper, store, order, replayed, now_ms())
+                recollection = replayed.planned.recollection
+                if self.remembering is not None and recollection is not None:
+                    self.remembering.keep_shipment(recollection, replayed.result, shipment, order)
+                shipment.already += order.already
+                yield shipment
+                if not all(isinstance(failure, LockedError) for failure in shipment.failures):
+                    return
+
+
+def _to_be_locked(orders: Iterable[TierOrder]) -> list[Path]:
+    """Return the log dirs of this machine in which there is something to do."""
+    busy = [order.sighted.log_dir.path for order in orders if order.candidates.segments and order.settled is None]
+    return sorted({path for path in busy if isinstance(path, Path)})
+
+
+def _under_lease(
+    shipper: Shipper, store: ObjectStore, order: TierOrder, replayed: Replayed, now_ms: int
+) -> PartitionShipment:
+    """Ship a partition, unless another run is at it: the others need not wait for that."""
+    place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
+    with leased(store, place, who=this_run(), now_ms=now_ms) as lease:
+        return shipper.ship_partition(order.provenance, order.candidates, replayed.result, lease.hold)
+
+
+def this_run() -> str:
+    """Return what to call this run where others see it."""
+    return f"{gethostname()}, process {os.getpid()}"
+
+
+@contextmanager
+def _staging(store: ObjectStore, *, is_remote: bool) -> Iterator[str]:
+    """Give the URL of the place where a run's snapshots wait to be shipped, and empty it afterwards.
+
+    A directory of this machine, or, where other machines write, a part of the destination.
+    """
+    if not is_remote:
+        with scratch_directory("staging") as directory:
+            yield directory.as_uri()
+        return
+    prefix = f"{STAGING_PREFIX}/{uuid4()}/"
+    try:
+        yield f"{store.url}/{prefix.rstrip('/')}"
+    finally:
+        for info in list(store.list(prefix)):
+            store.delete(info.key)

@@ -1,0 +1,93 @@
+"""What the use cases take and give, partition by partition: what a look showed, what is planned, what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from replay.plan import PartitionPlan
+    from replay.results import PartitionResult
+    from scheduler.use_cases.sources import Sighted
+    from storage.errors import ResnapError
+    from tiering.eligibility import BrokerBlockers, Candidates, Eligibility
+    from tiering.remembered.memory import KnownBoundary
+    from tiering.remembered.recollection import Recollection
+    from tiering.shipping.uploader import Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a replay would read: sizes are those of the segments, of which mostly headers are read."""
+
+    segments: int
+    size_bytes: int
+
+
+NO_COST: Final = Cost(segments=0, size_bytes=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionScan:
+    """What a look at one partition showed."""
+
+    sighted: Sighted
+    blockers: BrokerBlockers
+    candidates: Candidates
+    cost_now: Cost
+    """Of making the lost boundaries with ``--as-of now``."""
+    cost_roll: Cost
+    """With ``--as-of roll``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One partition and what would be done."""
+
+    sighted: Sighted
+    plan: PartitionPlan
+    recollection: Recollection | None = None
+    """What is known from earlier runs; None where that is not asked."""
+    standing: tuple[KnownBoundary, ...] = ()
+    """Boundaries that need not be made, since an earlier run has made them."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether an earlier run has made all that is wanted."""
+        return bool(self.standing) and not self.plan.boundaries
+
+    @property
+    def cost(self) -> Cost:
+        """What would be read."""
+        return cost_of(self.plan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One partition and what its replay gave."""
+
+    planned: Planned
+    result: PartitionResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOrder:
+    """What is left to ship of one partition."""
+
+    sighted: Sighted
+    provenance: Provenance
+    candidates: Candidates
+    """Without what is shipped already."""
+    already: int
+    store_url: str
+    failures: tuple[ResnapError, ...] = ()
+    """Manifests in the store that are broken."""
+    recollection: Recollection | None = None
+    """What is known from earlier runs, where anything is left to ship."""
+    settled: Eligibility | None = None
+    """The last word of an earlier run on what is left, where nothing has changed since."""
+
+
+def cost_of(plan: PartitionPlan) -> Cost:
+    """Return what ``plan`` would read."""
+    return Cost(segments=sum(run.end - run.start for run in plan.runs), size_bytes=plan.bytes_in_segments)

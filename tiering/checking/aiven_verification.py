@@ -1,0 +1,140 @@
+"""Reads segments of the layout ``aiven`` back: whether a broker, and a replica that restores from it, could use them.
+
+Their manifests carry no digests. So what is stored is held against itself: every chunk and every index is turned back
+into what it was, which for encrypted ones proves each byte; every batch against its checksum; the indexes against the
+batches; the snapshot and the leader epochs against their own forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
+from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
+from storage.log.checkpoints import read_leader_epochs
+from storage.log.producer_snapshot import read_snapshot_array
+from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
+from storage.remote.layouts.aiven_log import copied_segment, segment_of
+from storage.remote.store_path import StorePath
+from tiering.checking.verification import ShippedListing
+from tiering.shipping.segment_indexes import load_indexes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from storage.log.partition_dir import Segment
+    from storage.remote.layouts.aiven import AivenKey
+    from storage.remote.layouts.aiven_log import CopiedSegment
+    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from storage.source import Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedCopy:
+    """What reading one segment back showed."""
+
+    manifest_key: str
+    manifest: CopiedSegment | None
+    """None where it could not be read."""
+    problems: tuple[str, ...]
+    """Empty if all is well."""
+    size_bytes: int = 0
+    """Of the objects that were read."""
+    was_read: bool = True
+    """Whether its objects were read; else its manifest alone."""
+
+
+def list_copies(store: ObjectStore, wants: Callable[[AivenKey], bool]) -> tuple[ShippedListing, dict[str, ObjectInfo]]:
+    """Return what lies in ``store`` of the segments that ``wants`` asks for, and all its objects by key.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    infos = {info.key: info for info in store.list() if (place := parse_key(info.key)) and wants(place)}
+    manifests = {key: info for key, info in infos.items() if key.endswith(f".{MANIFEST}")}
+    sizes: dict[str, int] = {}
+    for key, info in infos.items():
+        beside = f"{key.rpartition('.')[0]}.{MANIFEST}"
+        if key != beside:
+            sizes[beside] = sizes.get(beside, 0) + info.size_bytes
+    return ShippedListing(manifests=manifests, sizes=sizes), infos
+
+
+def verify_copy(
+    store: ObjectStore, infos: dict[str, ObjectInfo], key: str, sources: Sources, *, reads_objects: bool
+) -> VerifiedCopy:
+    """Return what the manifest at ``key`` is worth, and the objects beside it if they are to be read.
+
+    Raises:
+        ConfigurationError: the segment is encrypted, and its key is not at hand.
+        StoreError: the store itself failed.
+
+    """
+    place = parse_key(key)
+    if place is None:
+        raise AssertionError(f"{key} is no key of a manifest")
+    try:
+        with in_file(key):
+            found = copied_segment(place, store.get(key))
+    except (FormatError, ObjectNotFoundError) as error:
+        return VerifiedCopy(manifest_key=key, manifest=None, problems=(str(error),))
+    if not reads_objects:
+        return VerifiedCopy(manifest_key=key, manifest=found, problems=(), was_read=False)
+    problems = tuple(_missing(infos, found)) or tuple(_problems(store, infos, found, sources))
+    size = sum(infos[beside].size_bytes for suffix in (LOG, INDEXES) if (beside := place.beside(suffix)) in infos)
+    return VerifiedCopy(manifest_key=key, manifest=found, problems=problems, size_bytes=size)
+
+
+def _missing(infos: dict[str, ObjectInfo], found: CopiedSegment) -> Iterator[str]:
+    expected = {LOG: found.manifest.chunks.stored_size, INDEXES: found.manifest.indexes.end}
+    for suffix, size in expected.items():
+        key = found.place.beside(suffix)
+        there = infos.get(key)
+        if there is None:
+            yield f"{key}: missing"
+        elif there.size_bytes < size or (suffix == LOG and there.size_bytes != size):
+            yield f"{key}: expected {size} bytes, found {there.size_bytes}"
+
+
+def _problems(
+    store: ObjectStore, infos: dict[str, ObjectInfo], found: CopiedSegment, sources: Sources
+) -> Iterator[str]:
+    """Yield what is wrong with the segment's files, each of which is judged by itself."""
+    segment = segment_of(StorePath(store.url), infos, found)
+    looks: tuple[Callable[[], object], ...] = (
+        partial(_read_log, segment, sources),
+        partial(_check_indexes, segment, sources),
+        lambda: read_snapshot_array(sources.read(segment.sibling("snapshot"))),
+        lambda: read_leader_epochs(sources.read(segment.sibling("leader-epoch-checkpoint"))),
+    )
+    names = (found.place.beside(LOG), *(found.place.beside(INDEXES) for _ in looks[1:]))
+    for name, look in zip(names, looks, strict=True):
+        try:
+            with in_file(name):
+                look()
+        except (FormatError, LogDirError, ObjectNotFoundError) as error:
+            yield str(error)
+
+
+def _read_log(segment: Segment, sources: Sources) -> None:
+    whole = SegmentRange(
+        locator=segment.path,
+        base_offset=segment.base_offset,
+        next_base_offset=segment.next_base_offset,
+        verify_crc=True,
+    )
+    with sources.open(segment.path) as reader:
+        for _ in read_blocks(reader, whole, ScanFacts()):
+            pass
+
+
+def _check_indexes(segment: Segment, sources: Sources) -> None:
+    """Make sure that the indexes are of the batches: what would be made anew on the way to a store is not."""
+    good = load_indexes(segment, sources)
+    for suffix, content in {"index": good.offset, "timeindex": good.time}.items():
+        if sources.read(segment.sibling(suffix)) != content:
+            raise FormatError(f"{suffix} of the segment", position=0, expected="entries that its batches bear out",
+                              found="others")  # fmt: skip

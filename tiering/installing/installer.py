@@ -1,0 +1,145 @@
+"""Puts staged snapshots beside the segments of a log dir whose lock the caller holds.
+
+Everything is decided first (``install_survey``), then written down (``undo_manifest``) together with the bytes that
+will go, then done, one file at a time. Whatever ends the run, each file is as it was or as it is to be; the next run
+does the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage.disk import (
+    READ_BYTES,
+    Dress,
+    FileDigest,
+    digest_of_file,
+    dress_of,
+    make_directories,
+    read_chunks,
+    remove_file,
+    write_file,
+)
+from storage.errors import LogDirError, VerificationError
+from tiering.installing.installation import Decision, Fate
+from tiering.installing.undo_manifest import (
+    ASIDE,
+    MANIFEST_FILE,
+    Change,
+    OldFile,
+    ShutdownMark,
+    UndoManifest,
+    write_manifest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from storage.disk import Disk
+    from tiering.installing.install_survey import Surveyed
+    from tiering.installing.staging_area import StagingArea
+
+KEPT_MODE: Final = 0o644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installer:
+    """Does what was decided for a log dir, and writes down before how to undo it."""
+
+    log_dir: Path
+    area: StagingArea
+    disk: Disk
+
+    def write_down(
+        self, surveyed: Sequence[Surveyed], mark: ShutdownMark, undo_dir: Path, *, now_ms: int
+    ) -> UndoManifest:
+        """Keep the bytes that will go, then write the manifest into ``undo_dir``, all of it durable.
+
+        Raises:
+            LogDirError: it cannot be written; nothing in the log dir has been changed.
+
+        """
+        make_directories(self.disk, undo_dir)
+        changes = [
+            self._change(partition, decision, undo_dir)
+            for partition in surveyed
+            for decision in partition.installation.changes
+        ]
+        changing = [partition.inventory.partition for partition in surveyed if partition.installation.changes]
+        folders = [Path(str(partition.path)) for partition in changing]
+        manifest = UndoManifest(
+            log_dir=str(self.log_dir),
+            made_at_ms=now_ms,
+            shutdown=mark,
+            folder_times_ns={folder.name: dress_of(folder).mtime_ns or 0 for folder in folders},
+            changes=tuple(changes),
+        )
+        write_file(self.disk, undo_dir / MANIFEST_FILE, _blocks(write_manifest(manifest)), _kept(undo_dir))
+        return manifest
+
+    def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> Change:
+        path = surveyed.path(decision.offset)
+        place = f"{path.parent.name}/{path.name}"
+        old = None
+        if decision.fate is not Fate.INSTALLED:
+            aside = undo_dir / ASIDE / place
+            make_directories(self.disk, aside.parent)
+            dress = dress_of(path)
+            old = OldFile(digest=write_file(self.disk, aside, read_chunks(path), _kept(undo_dir)), dress=dress)
+        digest = None
+        if decision.sha256 is not None:
+            digest = FileDigest(size_bytes=decision.size_bytes, sha256=decision.sha256)
+        return Change(place=place, old=old, new=digest)
+
+    def apply(self, surveyed: Surveyed, done: Callable[[Decision], None]) -> None:
+        """Make the changes of one partition; ``done`` is told of each.
+
+        Raises:
+            LogDirError: a file cannot be written; those before it stay.
+            StoreError, VerificationError: a staged file can no longer be read, or has changed.
+
+        """
+        segments = {boundary.offset: boundary.segment.path for boundary in surveyed.inventory.boundaries}
+        for decision in surveyed.installation.changes:
+            if decision.fate is Fate.SET_ASIDE:
+                remove_file(self.disk, surveyed.path(decision.offset))
+            else:
+                self._put(surveyed, decision, _as_neighbour(Path(segments[decision.offset])))
+            done(decision)
+
+    def _put(self, surveyed: Surveyed, decision: Decision, dress: Dress) -> None:
+        path, topic_partition = surveyed.path(decision.offset), surveyed.installation.topic_partition
+        if decision.fate is Fate.INSTALLED and digest_of_file(path) is not None:
+            hint = "somebody works in the log dir past its lock: find out who, then run again"
+            raise LogDirError(f"{path} has come into being meanwhile", hint=hint)
+        chunks = self.area.chunks(topic_partition, decision.offset)
+        locator = self.area.locator(topic_partition, decision.offset)
+        write_file(self.disk, path, _as_decided(chunks, decision, locator), dress)
+
+
+def _as_neighbour(segment: Path) -> Dress:
+    """Return owner and mode of the segment that a snapshot is for."""
+    return replace(dress_of(segment), mtime_ns=None)
+
+
+def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> Iterator[bytes]:
+    """Hand on the bytes of a staged file, and fail at their end if they are not those that were judged."""
+    sha256 = hashlib.sha256()
+    for chunk in chunks:
+        sha256.update(chunk)
+        yield chunk
+    if sha256.hexdigest() != decision.sha256:
+        raise VerificationError(f"{locator} has changed since it was judged", hint="run the same command again")
+
+
+def _kept(undo_dir: Path) -> Dress:
+    """Return owner and mode for what is kept: those of the folder, so that whoever owns it can read it."""
+    return replace(dress_of(undo_dir), mode=KEPT_MODE, mtime_ns=None)
+
+
+def _blocks(data: bytes) -> Iterator[bytes]:
+    for start in range(0, len(data), READ_BYTES):
+        yield data[start : start + READ_BYTES]

@@ -1,0 +1,165 @@
+"""Regenerated snapshots where they wait to be installed: ``<topic>-<partition>/<N>.snapshot``, and their fingerprint.
+
+The fingerprint is written after the snapshots. Those of a run that was killed before have the old one or none, and are
+not installed: their bytes are not what it speaks of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replay.results import BoundaryResult
+from replay.staging import snapshot_key
+from storage.errors import FormatError, ObjectNotFoundError, in_file
+from storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
+from tiering.installing.fingerprint import (
+    FINGERPRINT_FILE,
+    Fingerprint,
+    StagedPrint,
+    joined,
+    read_fingerprint,
+    write_fingerprint,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from storage.log.log_dir import PartitionDir, Segment
+    from storage.log.names import TopicPartition
+    from storage.remote.object_store import ObjectStore
+    from tiering.installing.fingerprint import SegmentPrint
+    from tiering.remembered.memory import KnownBoundary
+
+    PrintSegments = Callable[[Sequence[Segment]], Iterable[SegmentPrint | None]]
+
+
+class StagingArea:
+    """The place that ``resnap regenerate --into`` was given."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._store.url
+
+    def offsets(self) -> dict[TopicPartition, list[int]]:
+        """Return the offsets of the snapshots of each partition, ascending.
+
+        Raises:
+            StoreError: the place cannot be listed.
+
+        """
+        found: dict[TopicPartition, list[int]] = {}
+        for info in self._store.list():
+            folder, _, name = info.key.rpartition("/")
+            directory, file = parse_partition_dir_name(folder), parse_file_name(name)
+            if directory is None or directory.kind is not DirKind.LIVE or file is None:
+                continue
+            if file.kind is FileKind.SNAPSHOT and file.state is FileState.LIVE:
+                found.setdefault(directory.topic_partition, []).append(file.offset)
+        return {key: sorted(offsets) for key, offsets in sorted(found.items())}
+
+    def fingerprint(self, topic_partition: TopicPartition) -> Fingerprint | None:
+        """Return what the snapshots of a partition rest on; None where that was not left.
+
+        Raises:
+            FormatError: the file is damaged.
+            StoreError: it cannot be read.
+
+        """
+        key = _fingerprint_key(topic_partition)
+        try:
+            text = self._store.get(key)
+        except ObjectNotFoundError:
+            return None
+        with in_file(f"{self.url}/{key}"):
+            return read_fingerprint(text)
+
+    def leave(
+        self,
+        partition: PartitionDir,
+        made: Iterable[StagedPrint],
+        standing: Iterable[StagedPrint],
+        print_segments: PrintSegments,
+    ) -> None:
+        """Write what snapshots rest on, joined with what is known of others that lie here.
+
+        Args:
+            partition: the listing that the replay was planned by.
+            made: the snapshots that it has just written here.
+            standing: those that an earlier run has; nothing is read for them if that left all it should.
+            print_segments: ``fingerprint.print_segment`` of each, by whoever reads segments.
+
+        Raises:
+            LogDirError, StoreError: a segment cannot be read, or the fingerprint not be written.
+
+        """
+        earlier = self._earlier(partition.topic_partition)
+        unknown = [one for one in standing if earlier is None or earlier.at(one.offset) != one]
+        snapshots = sorted([*made, *unknown], key=lambda snapshot: snapshot.offset)
+        if snapshots:
+            whole = joined(earlier, fingerprint_of(partition, snapshots, print_segments))
+            self._store.put(_fingerprint_key(partition.topic_partition), write_fingerprint(whole))
+
+    def locator(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return what to call a staged snapshot in messages."""
+        return f"{self.url}/{snapshot_key(topic_partition, offset)}"
+
+    def chunks(self, topic_partition: TopicPartition, offset: int) -> Iterator[bytes]:
+        """Yield the bytes of a snapshot.
+
+        Raises:
+            StoreError: it cannot be read.
+
+        """
+        with self._store.open(snapshot_key(topic_partition, offset)) as chunks:
+            yield from chunks
+
+    def _earlier(self, topic_partition: TopicPartition) -> Fingerprint | None:
+        try:
+            return self.fingerprint(topic_partition)
+        except FormatError:
+            return None  # it speaks for nothing that could be kept
+
+
+def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | KnownBoundary]) -> list[StagedPrint]:
+    """Return what is to be known of the snapshots that replays of ``partition`` made."""
+    base_of = {segment.next_base_offset: segment.base_offset for segment in partition.segments}
+    prints = []
+    for one in found:
+        offset = one.boundary.offset if isinstance(one, BoundaryResult) else one.offset
+        if one.digest is not None:
+            read_from = base_of[offset] if one.window_start_offset is None else one.window_start_offset
+            prints.append(
+                StagedPrint(
+                    offset=offset,
+                    rests_from=min(read_from, base_of[offset]),
+                    size_bytes=one.digest.size_bytes,
+                    sha256=one.digest.sha256,
+                    left_out=len(one.left_out),
+                )
+            )
+    return prints
+
+
+def fingerprint_of(
+    partition: PartitionDir, snapshots: Sequence[StagedPrint], print_segments: PrintSegments
+) -> Fingerprint:
+    """Return what ``snapshots``, ascending, rest on.
+
+    A segment that is no longer as ``partition`` lists it gets no print, and what rests on it cannot be installed.
+
+    Raises:
+        LogDirError, StoreError: a segment cannot be read.
+
+    """
+    start, end = min(snapshot.rests_from for snapshot in snapshots), snapshots[-1].offset
+    rested_on = [s for s in partition.segments if start <= s.base_offset < end and not s.is_active]
+    segments = tuple(one for one in print_segments(rested_on) if one is not None)
+    return Fingerprint(segments=segments, snapshots=tuple(snapshots))
+
+
+def _fingerprint_key(topic_partition: TopicPartition) -> str:
+    return f"{topic_partition}/{FINGERPRINT_FILE}"

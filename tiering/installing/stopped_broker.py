@@ -1,0 +1,67 @@
+"""Whether a log dir may be changed: its broker stopped in order, and nobody works there.
+
+A broker that was killed recovers when it starts next, and makes or deletes snapshots as it goes; so what it left behind
+is no ground to build on. The mark of an orderly stop is read, never written: a broker that starts takes it away.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from storage.disk import digest_of_file, dress_of
+from storage.errors import LogDirError
+from storage.log.log_dir_lock import in_use, lock_holder, locked
+from storage.log.survey import CLEAN_SHUTDOWN
+from tiering.installing.undo_manifest import ShutdownMark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def stopped(log_dir: Path) -> Iterator[ShutdownMark]:
+    """Hold the lock of ``log_dir`` while the context lasts; give the mark of the orderly stop.
+
+    Raises:
+        LogDirInUseError: a broker runs there, or another run of ours.
+        LogDirError: the broker did not stop in order, or the log dir may not be changed.
+
+    """
+    # Asked first without the lock: a running broker is the likelier reason why there is no mark.
+    refuse_running(log_dir)
+    shutdown_mark(log_dir)
+    with locked(log_dir):
+        yield shutdown_mark(log_dir)
+
+
+def shutdown_mark(log_dir: Path) -> ShutdownMark:
+    """Return the mark that the broker left when it stopped in order.
+
+    Raises:
+        LogDirError: there is none.
+
+    """
+    path = log_dir / CLEAN_SHUTDOWN
+    digest = digest_of_file(path)
+    if digest is None:
+        raise LogDirError(
+            f"{log_dir}: the broker did not stop in order, {CLEAN_SHUTDOWN} is not there",
+            hint="start the broker, so that it recovers its logs, and stop it once more with SIGTERM "
+            "(kafka-server-stop.sh); then run the same command again",
+        )
+    return ShutdownMark(digest=digest, mtime_ns=dress_of(path).mtime_ns or 0)
+
+
+def refuse_running(log_dir: Path) -> None:
+    """Refuse a log dir that is in use, without taking its lock.
+
+    Raises:
+        LogDirInUseError: a broker runs there, or another run of ours.
+        LogDirError: that cannot be found out.
+
+    """
+    holder = lock_holder(log_dir)
+    if holder is not None:
+        raise in_use(log_dir, holder.description)

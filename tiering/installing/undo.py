@@ -1,0 +1,162 @@
+"""Takes an installation back, by its manifest: every file as it was, in name, bytes, mode, owner and time.
+
+Each file is judged by its bytes: as it was before, or as the installation left it. So an installation that was killed
+is undone as far as it came, an undoing that was killed is gone on with, and one that is complete changes nothing.
+Anything else means that somebody has worked there since, and then nothing at all is touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.disk import Disk, digest_of_file, dress_of, read_chunks, remove_file, temporary_of, writable, write_file
+from storage.errors import LogDirError, StalePlanError, UsageError, VerificationError, in_file
+from tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
+from tiering.installing.undo_manifest import ASIDE, MANIFEST_FILE, read_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tiering.installing.undo_manifest import Change, OldFile, UndoManifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoStep:
+    """What is done to one file."""
+
+    change: Change
+    removes: bool
+    """Whether the file that the installation made goes; else the old one comes back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """One installation that is to be taken back."""
+
+    manifest: UndoManifest
+    folder: Path
+    """Where the manifest lies, and what was kept aside."""
+    disk: Disk
+
+    @property
+    def log_dir(self) -> Path:
+        """The log dir that was changed."""
+        return Path(self.manifest.log_dir)
+
+    def steps(self) -> list[UndoStep]:
+        """Return what there is to do, in an order that a crash may end at any point; nothing is changed.
+
+        Raises:
+            StalePlanError: a file is neither as it was nor as it was left.
+            LogDirError: a file cannot be read, or one that was kept aside is not what it was.
+
+        """
+        judged = ((change, self._judge(change)) for change in reversed(self.manifest.changes))
+        return [UndoStep(change=change, removes=change.old is None) for change, is_due in judged if is_due]
+
+    def check(self) -> None:
+        """Look whether a broker has run since.
+
+        Raises:
+            LogDirInUseError: one runs now.
+            StalePlanError: one has.
+
+        """
+        refuse_running(self.log_dir)
+        try:
+            as_it_was = shutdown_mark(self.log_dir) == self.manifest.shutdown
+        except LogDirError:
+            as_it_was = False
+        if not as_it_was:
+            raise StalePlanError(
+                f"a broker has run on {self.log_dir} since the installation",
+                hint="it has loaded these snapshots, may have tiered segments with them, and keeps them by itself now: "
+                f"leave them{self._where_old_files_are()}",
+            )
+
+    def apply(self, done: Callable[[UndoStep], None]) -> int:
+        """Do what there is to do, ``done`` being told of each step; return how many steps that were.
+
+        Raises:
+            StalePlanError, LogDirError: as ``steps``, before anything is changed.
+            LogDirError: a file cannot be changed; the same undoing goes on from there.
+
+        """
+        self.check()
+        with stopped(self.log_dir):
+            self.check()
+            steps = self.steps()
+            self._remove_unfinished()
+            for step in steps:
+                self._undo(step)
+                done(step)
+            self._restore_times()
+        return len(steps)
+
+    def _judge(self, change: Change) -> bool:
+        """Return whether the file is as it was left, and so is to be undone; it may also be as it was before."""
+        path = self.log_dir / change.place
+        found = digest_of_file(path)
+        as_before = found == (change.old.digest if change.old else None)
+        if as_before and (change.old is None or dress_of(path) == change.old.dress):
+            return False
+        if not as_before and found != change.new:
+            raise StalePlanError(
+                f"{path} is neither what was there before the installation nor what it left",
+                hint=f"somebody has changed it since: leave it, or put it right by hand{self._where_old_files_are()}",
+            )
+        if change.old is not None:
+            self._check_aside(change, change.old)
+        return True
+
+    def _check_aside(self, change: Change, old: OldFile) -> None:
+        aside = self.folder / ASIDE / change.place
+        if digest_of_file(aside) != old.digest:
+            raise VerificationError(f"{aside} is not the file that was kept aside",
+                                    hint="look for it in a backup: without it nothing is undone")  # fmt: skip
+
+    def _where_old_files_are(self) -> str:
+        has_old = any(change.old is not None for change in self.manifest.changes)
+        return f"; what was replaced is in {self.folder / ASIDE}" if has_old else ""
+
+    def _remove_unfinished(self) -> None:
+        """Remove what a run that was killed was just writing."""
+        for change in self.manifest.changes:
+            temporary = temporary_of(self.log_dir / change.place)
+            if temporary.exists():
+                remove_file(self.disk, temporary)
+
+    def _undo(self, step: UndoStep) -> None:
+        path, old = self.log_dir / step.change.place, step.change.old
+        if old is None:
+            remove_file(self.disk, path)
+        else:
+            write_file(self.disk, path, read_chunks(self.folder / ASIDE / step.change.place), old.dress)
+
+    def _restore_times(self) -> None:
+        for name, mtime_ns in self.manifest.folder_times_ns.items():
+            folder = self.log_dir / name
+            if folder.stat().st_mtime_ns != mtime_ns:
+                with writable(folder):
+                    self.disk.set_directory_time(folder, mtime_ns)
+                    self.disk.sync_directory(folder)
+
+
+def read_undo(path: Path, disk: Disk) -> Undo:
+    """Return the undoing of the installation whose manifest is at ``path``, or in the folder ``path``.
+
+    Raises:
+        UsageError: there is no such file.
+        FormatError: it is no manifest.
+
+    """
+    file = path / MANIFEST_FILE if path.is_dir() else path
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}",
+                         hint="give the manifest that `resnap install` named") from error  # fmt: skip
+    with in_file(file):
+        return Undo(manifest=read_manifest(text), folder=file.absolute().parent, disk=disk)

@@ -1,0 +1,268 @@
+"""What Resnap knows of a partition from before, so that a run that is repeated need not find it out again.
+
+It rests on the closed segments as they were (``segment_marks``), on the rules it was found under, and, where it is a
+matter of the whole directory, on everything that stands in it. What is not as it was then is found out anew: a memory
+saves reading, and never decides what is right. So it may be lost, or be of another version, at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from replay.plan import Coverage
+from replay.results import Outcome
+from storage.log.partition_dir import LEADER_EPOCHS
+from tiering.inventory import SnapshotLook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from replay.anchor import Anchor
+    from replay.boundary_state import LeftOut
+    from replay.evidence import BoundaryEvidence, Evidence
+    from replay.plan import PartitionPlan
+    from replay.results import BoundaryResult
+    from replay.window import ReplayRules
+    from storage.log.partition_dir import PartitionDir, SnapshotFile
+    from storage.log.producer_snapshot import SnapshotDigest
+    from tiering.inventory import PartitionInventory
+    from tiering.refusal import Refusal
+    from tiering.remembered.segment_marks import SegmentMark
+
+KEPT_ANCHORS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownBoundary:
+    """A snapshot that a replay made, or the broker's own that it proved."""
+
+    offset: int
+    as_of_ms: int
+    made_ms: int
+    coverage: Coverage
+    window_start_offset: int | None
+    entries: int
+    digest: SnapshotDigest
+    left_out: tuple[LeftOut, ...]
+    evidence: str
+    """Digest of what the small files said, as far as the snapshot rests on it (``evidence_key``)."""
+    proven: str | None = None
+    """SHA-256 of the broker's own snapshot, where the replay gave the same."""
+
+    def is_from(self, coverage: Coverage, start: int | None) -> bool:
+        """Whether it covers as much as ``coverage``, read from ``start`` on; None: nothing need be read."""
+        if self.coverage is Coverage.BEYOND_WINDOW and coverage is Coverage.WINDOW:
+            return False
+        return start is None or (self.window_start_offset is not None and self.window_start_offset <= start)
+
+    def is_vouched_for(self, evidence: Evidence, log_start: int) -> bool:
+        """Whether planning would leave unread today what was left unread of a log that begins at ``log_start``."""
+        if self.coverage is Coverage.BEYOND_WINDOW or self.window_start_offset is None:
+            return evidence.vouches_for(self.offset)
+        return self.is_whole(log_start) or evidence.vouches_for(self.window_start_offset)
+
+    def is_whole(self, log_start: int) -> bool:
+        """Whether all of a log that begins at ``log_start`` was read for it, as far as it lies below."""
+        start = self.window_start_offset
+        return self.coverage is Coverage.WINDOW and start is not None and start <= log_start
+
+
+class KnownLook(NamedTuple):
+    """What a look at one of the broker's snapshots showed, and which file that was."""
+
+    offset: int
+    size_bytes: int
+    mtime_ns: int
+    look: SnapshotLook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRefusals:
+    """What the last replay before shipping said of a partition that had nothing left to ship after it."""
+
+    store: str
+    directory: str
+    """Digest of everything in the directory (``directory_key``)."""
+    high_watermark: int | None
+    """As it was judged by."""
+    made_ms: int
+    refusals: tuple[Refusal, ...]
+    last_stable_offset: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """All that is known of one partition; empty where nothing is."""
+
+    rules: str = ""
+    """Under which the boundaries and the refusals were found (``rules_key``)."""
+    topic_id: str | None = None
+    marks: tuple[SegmentMark, ...] = ()
+    """Ascending; those that the boundaries and the anchors rest on."""
+    directory: str = ""
+    """Digest of everything in the directory when the boundaries were made."""
+    looks: tuple[KnownLook, ...] = ()
+    """At the broker's own snapshots."""
+    boundaries: Mapping[int, KnownBoundary] = field(default_factory=dict)
+    anchors: tuple[Anchor, ...] = ()
+    refused: KnownRefusals | None = None
+
+    def below(self, end: int | None) -> Memory:
+        """Return what still stands if the log is the same up to the offset ``end``, and no longer above it."""
+        end = -1 if end is None else end
+        return replace(
+            self,
+            marks=tuple(mark for mark in self.marks if mark.next_base_offset <= end),
+            boundaries={offset: known for offset, known in self.boundaries.items() if offset <= end},
+            anchors=tuple(anchor for anchor in self.anchors if anchor.offset <= end and _is_there(anchor)),
+        )
+
+    def told_by(self, evidence: Evidence, rules: ReplayRules, log_start: int) -> Memory:
+        """Return this without the boundaries that a run of today would make otherwise, in a directory that has changed.
+
+        These are the ones that rest on other evidence than there is now, of which nothing vouches any more for what was
+        left unread (unless ``rules`` limit how far back reading goes), and, under ``roll``, those of which the segment
+        above was active or is not as it was: it tells how late they can have been rolled.
+        """
+        now = evidence.at(sorted(self.boundaries))
+        end = self.marks[-1].next_base_offset if self.marks else -1
+        kept = {
+            offset: known
+            for offset, known in self.boundaries.items()
+            if (offset < end or not rules.as_of.roll)
+            and known.evidence == evidence_key(now.get(offset), known.coverage, known.window_start_offset)
+            and (rules.max_reach_back_ms is not None or known.is_vouched_for(evidence, log_start))
+        }
+        return replace(self, boundaries=kept)
+
+    def under(self, rules: ReplayRules) -> Memory:
+        """Return what holds under ``rules`` as well.
+
+        States hold under any rules that ``replay.anchor`` does not object to. A snapshot that was made for an earlier T
+        holds more than is asked for at a later one, which harms nobody: a broker drops what has expired as it loads.
+        """
+        if self.rules != rules_key(rules):
+            # What was read unchecked does not count where checksums are asked for.
+            anchors = () if rules.verify_crc else self.anchors
+            return replace(self, rules=rules_key(rules), boundaries={}, anchors=anchors, refused=None)
+        as_of = rules.as_of
+        kept = {
+            offset: known for offset, known in self.boundaries.items() if as_of.roll or known.as_of_ms <= as_of.now_ms
+        }
+        return replace(self, boundaries=kept)
+
+
+def is_known_as_well(standing: Iterable[KnownBoundary], plan: PartitionPlan) -> bool:
+    """Whether all that ``plan`` would make is ``standing``, each made from at least as far back.
+
+    Where a limit is set to how far back reading goes, a boundary may gain by what is read for the others, and by what
+    is in doubt at them. So all of them stand, or none.
+    """
+    known = {boundary.offset: boundary for boundary in standing}
+    starts: dict[int, int | None] = {boundary.offset: None for boundary in plan.idle}
+    for run in plan.runs:
+        starts |= dict.fromkeys((boundary.offset for boundary in run.boundaries), plan.segments[run.start].base_offset)
+    return all(
+        boundary.offset in known and known[boundary.offset].is_from(boundary.coverage, starts[boundary.offset])
+        for boundary in plan.boundaries
+    )
+
+
+def known_boundary(result: BoundaryResult, made_ms: int) -> KnownBoundary | None:
+    """Return what to remember of ``result``; None where it made no snapshot."""
+    if result.outcome is not Outcome.REBUILT or result.digest is None:
+        return None
+    comparison = result.comparison
+    return KnownBoundary(
+        offset=result.boundary.offset,
+        as_of_ms=result.as_of_ms,
+        made_ms=made_ms,
+        coverage=result.boundary.coverage,
+        window_start_offset=result.window_start_offset,
+        entries=result.entries,
+        digest=result.digest,
+        left_out=result.left_out,
+        evidence=evidence_key(result.boundary.evidence, result.boundary.coverage, result.window_start_offset),
+        proven=comparison.sha256 if comparison is not None and comparison.verdict == "proven" else None,
+    )
+
+
+def looks_of(inventory: PartitionInventory) -> tuple[KnownLook, ...]:
+    """Return what the looks showed that ``inventory`` is made of."""
+    files = {snapshot.path: snapshot for snapshot in inventory.partition.snapshots}
+    return tuple(
+        KnownLook(found.offset, found.size_bytes, found.mtime_ns, SnapshotLook(one.state, one.entries, one.detail))
+        for one in inventory.boundaries
+        if one.path is not None and (found := files.get(one.path)) is not None
+    )
+
+
+def known_looks(memory: Memory, partition: PartitionDir) -> dict[SnapshotFile, SnapshotLook]:
+    """Return what is known of the snapshots of ``partition`` that are still the same files."""
+    looks = {(known.offset, known.size_bytes, known.mtime_ns): known.look for known in memory.looks}
+    keyed = ((snapshot, (snapshot.offset, snapshot.size_bytes, snapshot.mtime_ns)) for snapshot in partition.snapshots)
+    return {snapshot: looks[key] for snapshot, key in keyed if key in looks}
+
+
+def nearest_and_farther(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
+    """Return the anchors to keep, one at an offset, the later given winning: the newest, and ever farther ones."""
+    newest_first = sorted({anchor.offset: anchor for anchor in anchors}.values(), key=lambda one: -one.offset)
+    kept: list[Anchor] = []
+    for anchor in newest_first:
+        near = len(kept) < 2  # noqa: PLR2004 - the newest, and one below the segment that may be made once more
+        if near or newest_first[0].offset - anchor.offset >= 2 * (newest_first[0].offset - kept[-1].offset):
+            kept.append(anchor)
+    return tuple(kept[:KEPT_ANCHORS])
+
+
+def rules_key(rules: ReplayRules) -> str:
+    """Return what of ``rules`` decides what a snapshot holds, save for T."""
+    values = asdict(rules) | {"as_of": rules.as_of.roll, "expiry": rules.expiry, "history": rules.written_under}
+    return json.dumps({name: value for name, value in values.items() if name != "full"}, sort_keys=True)
+
+
+def evidence_key(known: BoundaryEvidence | None, coverage: Coverage, read_from: int | None) -> str:
+    """Return a digest of the evidence at a boundary, as far as a replay from the offset ``read_from`` on rests on it.
+
+    Of a log that was read from its first offset nothing but the batches counts. Of any other, evidence may also settle
+    what was in doubt of a transaction that seemed to begin in what was read.
+    """
+    if known is None or (coverage is Coverage.WINDOW and read_from == 0):
+        return ""
+    told = [
+        (pid, first, _epoch_shown(known, pid), known.standing.get(pid)) for pid, first in sorted(known.spanning.items())
+    ]
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16] if told else ""
+
+
+def _epoch_shown(known: BoundaryEvidence, producer_id: int) -> tuple[int, int] | None:
+    """Return what a later snapshot tells of a transaction, less what changes as the transaction goes on."""
+    entry = known.shown.get(producer_id)
+    return None if entry is None else (entry.current_txn_first_offset, entry.coordinator_epoch)
+
+
+def directory_key(partition: PartitionDir) -> str:
+    """Return a digest of everything that a look at the directory and at the checkpoints shows."""
+    return hashlib.sha256(f"{partition!r}{_leader_epochs(partition)}".encode()).hexdigest()
+
+
+def _leader_epochs(partition: PartitionDir) -> tuple[int, int] | None:
+    if not isinstance(partition.path, Path):
+        return None
+    try:
+        status = (partition.path / LEADER_EPOCHS).stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _is_there(anchor: Anchor) -> bool:
+    """Whether the files of the state have the length they should; whoever reads them checks the rest."""
+    try:
+        return all(Path(state.path).stat().st_size == state.size_bytes for state in anchor.states)
+    except OSError:
+        return False

@@ -1,0 +1,186 @@
+"""The files of what is known from before: one directory per partition of a source, below the state directory.
+
+``memory.json`` is a line with version and checksum, and a line with all there is to know; the states that anchors begin
+with lie beside it. Every file is written whole or not at all, and the last writer wins, so two runs at once, or a kill
+at any moment, leave a memory that is whole, if perhaps not the newest. What is of another version, cut short, or no
+memory at all counts as none, and is written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from replay.anchor import Anchor
+from replay.boundary_state import LeftOut, Unexplained
+from replay.plan import Coverage
+from replay.state_file import StateFile, write_whole
+from storage.crc32c import crc32c
+from storage.log.producer_snapshot import SnapshotDigest
+from tiering.inventory import SnapshotLook, SnapshotState
+from tiering.refusal import Reason, Refusal
+from tiering.remembered.memory import KnownBoundary, KnownLook, KnownRefusals, Memory
+from tiering.remembered.segment_marks import SegmentMark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage.log.partition_dir import PartitionDir
+
+VERSION: Final = 1
+FILE: Final = "memory.json"
+MAX_BYTES: Final = 256 << 20
+"""A larger file is no memory of ours: that of 100,000 boundaries has some 50 MB."""
+FORGOTTEN_AFTER_S: Final = 86_400
+"""After this long a state that no memory names is nobody's: the run that wrote it has ended, or was killed."""
+_GARBLED: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+
+
+def _nobody_listens(_: str) -> None:
+    """Take a complaint that nobody wants to hear."""
+
+
+@dataclass(slots=True)
+class MemoryFiles:
+    """Memories below ``root``; what cannot be read or written is complained of once, and done without."""
+
+    root: Path
+    complain: Callable[[str], None] = _nobody_listens
+    read_only: bool = False
+    """For runs that are to write nothing."""
+    _complained: bool = field(default=False, init=False)
+    _loaded: dict[Path, Memory] = field(default_factory=dict, init=False)
+    """One run sees one memory, whatever other runs write meanwhile."""
+
+    def directory(self, partition: PartitionDir) -> Path:
+        """Return where the memory of ``partition`` lies, by the place of its files."""
+        return self.root / hashlib.sha256(str(partition.path).encode()).hexdigest()[:32]
+
+    def load(self, partition: PartitionDir) -> Memory:
+        """Return what is known of ``partition``; nothing, where no usable file is there or it is of another topic."""
+        path = self.directory(partition) / FILE
+        if path not in self._loaded:
+            self._loaded[path] = self._read(path)
+        memory = self._loaded[path]
+        return memory if memory.topic_id == partition.topic_id else Memory()
+
+    def _read(self, path: Path) -> Memory:
+        try:
+            if path.stat().st_size > MAX_BYTES:
+                raise ValueError("too large")
+            return decoded(path.read_bytes(), path.parent)
+        except FileNotFoundError:
+            return Memory()
+        except OSError as error:
+            self.complain(f"{path}: what is known from earlier runs cannot be read: {error.strerror}")
+            return Memory()
+        except _GARBLED as error:
+            self.complain(f"{path}: not what this version of resnap writes ({error}); it is made anew")
+            return Memory()
+
+    def save(self, partition: PartitionDir, memory: Memory, *, before: Memory) -> None:
+        """Keep ``memory``, and delete the states that it no longer names and the one ``before`` did."""
+        if self.read_only:
+            return
+        directory = self.directory(partition)
+        self._loaded.pop(directory / FILE, None)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_whole(directory / FILE, encoded(memory))
+        except OSError as error:
+            self._cannot_write(directory, error)
+            return
+        _delete_others(directory, named=_states(memory), replaced=_states(before) - _states(memory))
+
+    def _cannot_write(self, directory: Path, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            self.complain(
+                f"{directory}: cannot be written: {error.strerror}: the next run will read again what this one read;"
+                " --state-dir names another place"
+            )
+
+
+def _states(memory: Memory) -> set[str]:
+    return {Path(state.path).name for anchor in memory.anchors for state in anchor.states}
+
+
+def _delete_others(directory: Path, *, named: set[str], replaced: set[str]) -> None:
+    """Delete states that were replaced, and those that nobody names any more, half-written ones among them.
+
+    A young one of these may be of a run that goes on at this moment.
+    """
+    with suppress(OSError):
+        now_s = (directory / FILE).stat().st_mtime
+        for path in directory.iterdir():
+            old = now_s - path.stat().st_mtime > FORGOTTEN_AFTER_S
+            if path.name in replaced or (old and path.name not in named | {FILE}):
+                path.unlink()
+
+
+def encoded(memory: Memory) -> tuple[bytes, bytes]:
+    """Return ``memory`` as the two lines of its file."""
+    content = asdict(memory)
+    content["boundaries"] = [asdict(known) for known in memory.boundaries.values()]
+    for anchor in content["anchors"]:
+        anchor["cut_through"] = sorted(anchor["cut_through"])
+        for state in anchor["states"]:
+            state["path"] = Path(state["path"]).name
+    body = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+    head = json.dumps({"version": VERSION, "crc32c": crc32c(body)})
+    return head.encode() + b"\n", body
+
+
+def decoded(data: bytes, directory: Path) -> Memory:
+    """Return the memory that ``encoded`` gave, whose states lie in ``directory``.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is not one, or of another version.
+
+    """
+    head, _, body = data.partition(b"\n")
+    told = json.loads(head)
+    if told["version"] != VERSION:
+        raise ValueError(f"version {told['version']}")
+    if told["crc32c"] != crc32c(body):
+        raise ValueError("its checksum is wrong")
+    content: dict[str, Any] = json.loads(body)
+    known = [_boundary(one) for one in content["boundaries"]]
+    refused = content["refused"]
+    return Memory(
+        rules=content["rules"],
+        topic_id=content["topic_id"],
+        marks=tuple(SegmentMark(*mark) for mark in content["marks"]),
+        directory=content["directory"],
+        looks=tuple(_look(one) for one in content["looks"]),
+        boundaries={one.offset: one for one in known},
+        anchors=tuple(_anchor(one, directory) for one in content["anchors"]),
+        refused=None if refused is None else _refusals(refused),
+    )
+
+
+def _look(values: list[Any]) -> KnownLook:
+    offset, size_bytes, mtime_ns, (state, entries, detail) = values
+    return KnownLook(offset, size_bytes, mtime_ns, SnapshotLook(SnapshotState(state), entries, detail))
+
+
+def _boundary(values: dict[str, Any]) -> KnownBoundary:
+    return KnownBoundary(**values | {
+        "coverage": Coverage(values["coverage"]),
+        "digest": SnapshotDigest(**values["digest"]),
+        "left_out": tuple(LeftOut(pid, Unexplained(reason)) for pid, reason in values["left_out"]),
+    })  # fmt: skip
+
+
+def _anchor(values: dict[str, Any], directory: Path) -> Anchor:
+    states = (StateFile(**state | {"path": str(directory / state["path"])}) for state in values["states"])
+    return Anchor(**values | {"cut_through": frozenset(values["cut_through"]), "states": tuple(states)})
+
+
+def _refusals(values: dict[str, Any]) -> KnownRefusals:
+    refusals = (Refusal(**one | {"reason": Reason(one["reason"])}) for one in values["refusals"])
+    return KnownRefusals(**values | {"refusals": tuple(refusals)})

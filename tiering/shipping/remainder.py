@@ -1,0 +1,241 @@
+"""What is left to ship of a partition, once it is known what the store holds of it.
+
+The replica that is shipped may change, and another one cuts the same log into other segments. What it has must be of
+one lineage with what the store holds, by the leader epochs of both; ``placement`` then tells which segments go where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage.errors import FormatError, LogDirError, VerificationError
+from storage.remote.lineage import Span, epochs_in
+from storage.source import PLAIN
+from tiering.refusal import Reason, refuse
+from tiering.shipping.placement import Placement, Verdict, place
+from tiering.shipping.segment_bundle import EpochHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from storage.log.checkpoints import LeaderEpoch
+    from storage.log.partition_dir import Segment
+    from storage.source import Sources
+    from tiering.eligibility import Candidates
+    from tiering.shipping.shipped import Neighbours, ShippedSegment, ShippedTopic
+
+_WHY: Final = {
+    Verdict.BEGINS_INSIDE: "it begins inside {there}, and no boundary below it is in both logs",
+    Verdict.COVERS_A_BEGINNING: "it would hide the beginning of {there}",
+    Verdict.LEAVES_A_GAP: "it would leave a gap between it and {there}",
+}
+
+
+class ToShip(NamedTuple):
+    """A segment, and the base offset of the one that must be in the store before it becomes visible."""
+
+    segment: Segment
+    rests_on: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remainder:
+    """A partition's candidates without those that need no shipping, or must not be shipped."""
+
+    candidates: Candidates
+    order: tuple[ToShip, ...]
+    """The same segments, in the order in which they are to become visible."""
+    already: int
+    """How many segments the store holds, as they are or in other pieces."""
+    failures: tuple[FormatError | VerificationError, ...]
+    """What is wrong with manifests of others."""
+    unsettled: tuple[Segment, ...]
+    """Those that are left alone for it."""
+
+
+def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = PLAIN) -> Remainder:
+    """Return what is left of ``candidates``; what is of another lineage, or has no place, is refused.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    if not candidates.segments:
+        return Remainder(candidates=candidates, order=(), already=0, failures=(), unsettled=())
+    look = _Look(candidates, shipped, _Lineage(candidates, sources))
+    judged = look.judge(deep=False)
+    if not judged.placement.is_attached and not judged.beside.is_all_below:
+        judged = look.judge(deep=True)
+    return judged.remainder(candidates)
+
+
+class _Judged(NamedTuple):
+    """What becomes of each candidate, and why."""
+
+    spans: Sequence[Span]
+    beside: Neighbours
+    strangers: dict[int, str]
+    failures: dict[int, FormatError | VerificationError]
+    placement: Placement
+
+    def remainder(self, candidates: Candidates) -> Remainder:
+        segments, placement = candidates.segments, self.placement
+        refused = [
+            refuse(segments[index], Reason.LINEAGE_CONFLICT, self._why(index, verdict))
+            for index, verdict in enumerate(placement.verdicts)
+            if verdict in _WHY or index in self.strangers
+        ]
+        order = [
+            ToShip(segments[index], None if below is None else segments[below].base_offset)
+            for index, below in placement.steps
+        ]
+        ordered = sorted((*candidates.refusals, *refused), key=lambda refusal: refusal.base_offset)
+        left = sorted((one.segment for one in order), key=lambda segment: segment.base_offset)
+        unread = [one.error for one in self.beside.unreadable]
+        missing = [error for error in self.failures.values() if error not in unread]
+        return Remainder(
+            candidates=replace(candidates, segments=tuple(left), refusals=tuple(ordered)),
+            order=tuple(order),
+            already=placement.verdicts.count(Verdict.HELD),
+            failures=(*unread, *missing),
+            unsettled=tuple(segments[index] for index in sorted(self.failures)),
+        )
+
+    def _why(self, index: int, verdict: Verdict) -> str:
+        if index in self.strangers:
+            return self.strangers[index]
+        start, end = self.spans[index]
+        near = [one for one in self.beside.segments if one.base_offset < end and one.next_base_offset > start]
+        near = near or self.beside.segments
+        there = ", ".join(f"[{one.base_offset}, {one.next_base_offset})" for one in near[:3])
+        return _WHY[verdict].format(there=f"what the store holds, {there}" if there else "what is below it")
+
+
+class _Look(NamedTuple):
+    """What is asked of the store for the candidates of one partition."""
+
+    candidates: Candidates
+    shipped: ShippedTopic
+    lineage: _Lineage
+
+    def judge(self, *, deep: bool) -> _Judged:
+        partition = self.candidates.inventory.partition
+        spans = [Span(one.base_offset, _end(one)) for one in self.candidates.segments]
+        start, end = spans[0].start, spans[-1].end
+        number, topic_id = partition.topic_partition.partition, partition.topic_id
+        beside = self.shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
+        strangers: dict[int, str] = {}
+        failures: dict[int, FormatError | VerificationError] = {}
+        for index, near in enumerate(_side_by_side(spans, beside.segments)):
+            error = self._failure(spans[index], near, beside)
+            why = self.lineage.stranger(self.candidates.segments[index], spans[index], near)
+            if why is None and not self.shipped.may_overlap:
+                why = _overlap(spans[index], near)
+            if error is not None:
+                failures[index] = error
+            elif why is not None:
+                strangers[index] = why
+        placement = place(
+            {Span(one.base_offset, one.next_base_offset) for one in beside.segments},
+            spans,
+            frozenset((*strangers, *failures)),
+            log_start=partition.log_start_offset,
+            knows_below=not any(one.base_offset < start for one in beside.unreadable),
+        )
+        return _Judged(spans, beside, strangers, failures, placement)
+
+    def _failure(
+        self, span: Span, near: Sequence[ShippedSegment], beside: Neighbours
+    ) -> FormatError | VerificationError | None:
+        """Return what is wrong with the store's segment of just these offsets, or with one that begins among them."""
+        problem: FormatError | VerificationError | None = None
+        for one in near:
+            if (one.base_offset, one.next_base_offset) == span:
+                try:
+                    self.shipped.check(one)
+                except VerificationError as error:
+                    problem = problem or error
+                else:
+                    return None
+        if problem is not None:
+            return problem
+        return next((one.error for one in beside.unreadable if span.start <= one.base_offset < span.end), None)
+
+
+def _side_by_side(spans: Sequence[Span], stored: Sequence[ShippedSegment]) -> Iterator[list[ShippedSegment]]:
+    """Yield, for each of ``spans``, those of ``stored`` that share offsets with it or adjoin it; all ascend.
+
+    If there are none, the one that ends nearest below.
+    """
+    near: list[ShippedSegment] = []
+    taken = 0
+    for span in spans:
+        while taken < len(stored) and stored[taken].base_offset <= span.end:
+            near.append(stored[taken])
+            taken += 1
+        beside = [one for one in near if one.next_base_offset >= span.start]
+        near = beside or sorted(near, key=attrgetter("next_base_offset"))[-1:]
+        yield near
+
+
+def _overlap(span: Span, near: Sequence[ShippedSegment]) -> str | None:
+    """Return what of the store ``span`` overlaps, though it is not the same; None if nothing."""
+    found = [one for one in near if one.base_offset < span.end and one.next_base_offset > span.start]
+    if not found or any((one.base_offset, one.next_base_offset) == span for one in found):
+        return None
+    return f"the store holds [{found[0].base_offset}, {found[0].next_base_offset}), of another replica"
+
+
+class _Lineage:
+    """The leader epochs of the log here, read when they are first needed."""
+
+    def __init__(self, candidates: Candidates, sources: Sources) -> None:
+        self._candidates = candidates
+        self._sources = sources
+
+    @cached_property
+    def _history(self) -> EpochHistory:
+        return EpochHistory(self._candidates.inventory.partition, self._sources)
+
+    @cached_property
+    def _epochs(self) -> tuple[LeaderEpoch, ...]:
+        try:
+            return self._history.up_to(self._candidates.segments[-1])
+        except (FormatError, LogDirError):
+            return ()
+
+    def stranger(self, segment: Segment, span: Span, near: Sequence[ShippedSegment]) -> str | None:
+        """Return why ``segment`` is not of one log with those of the store ``near`` it; None if it is."""
+        for one in near:
+            is_same = (one.base_offset, one.next_base_offset) == span
+            if is_same and one.log_bytes != segment.size_bytes:
+                return f"the store holds {one.log_bytes} bytes of the same offsets, here are {segment.size_bytes}"
+            # Not worth reading all headers for: what the store has of the same length is not shipped again anyway.
+            if (self._history.is_checkpointed or not is_same) and not self._has(one, span):
+                there = f"[{one.base_offset}, {one.next_base_offset})"
+                return f"{there} of the store was written under other leader epochs"
+        return None
+
+    def _has(self, stored: ShippedSegment, span: Span) -> bool:
+        """Whether ``stored`` is of this log, as far as both are known up to the end of ``span``.
+
+        Where the one ends before the other begins, epochs that go back prove that it is not.
+        """
+        known = self._epochs
+        if not known or not stored.leader_epochs:
+            return not known  # what has no epochs here is refused for just that when it is bundled
+        log_end = _end(self._candidates.segments[-1])
+        start = max(stored.base_offset, known[0].start_offset)
+        end = min(stored.next_base_offset, log_end, max(span.end, stored.base_offset + 1))
+        if start < end:
+            return epochs_in(stored.leader_epochs, start, end) == epochs_in(known, start, end)
+        if stored.base_offset >= log_end:
+            return stored.leader_epochs[0].epoch >= known[-1].epoch
+        return stored.leader_epochs[-1].epoch <= known[0].epoch
+
+
+def _end(segment: Segment) -> int:
+    return segment.base_offset if segment.next_base_offset is None else segment.next_base_offset

@@ -1,0 +1,288 @@
+"""What is shipped for one segment: its log, its indexes, its leader epochs and the aligned snapshot, each with digests.
+
+A broker that reads from remote storage trusts these files blindly, so they are checked before they travel: the indexes
+by ``segment_indexes``; leader epochs come from the checkpoint, or from the batch headers where it is lost. The digests
+are of the bytes as they are read here. The segment must stand still meanwhile: a file that changed since the log
+directory was listed is left for the next run.
+
+Source: ``RemoteLogManager.copyLogSegment``, ``LogSegmentData``; KIP-405.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, BinaryIO
+
+from replay.scan.header_scan import ScanFacts
+from storage.crc32c import crc32c
+from storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError, in_file
+from storage.log.checkpoints import (
+    LeaderEpoch,
+    leader_epochs_up_to,
+    read_leader_epochs,
+    read_offset_checkpoint,
+    segment_leader_epochs,
+    write_leader_epochs,
+)
+from storage.log.partition_dir import LEADER_EPOCHS
+from storage.log.survey import LOG_START_OFFSETS
+from storage.remote.manifest import ObjectKind
+from storage.remote.urls import is_store_url
+from storage.source import GONE, PLAIN, FileFacts
+from tiering.shipping.segment_indexes import load_indexes, read_batches
+
+if TYPE_CHECKING:
+    from storage.log.names import TopicPartition
+    from storage.log.partition_dir import PartitionDir, Segment
+    from storage.remote.object_store import BodyOpener
+    from storage.source import Sources
+    from tiering.shipping.log_digest import DigestingReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundlePart:
+    """One object of a bundle."""
+
+    kind: ObjectKind
+    open_body: BodyOpener
+    size_bytes: int
+    crc32c: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentBundle:
+    """Everything that is shipped for one segment, the log first."""
+
+    segment: Segment
+    next_base_offset: int
+    parts: tuple[BundlePart, ...]
+    leader_epochs: tuple[LeaderEpoch, ...]
+    """Those of the segment alone, clamped to it."""
+    last_offset: int
+    """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
+    max_timestamp_ms: int
+    topic_partition: TopicPartition
+    log_start_offset: int
+    """Of the partition when it was listed."""
+    sources: Sources
+    """How its files are reached."""
+
+    def check_unchanged(self) -> None:
+        """Compare the log with what was listed; see ``check_unchanged``.
+
+        Raises:
+            SegmentChangedError: also where retention, or a deletion of records, has come to the segment meanwhile.
+            StoreError: the store it lies in failed.
+
+        """
+        check_unchanged(self.segment, self.sources)
+        _check_log_start(self.segment, self.topic_partition, self.log_start_offset)
+
+
+class SegmentChangedError(LogDirError):
+    """The segment is not what it was when the log directory was listed; the next run will see what it is now."""
+
+
+class LeaderEpochsUnknownError(LogDirError):
+    """Neither the checkpoint nor the batches tell the leader epochs of the segment."""
+
+
+def make_bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: Sources = PLAIN) -> SegmentBundle:
+    """Read what belongs to the closed ``segment`` and return it, ready to be shipped.
+
+    Raises:
+        SegmentChangedError, LeaderEpochsUnknownError, IndexUnusableError: it cannot be shipped now.
+        FormatError: the segment itself is damaged.
+        LogDirError, StoreError: a file cannot be read.
+
+    """
+    try:
+        bundle = _bundle(epochs, segment, snapshot, sources)
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        # A segment that was truncated, deleted or grew looks damaged; say what it is.
+        check_unchanged(segment, sources)
+        raise
+    except ObjectChangedError as error:
+        raise _changed(segment) from error
+    bundle.check_unchanged()
+    return bundle
+
+
+def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: Sources) -> SegmentBundle:
+    if segment.next_base_offset is None:
+        raise AssertionError("the active segment has no end yet")
+    known = epochs.up_to(segment)
+    indexes = load_indexes(segment, sources)
+    _check_epochs(segment, known, indexes.facts)
+    parts = [
+        _log_part(indexes.log, sources),
+        _bytes_part(ObjectKind.INDEX, indexes.offset),
+        _bytes_part(ObjectKind.TIME_INDEX, indexes.time),
+        *([] if indexes.transaction is None else [_bytes_part(ObjectKind.TXN_INDEX, indexes.transaction)]),
+        _bytes_part(ObjectKind.LEADER_EPOCH_CHECKPOINT, write_leader_epochs(known)),
+        _bytes_part(ObjectKind.SNAPSHOT, snapshot),
+    ]
+    return SegmentBundle(
+        segment=segment,
+        next_base_offset=segment.next_base_offset,
+        parts=tuple(parts),
+        leader_epochs=segment_leader_epochs(known, segment.base_offset, segment.next_base_offset),
+        last_offset=indexes.facts.end_offset - 1,
+        max_timestamp_ms=indexes.max_timestamp_ms,
+        topic_partition=epochs.topic_partition,
+        log_start_offset=epochs.log_start_offset,
+        sources=sources,
+    )
+
+
+def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
+    """Compare the log file with what was listed.
+
+    Raises:
+        SegmentChangedError: it is gone, or another file, or of another size or time.
+        StoreError: the store it lies in failed.
+
+    """
+    try:
+        now = sources.look(segment.path)
+    except GONE as error:
+        raise SegmentChangedError(f"{segment.path}: gone since the log directory was listed") from error
+    if not now.is_same(FileFacts(segment.size_bytes, segment.mtime_ns, segment.inode)):
+        raise _changed(segment)
+
+
+def _check_log_start(segment: Segment, topic_partition: TopicPartition, listed: int) -> None:
+    """Make sure that the log starts no later than it did; a checkpoint that cannot be read just now tells nothing."""
+    if is_store_url(segment.path):
+        return
+    try:
+        starts = read_offset_checkpoint((Path(segment.path).parent.parent / LOG_START_OFFSETS).read_bytes())
+    except (OSError, FormatError):
+        return
+    start = starts.get(topic_partition, listed)
+    if start > max(listed, segment.base_offset):
+        raise SegmentChangedError(
+            f"{segment.path}: the log starts at offset {start} since the log directory was listed"
+        )
+
+
+def _changed(segment: Segment) -> SegmentChangedError:
+    return SegmentChangedError(f"{segment.path}: changed since the log directory was listed")
+
+
+class EpochHistory:
+    """The leader epochs of one partition, from the checkpoint, or from the batch headers where that is lost.
+
+    Headers are read once however many segments there are, whichever of them, and whichever thread, is first to ask.
+    """
+
+    def __init__(self, partition: PartitionDir, sources: Sources = PLAIN) -> None:
+        self.topic_partition = partition.topic_partition
+        self.log_start_offset = partition.log_start_offset
+        self._sources = sources
+        self._segments = partition.segments
+        self._checkpointed = _checkpointed(partition.leader_epochs, sources)
+        self._found: list[LeaderEpoch] = []
+        self._read = 0
+        """How many of the segments ``_found`` comes from."""
+        self._lock = Lock()
+
+    @property
+    def is_checkpointed(self) -> bool:
+        """Whether the checkpoint tells them; else all headers must be read."""
+        return bool(self._checkpointed)
+
+    def up_to(self, segment: Segment) -> tuple[LeaderEpoch, ...]:
+        """Return the leader epochs that begin below the end of the closed ``segment``, with all history.
+
+        A checkpoint begins at the log start, which may lie inside the segment.
+
+        Raises:
+            LeaderEpochsUnknownError: none is known where the segment, or the log in it, starts.
+            FormatError, LogDirError: the headers are needed, and cannot be read.
+
+        """
+        end_offset = segment.base_offset + 1 if segment.next_base_offset is None else segment.next_base_offset
+        epochs = leader_epochs_up_to(self._checkpointed or self._from_headers(segment), end_offset)
+        start = max(segment.base_offset, self.log_start_offset)
+        if not epochs or epochs[0].start_offset > start:
+            since = f"known from offset {epochs[0].start_offset} on" if epochs else "none is known"
+            raise LeaderEpochsUnknownError(
+                f"{segment.path}: no leader epoch at offset {start}: {since}",
+                hint="written before 0.11, or with an older message format: no broker can tier it;"
+                " retention will take it",
+            )
+        return epochs
+
+    def _from_headers(self, last: Segment) -> list[LeaderEpoch]:
+        """Do as recovery does: an epoch begins where a batch has a higher one than all before."""
+        with self._lock:
+            while self._read < len(self._segments) and self._segments[self._read].base_offset <= last.base_offset:
+                newest = self._found[-1].epoch if self._found else -1
+                seen = _header_epochs(self._segments[self._read], self._sources)
+                self._found += [entry for entry in seen if entry.epoch > newest]
+                self._read += 1
+            return list(self._found)
+
+
+def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], seen: ScanFacts) -> None:
+    """Make sure that batches were written in the epochs that ``known`` says: a crash leaves an older checkpoint.
+
+    Raises:
+        LeaderEpochsUnknownError: they were not.
+
+    """
+    for epoch, offset in seen.leader_epochs:
+        said = max((entry.epoch for entry in known if entry.start_offset <= offset), default=None)
+        if said is not None and said != epoch:
+            raise LeaderEpochsUnknownError(
+                f"{segment.path}: at offset {offset} a batch is of leader epoch {epoch}, {LEADER_EPOCHS} says {said}",
+                hint="if the broker is stopped, start it once, which mends its checkpoints;"
+                " else take the partition from the log dir of another replica",
+            )
+
+
+def _checkpointed(checkpoint: str | None, sources: Sources) -> tuple[LeaderEpoch, ...]:
+    """Return what the checkpoint says; nothing, where there is none or it is damaged."""
+    if checkpoint is None:
+        return ()
+    try:
+        with in_file(checkpoint):
+            return read_leader_epochs(sources.read(checkpoint))
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        return ()
+
+
+def _header_epochs(segment: Segment, sources: Sources) -> list[LeaderEpoch]:
+    """Return each leader epoch that a batch of ``segment`` is the first to have; none, if retention has taken it."""
+    facts = ScanFacts()
+    try:
+        for _ in read_batches(segment, facts, sources):
+            pass
+    except GONE:
+        pass
+    return [LeaderEpoch(epoch, offset) for epoch, offset in facts.leader_epochs]
+
+
+def _log_part(log: DigestingReader, sources: Sources) -> BundlePart:
+    def open_body() -> BinaryIO:
+        return sources.open_body(log.locator)
+
+    return BundlePart(
+        kind=ObjectKind.LOG, open_body=open_body, size_bytes=log.digested_bytes, crc32c=log.crc32c, sha256=log.sha256
+    )
+
+
+def _bytes_part(kind: ObjectKind, body: bytes) -> BundlePart:
+    return BundlePart(
+        kind=kind,
+        open_body=lambda: io.BytesIO(body),
+        size_bytes=len(body),
+        crc32c=crc32c(body),
+        sha256=hashlib.sha256(body).hexdigest(),
+    )

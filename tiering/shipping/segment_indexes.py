@@ -1,0 +1,271 @@
+"""The indexes of a segment as they are shipped: trimmed, and true to the batches, or made anew from them.
+
+The offset index is held against the batches themselves: an entry must name a byte at which a batch starts, and an
+offset at or above all of that batch. A flipped bit in a position that still rises would pass every other check, and a
+broker would hand consumers the middle of a batch. The time index must end with the segment's largest timestamp.
+
+Offset and time index follow from the log. The transaction index does not follow from one segment alone, so a damaged
+one keeps its segment back, and so does one that lacks a transaction which began and was aborted inside the segment:
+without its entry consumers would be served aborted records as committed.
+
+Source: ``OffsetIndex.sanityCheck``, ``TransactionIndex.sanityCheck``, ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks, read_headers, whole_batch
+from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
+from storage.log.control_record import ABORT, read_control_record
+from storage.log.indexes import (
+    AbortedTxn,
+    OffsetIndexEntry,
+    TimeIndexEntry,
+    check_offset_index,
+    read_offset_index,
+    read_time_index,
+    read_transaction_index,
+    write_offset_index,
+    write_time_index,
+)
+from storage.log.record_batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL, read_header
+from storage.source import GONE, PLAIN
+from tiering.shipping.log_digest import DigestingReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from replay.scan.header_scan import Array
+    from storage.log.partition_dir import Segment
+    from storage.source import RangeReader, Sources
+
+INDEX_INTERVAL_BYTES: Final = 4096
+"""``index.interval.bytes`` by default: how densely a rebuilt index is filled."""
+_UNUSABLE: Final = "take the partition from the log dir of another replica"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentIndexes:
+    """The files as they are shipped, and what reading the headers for them showed."""
+
+    offset: bytes
+    time: bytes
+    transaction: bytes | None
+    """None where nothing was aborted; an empty file is not shipped, since absent means empty."""
+    max_timestamp_ms: int
+    """Largest of the segment; the log's modification time where no batch has one, as in ``LogSegment``."""
+    facts: ScanFacts
+    log: DigestingReader
+    """Has read all of the log that was there."""
+
+
+class IndexUnusableError(LogDirError):
+    """An index is damaged and cannot be made anew from the segment alone."""
+
+
+def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
+    """Read and check the indexes of the closed ``segment``, and make anew what is missing or unfit.
+
+    All headers are read: segments older than the window were not replayed, and may be damaged. So is the rest, for the
+    digests of the log.
+
+    Raises:
+        IndexUnusableError: the transaction index is damaged, or an index of messages older than 0.11.
+        FormatError: the segment itself is damaged.
+        LogDirError, StoreError: a file cannot be read.
+
+    """
+    claimed = _read_offsets(segment, sources)
+    seen = _pass_over(segment, claimed or [], sources)
+    offsets = claimed if claimed is not None and _is_true(segment, claimed, seen) else None
+    times = _read_times(segment, seen.facts, sources)
+    if offsets is None or times is None:
+        if seen.has_legacy:
+            what = "an index is missing or damaged, and messages older than 0.11 have no header to rebuild it from"
+            raise IndexUnusableError(f"{segment.path}: {what}", hint=_UNUSABLE)
+        rebuilt_offsets, rebuilt_times = rebuild_indexes(segment, sources=sources)
+        offsets = rebuilt_offsets if offsets is None else offsets
+        times = rebuilt_times if times is None else times
+    largest_ms = seen.facts.max_timestamp_ms
+    return SegmentIndexes(
+        offset=write_offset_index(offsets),
+        time=write_time_index(times),
+        transaction=_transaction_index(segment, seen.aborted, sources),
+        max_timestamp_ms=largest_ms if largest_ms >= 0 else segment.mtime_ns // 1_000_000,
+        facts=seen.facts,
+        log=seen.log,
+    )
+
+
+def read_batches(
+    segment: Segment, facts: ScanFacts, sources: Sources = PLAIN
+) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
+    """Yield the batch headers of ``segment`` and their positions, block by block; see ``header_scan.read_headers``."""
+    with sources.open(segment.path) as reader:
+        yield from read_headers(reader, _whole(segment), facts)
+
+
+def _whole(segment: Segment) -> SegmentRange:
+    return SegmentRange(
+        locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+    )
+
+
+def rebuild_indexes(
+    segment: Segment, interval_bytes: int = INDEX_INTERVAL_BYTES, *, sources: Sources = PLAIN
+) -> tuple[list[OffsetIndexEntry], list[TimeIndexEntry]]:
+    """Return both indexes as recovery would write them: an entry each time ``interval_bytes`` have gone by."""
+    offsets: list[OffsetIndexEntry] = []
+    times: list[TimeIndexEntry] = []
+    since, largest, largest_at = 0, -1, 0
+    for headers, positions in read_batches(segment, ScanFacts(), sources):
+        for header, position in zip(headers, positions.tolist(), strict=True):
+            last = int(header["base_offset"]) + int(header["last_offset_delta"]) - segment.base_offset
+            if header["max_timestamp"] > largest:
+                largest, largest_at = int(header["max_timestamp"]), last
+            if since > interval_bytes:
+                offsets.append(OffsetIndexEntry(last, position))
+                _append_time(times, largest, largest_at)
+                since = 0
+            since += int(header["batch_length"]) + LOG_OVERHEAD
+    _append_time(times, largest, largest_at)
+    return offsets, times
+
+
+def _append_time(times: list[TimeIndexEntry], timestamp: int, relative_offset: int) -> None:
+    if timestamp >= 0 and (not times or timestamp > times[-1].timestamp):
+        times.append(TimeIndexEntry(timestamp, relative_offset))
+
+
+def _read_offsets(segment: Segment, sources: Sources) -> list[OffsetIndexEntry] | None:
+    """Return the entries of the offset index, None where it is missing or unfit by itself."""
+    try:
+        entries = read_offset_index(sources.read(segment.sibling("index")))
+        check_offset_index(entries, segment.size_bytes)
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        return None
+    return entries if not entries or _is_inside(segment, entries[-1].relative_offset) else None
+
+
+def _read_times(segment: Segment, facts: ScanFacts, sources: Sources) -> list[TimeIndexEntry] | None:
+    """Return the entries of the time index, None where it is missing, unfit by itself, or not of these batches."""
+    try:
+        entries = read_time_index(sources.read(segment.sibling("timeindex")))
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        return None
+    newest = entries[-1] if entries else TimeIndexEntry(-1, 0)
+    fits = newest.timestamp == facts.max_timestamp_ms and _is_inside(segment, newest.relative_offset)
+    return entries if fits else None
+
+
+def _is_inside(segment: Segment, relative_offset: int) -> bool:
+    return segment.next_base_offset is None or segment.base_offset + relative_offset < segment.next_base_offset
+
+
+class _Pass(NamedTuple):
+    """What a pass over the headers showed."""
+
+    facts: ScanFacts
+    confirmed: int
+    """Entries of the offset index that point at a batch and do not lie below it."""
+    has_legacy: bool
+    """Messages are there that have no batch header."""
+    aborted: set[tuple[int, int]]
+    """(producer id, offset of the marker) of the transactions that began and were aborted in the segment."""
+    log: DigestingReader
+
+
+def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sources) -> _Pass:
+    """Read all headers, and look up those that ``claimed`` points at.
+
+    The offset of an entry may lie above the batch that starts there: a follower appends several batches at once, and
+    enters the last offset of all.
+    """
+    facts = ScanFacts()
+    positions = np.array([entry.position for entry in claimed], dtype=np.int64)
+    offsets = np.array([entry.relative_offset for entry in claimed], dtype=np.int64) + segment.base_offset
+    confirmed = batches = 0
+    begun: set[int] = set()
+    aborted: set[tuple[int, int]] = set()
+    with sources.open(segment.path) as opened:
+        reader = DigestingReader(opened)
+        for block in read_blocks(reader, _whole(segment), facts):
+            headers, starts = block.headers, block.positions + block.at
+            batches += len(starts)
+            _, at, entry = np.intersect1d(starts, positions, assume_unique=True, return_indices=True)
+            lasts = headers["base_offset"][at] + headers["last_offset_delta"][at].astype(np.int64)
+            confirmed += int((lasts <= offsets[entry]).sum())
+            aborted |= _aborted(reader, block, begun)
+        reader.finish()
+    return _Pass(facts, confirmed, batches != facts.batches, aborted, reader)
+
+
+def _aborted(reader: RangeReader, block: Block, begun: set[int]) -> set[tuple[int, int]]:
+    """Return the transactions that ``block`` aborts of those in ``begun``, which is kept up with what it begins."""
+    found = set()
+    headers = block.headers
+    transactional = (headers["attributes"] & TRANSACTIONAL != 0) & (headers["producer_id"] >= 0)
+    for i in np.flatnonzero(transactional).tolist():
+        producer_id = int(headers["producer_id"][i])
+        if not headers["attributes"][i] & CONTROL:
+            begun.add(producer_id)
+            continue
+        at = block.at + int(block.positions[i])
+        batch = whole_batch(reader, block, i)
+        marker = read_control_record(batch, read_header(batch, at=at), at=at)
+        if marker is not None and marker.type == ABORT and producer_id in begun:
+            found.add((producer_id, int(headers["base_offset"][i])))
+        begun.discard(producer_id)
+    return found
+
+
+def _is_true(segment: Segment, claimed: list[OffsetIndexEntry], seen: _Pass) -> bool:
+    """Whether the batches bear ``claimed`` out; what points at messages without a batch header is believed.
+
+    An index without an entry is legitimate only in a segment that is too small for one.
+    """
+    if not claimed:
+        return segment.size_bytes <= INDEX_INTERVAL_BYTES
+    return seen.has_legacy or seen.confirmed == len(claimed)
+
+
+def _transaction_index(segment: Segment, aborted: set[tuple[int, int]], sources: Sources) -> bytes | None:
+    """Return the file, None where nothing was aborted; every transaction in ``aborted`` must be in it."""
+    path = segment.sibling("txnindex")
+    body = _read_transactions(path, sources)
+    entries = _entries(path, body)
+    for txn in entries:
+        if txn.last_offset < segment.base_offset or not _is_inside(segment, txn.last_offset - segment.base_offset):
+            raise IndexUnusableError(
+                f"{path}: names a marker at offset {txn.last_offset}, outside its segment", hint=_UNUSABLE
+            )
+    unlisted = aborted - {(txn.producer_id, txn.last_offset) for txn in entries}
+    if unlisted:
+        marker, producer_id = min((offset, pid) for pid, offset in unlisted)
+        raise IndexUnusableError(
+            f"{path}: lacks the transaction of producer {producer_id} that the marker at offset {marker} aborted",
+            hint=_UNUSABLE,
+        )
+    return body if entries else None
+
+
+def _read_transactions(path: str, sources: Sources) -> bytes:
+    try:
+        return sources.read(path)
+    except GONE:
+        return b""
+
+
+def _entries(path: str, body: bytes) -> list[AbortedTxn]:
+    try:
+        with in_file(path):
+            return read_transaction_index(body)
+    except FormatError as error:
+        # Never advise to delete it: a broker that then recovers the segment deletes the snapshots above it.
+        raise IndexUnusableError(str(error), hint=_UNUSABLE) from error

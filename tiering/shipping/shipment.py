@@ -1,0 +1,288 @@
+"""Ships what is eligible of one partition after its replay.
+
+Several segments go up side by side; they become visible one after the other, in an order in which what the store shows
+of a partition never has a gap that is not in the log: upwards, as a rule. A segment that turns out unfit while it is
+bundled is refused like the others, and the next one that does not rest on it is tried. A store that fails ends the
+shipment, with what was shipped until then.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
+from storage.source import PLAIN
+from tiering.eligibility import Eligibility, after_replay, refuse
+from tiering.refusal import Reason
+from tiering.shipping.aiven_uploader import copy
+from tiering.shipping.aiven_uploader import publish as publish_copied
+from tiering.shipping.remainder import remainder
+from tiering.shipping.segment_bundle import (
+    EpochHistory,
+    LeaderEpochsUnknownError,
+    SegmentBundle,
+    SegmentChangedError,
+    make_bundle,
+)
+from tiering.shipping.segment_indexes import IndexUnusableError
+from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
+from tiering.shipping.side_by_side import side_by_side
+from tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
+from tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError, publish, upload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from replay.results import BoundaryResult, PartitionResult
+    from replay.window import ReplayRules
+    from storage.errors import ResnapError
+    from storage.log.names import TopicPartition
+    from storage.log.partition_dir import Segment
+    from storage.remote.layouts.aiven_body import AivenForm
+    from storage.remote.manifest import SnapshotHow, SnapshotOrigin
+    from storage.remote.object_store import ObjectStore
+    from storage.source import Sources
+    from tiering.eligibility import Candidates, Refusal
+    from tiering.shipping.delivery import Delivery
+    from tiering.shipping.remainder import Remainder, ToShip
+    from tiering.shipping.shipped import Manifests, ShippedSegment
+    from tiering.shipping.uploader import Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """One segment that was shipped by this run."""
+
+    base_offset: int
+    next_base_offset: int
+    size_bytes: int
+    """Of all its objects."""
+    snapshot: SnapshotHow
+    entries: int
+    manifest_key: str
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionShipment:
+    """What became of one partition's segments."""
+
+    topic_partition: TopicPartition
+    eligibility: Eligibility
+    shipped: list[Shipped] = field(default_factory=list)
+    already: int = 0
+    """Segments that an earlier run has shipped."""
+    failures: list[ResnapError] = field(default_factory=list)
+    newest_snapshot: bytes | None = None
+    """Of what this run has shipped, that of the highest offset."""
+
+
+class NotLedToError(LogDirError):
+    """The segment can be read only by way of another one, which is not there."""
+
+
+class _Prepared(NamedTuple):
+    """A segment whose objects are in the store."""
+
+    bundle: SegmentBundle
+    chosen: ChosenSnapshot
+    publish: Callable[[], ShippedSegment]
+
+
+@dataclass(slots=True)
+class _Hold:
+    """Takes the lease, and then makes sure that what was decided on before still is the case."""
+
+    hold_lease: Callable[[], None]
+    shipped: ShippedTopic
+    topic_partition: TopicPartition
+    is_sure: bool = False
+    lock: Lock = field(default_factory=Lock)
+
+    def __call__(self) -> None:
+        self.hold_lease()
+        with self.lock:
+            if not self.is_sure and not self.shipped.is_same():
+                what = f"{self.topic_partition}: another run has shipped segments of it meanwhile"
+                raise LockedError(what, hint="run again: the next run goes on from there")
+            self.is_sure = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipper:
+    """Ships segments of partitions into one store."""
+
+    delivery: Delivery
+    staged: ObjectStore
+    """Where the replay left its snapshots."""
+    rules: ReplayRules
+    sources: Sources = PLAIN
+    """How the segments are reached."""
+    parallel: int = 1
+    """Segments on their way at once; they become visible one after the other."""
+    aiven: AivenForm | None = None
+    """How segments are written in the layout ``aiven``; None for every other."""
+    now_ms: Callable[[], int]
+    expect: Callable[[int, int], None]
+    """Told (segments, bytes of their logs) of what is eligible, before any of it is shipped."""
+    progress: Callable[[int, int], None]
+    """Told the same of what is shipped."""
+
+    def ship_partition(
+        self,
+        provenance: Provenance,
+        candidates: Candidates,
+        result: PartitionResult,
+        hold_lease: Callable[[], None] = lambda: None,
+    ) -> PartitionShipment:
+        """Ship what is eligible; a failing store ends the shipment and is among its failures.
+
+        Another replica may have shipped something since the run was planned: what goes where is decided anew.
+        ``hold_lease`` is called before anything is written, and raises if another run is at work on the partition.
+        """
+        eligibility = after_replay(candidates, result)
+        shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
+        self.delivery.go_on()
+        if not eligibility.eligible:
+            return shipment
+        eligible = replace(candidates, segments=eligibility.eligible, refusals=eligibility.refusals)
+        try:
+            shipped = self._shipped(provenance)
+            left = remainder(eligible, shipped, self.sources)
+        except StoreError as error:
+            shipment.failures.append(error)
+        else:
+            self._ship(provenance, left, result, _Hold(hold_lease, shipped, provenance.topic_partition), shipment)
+        return shipment
+
+    def _shipped(self, provenance: Provenance) -> ShippedTopic:
+        """Return what the store holds of the partition now."""
+        topic, partition = provenance.topic_partition
+        manifests: Manifests = FlatManifests(provenance.cluster_id, topic)
+        if self.aiven is not None:
+            manifests = AivenManifests(self.aiven.key_prefix, topic)
+        topic_id = provenance.topic_id
+        only = None if topic_id is None else manifests.partition_prefixes(partition, topic_id)
+        return ShippedTopic(self.delivery.store, manifests, only=only)
+
+    def _ship(
+        self,
+        provenance: Provenance,
+        left: Remainder,
+        result: PartitionResult,
+        hold_lease: Callable[[], None],
+        shipment: PartitionShipment,
+    ) -> None:
+        """Ship what is ``left``, and write into ``shipment`` what becomes of it."""
+        candidates = left.candidates
+        shipment.already += left.already
+        shipment.failures += left.failures if left.unsettled else ()
+        eligibility = replace(shipment.eligibility, eligible=candidates.segments, refusals=candidates.refusals)
+        self.expect(len(candidates.segments), sum(segment.size_bytes for segment in candidates.segments))
+        refusals: list[Refusal] = []
+        epochs = EpochHistory(candidates.inventory.partition, self.sources)
+        rebuilt = {boundary.boundary.offset: boundary for boundary in result.boundaries}
+
+        def prepare(one: ToShip) -> _Prepared:
+            return self._prepare(provenance, epochs, one.segment, rebuilt[_end(one.segment)], hold_lease)
+
+        with closing(side_by_side(prepare, left.order, self.parallel, self.delivery.stop)) as under_way:
+            for one, prepared in under_way:
+                try:
+                    _check_rests_on(one, shipment.shipped)
+                    ready = prepared()
+                    hold_lease()
+                    _add(shipment, self._publish(ready), ready.chosen.body)
+                except (FormatError, LogDirError) as error:
+                    refusals.append(_refusal(one.segment, error))
+                except ShippedMeanwhileError:
+                    shipment.already += 1
+                except (StoreError, VerificationError, LockedError) as error:
+                    shipment.failures.append(error)
+                    break
+                self.progress(1, one.segment.size_bytes)
+        shipment.eligibility = eligibility.also_refusing(refusals)
+
+    def _prepare(
+        self,
+        provenance: Provenance,
+        epochs: EpochHistory,
+        segment: Segment,
+        at_end: BoundaryResult,
+        hold_lease: Callable[[], None],
+    ) -> _Prepared:
+        """Do all that may be done while other segments are on their way, too."""
+        chosen = choose_snapshot(
+            provenance.topic_partition, at_end, self.rules, self.staged, self.sources, as_found=self.aiven is not None
+        )
+        bundle = make_bundle(epochs, segment, chosen.body, self.sources)
+        hold_lease()
+        return _Prepared(bundle, chosen, self._upload(provenance, bundle, chosen.origin))
+
+    def _upload(
+        self, provenance: Provenance, bundle: SegmentBundle, origin: SnapshotOrigin
+    ) -> Callable[[], ShippedSegment]:
+        """Put the objects of one segment into the store, and return what makes it visible."""
+        now_ms = self.now_ms()
+        if self.aiven is not None:
+            copied = copy(self.delivery, provenance, bundle, self.aiven, created_at_ms=now_ms)
+            return partial(publish_copied, self.delivery, copied)
+        return partial(publish, self.delivery, upload(self.delivery, provenance, bundle, origin, created_at_ms=now_ms))
+
+    def _publish(self, prepared: _Prepared) -> Shipped:
+        return _shipped(prepared.bundle, prepared.chosen, prepared.publish().manifest_key)
+
+
+def _add(shipment: PartitionShipment, shipped: Shipped, snapshot: bytes) -> None:
+    if all(other.base_offset < shipped.base_offset for other in shipment.shipped):
+        shipment.newest_snapshot = snapshot
+    shipment.shipped.append(shipped)
+
+
+def _check_rests_on(one: ToShip, shipped: Iterable[Shipped]) -> None:
+    """Make sure that a reader will come to the segment."""
+    if one.rests_on is not None and all(other.base_offset != one.rests_on for other in shipped):
+        raise NotLedToError(
+            f"{one.segment.path}: it would leave a gap: the segment at offset {one.rests_on}, on which it rests, was"
+            " not shipped",
+            hint="run again, when what is wrong with that one has been mended",
+        )
+
+
+def _end(segment: Segment) -> int:
+    if segment.next_base_offset is None:
+        raise AssertionError("the active segment is never eligible")
+    return segment.next_base_offset
+
+
+def _shipped(bundle: SegmentBundle, chosen: ChosenSnapshot, manifest_key: str) -> Shipped:
+    return Shipped(
+        base_offset=bundle.segment.base_offset,
+        next_base_offset=bundle.next_base_offset,
+        size_bytes=sum(part.size_bytes for part in bundle.parts),
+        snapshot=chosen.origin.how,
+        entries=chosen.origin.entries_count,
+        manifest_key=manifest_key,
+    )
+
+
+def _refusal(segment: Segment, error: FormatError | LogDirError) -> Refusal:
+    match error:
+        case SegmentChangedError():
+            reason = Reason.SEGMENT_CHANGED
+        case LeaderEpochsUnknownError():
+            reason = Reason.LEADER_EPOCHS_UNKNOWN
+        case IndexUnusableError():
+            reason = Reason.INDEX_UNUSABLE
+        case TopicIdUnknownError():
+            reason = Reason.TOPIC_ID_UNKNOWN
+        case NotLedToError():
+            reason = Reason.LINEAGE_CONFLICT
+        case FormatError():
+            reason = Reason.DAMAGED
+        case _:
+            reason = Reason.UNREADABLE
+    return refuse(segment, reason, str(error), hint=error.hint)
