@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from replay.results import Outcome
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
     from storage.log.names import TopicPartition
     from tiering.checking.chains import Chain
     from tiering.refusal import Refusal
+
+
+class Mismatch(StrEnum):
+    """What a store holds otherwise than it should, as it is counted."""
+
+    OBJECT = "object"
+    """An object is missing, or is not what was written."""
+    GAP = "gap"
+    """Nothing was shipped of some offsets."""
+    OVERLAP = "overlap"
+    """Two histories claim some offsets."""
+    SNAPSHOT = "snapshot"
+    """A shipped snapshot is not what a replay gives."""
+
 
 _SHIP_AGAIN: Final = "delete the manifest, and tier the segment again"
 _SHIP_THE_GAP: Final = "ship it from a replica that still has it; a broker that restores from here stops at the gap"
@@ -54,9 +69,19 @@ def segment_faults(problems: Iterable[str]) -> Iterator[ResnapError]:
 
 def chain_faults(chain: Chain) -> Iterator[ResnapError]:
     """Yield where readers of a partition's shipped segments would stop, or could take either of two histories."""
+    yield from chain_gaps(chain)
+    yield from chain_overlaps(chain)
+
+
+def chain_gaps(chain: Chain) -> Iterator[ResnapError]:
+    """Yield where readers of a partition's shipped segments would stop."""
     for gap in chain.gaps:
         what = f"{chain.topic_partition}: nothing was shipped of the offsets [{gap.start}, {gap.end})"
         yield VerificationError(what, hint=_SHIP_THE_GAP)
+
+
+def chain_overlaps(chain: Chain) -> Iterator[ResnapError]:
+    """Yield where readers of a partition's shipped segments could take either of two histories."""
     for gap in chain.breaks:
         what = (
             f"{chain.topic_partition}: no segment begins where another ends on the way through [{gap.start}, {gap.end})"

@@ -1,48 +1,20 @@
-"""From a request's body to a run: only places that the configuration allows, once per idempotency key, within quota."""
+"""From a request's body to a run: once per idempotency key, within quota."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scheduler.access.places import Places
 from scheduler.answers.records import plain
 from scheduler.api.problem_kinds import KeyReusedError
 from scheduler.runs.database import inserted
 from scheduler.runs.run import BY_API
-from storage.remote.urls import is_store_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from scheduler.access.roles import Principal
     from scheduler.daemon.services import Services
     from scheduler.runs.run import Run, RunRequest
-
-
-def within_places(services: Services, asked: RunRequest) -> RunRequest:
-    """Return ``asked`` with the places to use, links followed.
-
-    Raises:
-        UsageError: no path, nor a URL of a form that is known.
-        PlaceForbiddenError: one lies outside what the configuration allows.
-
-    """
-    settings = services.settings
-    scheduled = [place for spec in settings.schedules for place in spec.sources]
-    sources = Places.of(
-        "allow-sources", [*settings.allow_sources, *_absolute(map(str, settings.log_dirs)), *_absolute(scheduled)]
-    )
-    targets = [spec.to for spec in settings.schedules if spec.to is not None]
-    destinations = Places.of("allow-destinations", [*settings.allow_destinations, *_absolute(targets)])
-    return replace(
-        asked,
-        sources=tuple(sources.admit(place) for place in asked.sources),
-        destination=None if asked.destination is None else destinations.admit(asked.destination),
-    )
 
 
 def submitted(
@@ -81,11 +53,6 @@ def things(asked: RunRequest) -> list[str]:
     """Return what a request is about, piece by piece, for the quota: partitions, or sources where it names none."""
     sources = asked.sources or ("log.dirs",)
     return [f"{source} {name}" for source in sources for name in (asked.partitions or ("",))]
-
-
-def _absolute(places: Iterable[str]) -> list[str]:
-    """Return places of the configuration, which may be relative to where the service was started."""
-    return [place if is_store_url(place) else str(Path(place).absolute()) for place in places]
 
 
 def _submit(services: Services, asked: RunRequest, who: Principal, retry_of: str | None) -> Run:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from scheduler.api.asking import submitted, things, within_places
+from scheduler.api.asking import submitted, things
 from scheduler.api.bodies import PlanAnswer, PlanBody, PlannedRunBody, PlansAnswer
 from scheduler.api.context import Serving
 from scheduler.api.notes import note_of
@@ -14,6 +14,7 @@ from scheduler.api.problems import problems
 from scheduler.api.runs import TAKEN, IdempotencyKey, accepted
 from scheduler.api.security import Operator, Viewer
 from scheduler.daemon.services import Services
+from scheduler.runs.configuration import within_places
 from scheduler.runs.plans import KeptPlan
 from scheduler.runs.run import RunKind, RunRequest
 
@@ -39,7 +40,7 @@ def make_plan(request: Request, services: Serving, who: Operator, body: PlanBody
         partitions=tuple(body.partitions),
         settings=body.settings(),
     )
-    asked = within_places(services, asked)
+    asked = within_places(services.settings, asked)
     services.admission.charge(who.name, things(asked))
     plan = services.plans.make(asked, who.name)
     note_of(request).detail["plan"] = plan.id
@@ -88,7 +89,7 @@ def run_plan(
         settings={**plan.request.settings, "dry_run": body.dry_run},
         plan=plan.id,
     )
-    run, _ = submitted(services, within_places(services, asked), who, key=idempotency_key)
+    run, _ = submitted(services, within_places(services.settings, asked), who, key=idempotency_key)
     return accepted(request, run)
 
 

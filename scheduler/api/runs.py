@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from scheduler.api.asking import submitted, within_places
+from scheduler.api.asking import submitted
 from scheduler.api.bodies import ReplayBody, RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
 from scheduler.api.context import Serving
 from scheduler.api.events import LARGEST_ID, event_stream
@@ -16,8 +16,9 @@ from scheduler.api.problem_kinds import ConflictError, NotFoundError
 from scheduler.api.problems import problems
 from scheduler.api.security import Operator, Viewer
 from scheduler.daemon.services import Services
+from scheduler.runs.configuration import within_places
 from scheduler.runs.history import RunFilter
-from scheduler.runs.run import BY_API, REPLAYS, PartitionState, Run, RunKind, RunRequest, RunState
+from scheduler.runs.run import BY_API, OTHER_FAILURES, REPLAYS, PartitionState, Run, RunKind, RunRequest, RunState
 
 RunId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
 IdempotencyKey = Annotated[
@@ -56,7 +57,7 @@ def create_replay(
         destination=body.destination,
         settings=body.settings(),
     )
-    asked = within_places(services, asked)
+    asked = within_places(services.settings, asked)
     run, _ = submitted(services, asked, who, key=idempotency_key)
     return accepted(request, run)
 
@@ -179,21 +180,24 @@ def _routes(prefix: str, kinds: tuple[RunKind, ...], tag: str) -> None:  # noqa:
     def retry_run(
         request: Request, services: Serving, who: Operator, run_id: RunId, idempotency_key: IdempotencyKey = None
     ) -> Response:
-        """Ask for the partitions that failed again, or for all of a run that did not come as far as that."""
+        """Ask again for the partitions that failed, or for all if the run was cut short or failed otherwise as well."""
         run = found(services, run_id)
         if not run.state.is_final or run.state is RunState.SUCCEEDED:
             raise ConflictError(f"run {run_id} has not failed: {run.state}")
         asked = run.request
         if run.state is RunState.PARTIALLY_FAILED and asked.plan is None:
-            asked = replace(asked, partitions=_failed(services, run_id) or asked.partitions)
+            asked = replace(asked, partitions=_failed(services, run) or asked.partitions)
         if run.origin == BY_API:  # what was allowed then need not be now; schedules name the configuration's own
-            asked = within_places(services, asked)
+            asked = within_places(services.settings, asked)
         made, _ = submitted(services, asked, who, key=idempotency_key, retry_of=run_id)
         return accepted(request, made)
 
 
-def _failed(services: Services, run_id: str) -> tuple[str, ...]:
-    failed = services.history.partitions(run_id, limit=100_000, states=(PartitionState.FAILED,))
+def _failed(services: Services, run: Run) -> tuple[str, ...]:
+    """Return the partitions that failed; none if more than these did, such as one that the run did not come to."""
+    if OTHER_FAILURES in run.totals:
+        return ()
+    failed = services.history.partitions(run.id, limit=100_000, states=(PartitionState.FAILED,))
     return tuple(f"{one.topic}-{one.partition}" for one in failed)
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scheduler.observing.logs import logger
 from scheduler.runs.history import RunFilter
 from scheduler.runs.run import RunKind, RunState
+from storage.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from scheduler.answers.faults import Mismatch
     from scheduler.clock import Clock
     from scheduler.daemon.services import Services
     from scheduler.observing.metrics import Metrics
     from scheduler.runs.history import History
-    from scheduler.runs.run import Run, RunEnd, Told
+    from scheduler.runs.run import Run, RunEnd
 
 _log = logger(__name__)
 
@@ -55,6 +57,10 @@ class Observation:
         """Hear what became of the snapshots of one partition."""
         for result, count in (("ok", made), ("failed", failed), ("skipped", skipped)):
             self.metrics.snapshots(cluster, result, count)
+
+    def mismatch(self, kind: Mismatch) -> None:
+        """Hear of something that a store holds otherwise than it should."""
+        self.metrics.verify_mismatch(kind, 1)
 
     def bug(self, error: BaseException) -> None:
         """Hear of an error that nobody meant to raise."""
@@ -104,26 +110,23 @@ class Observation:
         total = {key: value for key, value in end.totals.items() if isinstance(value, int)}
         self.metrics.replayed(batches=total.get("batches", 0), size_bytes=total.get("bytesRead", 0))
         failures = [error for error in end.errors if error.exit_code == _STORE]
-        if run.kind in (RunKind.TIER, RunKind.VERIFY) and not run.request.is_dry:
-            self.stores = failures[0].code if failures else "ok"
+        if failures:
+            self.stores = failures[0].code
+        elif _has_used_a_store(run, end):
+            self.stores = "ok"
         if run.kind is RunKind.TIER:
             self.metrics.uploaded(size_bytes=total.get("bytes", 0))
             for error in failures:
                 self.metrics.upload_failed(error.code)
-        for error in end.errors:
-            if error.exit_code == _MISMATCH:
-                self.metrics.verify_mismatch(_kind_of_mismatch(error), 1)
 
 
-_STORE = 12
-_MISMATCH = 13
+_STORE: Final = StoreError.exit_code
 
 
-def _kind_of_mismatch(error: Told) -> str:
-    for word, kind in (("nothing was shipped", "gap"), ("two segments", "overlap"), ("snapshot", "snapshot")):
-        if word in error.message:
-            return kind
-    return "object"
+def _has_used_a_store(run: Run, end: RunEnd) -> bool:
+    """Whether a run that came to its end had to write to a store, or to read from one."""
+    is_through = end.state in (RunState.SUCCEEDED, RunState.PARTIALLY_FAILED)
+    return is_through and run.kind in (RunKind.TIER, RunKind.VERIFY) and not run.request.is_dry
 
 
 def _schedule_of(run: Run) -> str | None:

@@ -22,7 +22,6 @@ from scheduler.daemon.services import address_of
 from scheduler.settings.settings import process_environment
 from scheduler.version import resnap_version
 from storage.errors import ConfigurationError, ResnapError
-from storage.log.work_lock import at_work_on
 from storage.waiting import end_pauses
 
 if TYPE_CHECKING:
@@ -54,10 +53,10 @@ class Daemon:
         """Serve until a signal says otherwise; the process ends with 1 if the run at work did not end in time.
 
         Raises:
-            ResnapError: the address cannot be listened at, or another service has this state directory.
+            ResnapError: the address cannot be listened at.
 
         """
-        with at_work_on(self._services.database.path.parent), self._listening() as listener:
+        with self._listening() as listener:
             asyncio.run(self._serve(listener))
         if not self._ended_in_time:
             # Python would wait for threads that are at work; what they leave at any instant is safe.

@@ -16,6 +16,7 @@ from scheduler.daemon.observation import Observation
 from scheduler.daemon.preconditions import check_places, warnings
 from scheduler.daemon.schedules import Schedules
 from scheduler.observing.metrics import Metrics, Watched
+from scheduler.runs.configuration import check_still_within_places
 from scheduler.runs.database import DATABASE_FILE, Database
 from scheduler.runs.execution import Execution
 from scheduler.runs.history import History
@@ -23,6 +24,8 @@ from scheduler.runs.hub import Hub
 from scheduler.runs.ids import Ids
 from scheduler.runs.looking import Looking
 from scheduler.runs.plans import Plans
+from scheduler.runs.reporting import told
+from scheduler.runs.run import BY_API, RunEnd, RunState
 from scheduler.runs.sightings import Sightings
 from scheduler.runs.worker import Worker
 from scheduler.settings.settings import process_environment, state_directory
@@ -36,6 +39,7 @@ from tiering.quota.quota_metrics import series
 if TYPE_CHECKING:
     from scheduler.clock import Clock
     from scheduler.runs.configuration import Configuration
+    from scheduler.runs.run import Run
     from scheduler.settings.settings import Settings
     from scheduler.use_cases.engines import Engine
 
@@ -72,15 +76,29 @@ class Services:
     """Held while a request becomes a run, so that one idempotency key never gives two."""
 
     def start(self) -> None:
-        """Say what the last service left unfinished, forget what is old, and begin to work."""
-        orphans = self.history.fail_orphans()
-        self.observation.orphaned(orphans)
+        """Say what the last service left unfinished, take up what it left waiting, forget what is old, and work."""
+        self.observation.orphaned(self.history.fail_orphans())
+        for run in self.history.open_runs():
+            self._take_up(run)
         self.observation.remember(self.history)
         self.forget_old()
         for text in warnings(self.settings, has_tokens=bool(self.gate.tokens.all())):
             self.observation.warn(text)
         self.worker.start()
         self.schedules.start(self.settings.schedules)
+
+    def _take_up(self, run: Run) -> None:
+        """Have a run carried out that waited when the last service ended, if it may still be asked for."""
+        try:
+            if run.origin == BY_API:
+                check_still_within_places(self.settings, run.request)
+        except ResnapError as error:
+            end = RunEnd(state=RunState.FAILED, totals={}, errors=(told(error),))
+            self.history.ended(run.id, end)
+            self.observation.run_ended(run, end, 0.0)
+        else:
+            self.observation.note("run that waited when the last service ended is taken up", run=run.id)
+            self.worker.take_up(run)
 
     def reload(self) -> None:
         """Read the configuration anew; where it cannot be used, the old one stays in force.
@@ -116,7 +134,8 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     """Put the service together; nothing is at work yet.
 
     Raises:
-        ResnapError: the configuration cannot be used, or the service's file not be opened.
+        ResnapError: the configuration cannot be used, another service has this state directory, or its file cannot be
+            opened.
 
     """
     settings = configuration.load()
@@ -125,9 +144,10 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     check_listening(host, settings.auth)
     check_places(settings, directory)
     observation = Observation(Metrics(watched(settings), version=resnap_version(), revision=resnap_revision()), clock)
-    database = Database(directory / DATABASE_FILE)
-    hub, ids = Hub(), Ids(clock.now_ms, secrets.randbits)
-    history, sightings = History(database, clock.now_ms, hub.publish), Sightings(database, clock.now_ms)
+    database = Database(directory / DATABASE_FILE, is_service=True)
+    hub, sightings = Hub(), Sightings(database, clock.now_ms)
+    history = History(database, clock.now_ms, hub.publish)
+    ids = Ids(clock.now_ms, secrets.randbits, newest=history.newest_id())
     engine = engine_of(settings)
     plans = Plans(database=database, configuration=configuration, engine=engine, ids=ids, clock=clock)
     admission = AdmissionControl(directory, settings.metadata_log, clock, observation.warn)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scheduler.access.places import Places
 from scheduler.settings.settings import load_settings
+from storage.remote.urls import is_store_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
     from scheduler.runs.run import RunRequest
     from scheduler.settings.settings import Settings
@@ -48,3 +50,40 @@ class Configuration:
         """
         flags = {**self.flags, **request.settings}
         return load_settings(flags, environment=self.environment, directory=self.directory, places=request.sources)
+
+
+def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
+    """Return ``asked`` with the places to use, links followed.
+
+    Raises:
+        UsageError: no path, nor a URL of a form that is known.
+        PlaceForbiddenError: one lies outside what the configuration allows.
+
+    """
+    scheduled = [place for spec in settings.schedules for place in spec.sources]
+    sources = Places.of(
+        "allow-sources", [*settings.allow_sources, *_absolute(map(str, settings.log_dirs)), *_absolute(scheduled)]
+    )
+    targets = [spec.to for spec in settings.schedules if spec.to is not None]
+    destinations = Places.of("allow-destinations", [*settings.allow_destinations, *_absolute(targets)])
+    return replace(
+        asked,
+        sources=tuple(sources.admit(place) for place in asked.sources),
+        destination=None if asked.destination is None else destinations.admit(asked.destination),
+    )
+
+
+def check_still_within_places(settings: Settings, kept: RunRequest) -> None:
+    """Make sure that what was asked for earlier may be asked for now; a schedule's own places may be relative.
+
+    Raises:
+        PlaceForbiddenError: it may not.
+
+    """
+    destination = kept.destination and _absolute([kept.destination])[0]
+    within_places(settings, replace(kept, sources=tuple(_absolute(kept.sources)), destination=destination))
+
+
+def _absolute(places: Iterable[str]) -> list[str]:
+    """Return places of the configuration, which may be relative to where the service was started."""
+    return [place if is_store_url(place) else str(Path(place).absolute()) for place in places]

@@ -4,17 +4,21 @@ One connection writes, under a lock, in transactions that are whole or not there
 of a pool, which sees the last commit and never waits for a writer; there are as many as read at once, however many
 threads come and go. A commit is synced before it returns, so that what was answered to somebody is there after
 ``kill -9`` and after a loss of power.
+
+A service takes the lock of the file's directory before it looks at the file, and keeps it: one that is started beside
+it, of whatever version, changes nothing. A command beside it works with the file as it is.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from scheduler.runs.schema import MIGRATIONS
-from storage.errors import DataError, LogDirError
+from storage.errors import DataError, LockedError, LogDirError
+from storage.log.work_lock import at_work_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +27,10 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S: Final = 10.0
 """How long a command beside the service (``resnap token``) waits for the other's commit."""
 DATABASE_FILE: Final = "service.db"
+_ONE_SERVICE: Final = "there is one service per state directory: stop that one, or give this one another --state-dir"
+_OLDER_SERVICE: Final = (
+    "that is a service of an older version: use the command of that version, or start the service of this one instead"
+)
 _SQLITE_DAMAGE: Final = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
 
 
@@ -33,23 +41,32 @@ class StateError(LogDirError):
 class Database:
     """Connections to one file; ``close`` it at the end.
 
+    Args:
+        path: of the file, which is made if there is none.
+        is_service: whether nobody else may be the service of this file until it is closed.
+
     Raises:
+        LockedError: another process is its service, and so it can be neither that nor migrated.
         DataError: it is no such file, is damaged, or was left by a newer version.
         StateError: it cannot be opened or written.
 
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_service: bool = False) -> None:
         self.path = path
+        self._is_service = is_service
+        self._lock = ExitStack()
         self._guard = threading.RLock()
         self._once_kept: list[Callable[[], None]] = []
         self._readers: list[sqlite3.Connection] = []
         """Those that nobody uses."""
         self._readers_guard = threading.Lock()
         self._is_closed = False
-        with _told(path):
+        with ExitStack() as at_failure, _told(path):
+            at_failure.push(self._lock)
             self._writer = self._open()
             self._migrate()
+            at_failure.pop_all()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -107,6 +124,7 @@ class Database:
                 self._is_closed = True
                 for connection in (*self._readers, self._writer):
                     connection.close()
+                self._lock.close()
 
     def _reader(self) -> sqlite3.Connection:
         with self._readers_guard:
@@ -126,6 +144,8 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         """Return the connection that writes, to a file that is made if there is none."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._is_service:
+            self._lock.enter_context(_no_service_at(self.path.parent, _ONE_SERVICE))
         # What is in it tells who did what: nobody else need read it.
         self.path.touch(mode=0o600)
         writer = self._connect()
@@ -155,14 +175,16 @@ class Database:
 
     def _migrate(self) -> None:
         """Bring the file to this version's schema, step by step, each whole or not at all."""
-        while True:
-            with self.write() as connection:
-                version = self._version(connection)
-                if version == len(MIGRATIONS):
-                    return
-                for statement in _statements(MIGRATIONS[version]):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {version + 1}")
+        if self._version(self._writer) == len(MIGRATIONS):
+            return
+        with ExitStack() as alone:
+            if not self._is_service:
+                alone.enter_context(_no_service_at(self.path.parent, _OLDER_SERVICE))
+            while (version := self._version(self._writer)) < len(MIGRATIONS):
+                with self.write() as connection:
+                    for statement in _statements(MIGRATIONS[version]):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {version + 1}")
 
 
 class DatabaseView(Database):
@@ -189,6 +211,15 @@ class DatabaseView(Database):
                 f"{self.path} was left by an older Resnap: its version is {version}, known is {len(MIGRATIONS)}",
                 hint="start the service of this version once, which brings the file up to date",
             )
+
+
+@contextmanager
+def _no_service_at(directory: Path, hint: str) -> Iterator[None]:
+    try:
+        with at_work_on(directory):
+            yield
+    except LockedError as error:
+        raise LockedError(str(error), hint=hint) from error
 
 
 def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from replay.results import Outcome
 from replay.staging import snapshot_key
 from scheduler.answers.faults import (
-    chain_faults,
+    Mismatch,
+    chain_gaps,
+    chain_overlaps,
     nothing_shipped,
     replay_faults,
     segment_faults,
@@ -34,7 +36,8 @@ from scheduler.runs.readiness import Mending
 from scheduler.runs.run import BY_API, PartitionOutcome, PartitionState, RunKind
 from scheduler.use_cases.sources import is_of
 from scheduler.wiring import journal_of, scope_of, service_of, with_memory
-from storage.errors import ResnapError, UsageError
+from storage.errors import ResnapError, UsageError, VerificationError
+from storage.log.names import parse_partition_dir_name
 from storage.log.producer_snapshot import read_snapshot_array
 from storage.remote.urls import open_store
 from tiering.planning import read_saved_plan
@@ -50,9 +53,8 @@ if TYPE_CHECKING:
     from scheduler.settings.settings import Settings
     from scheduler.use_cases.engines import Engine
     from scheduler.use_cases.service import Service
-    from scheduler.use_cases.sources import Scope, Sighted
+    from scheduler.use_cases.sources import Scope, Sight, Sighted
     from scheduler.use_cases.work_items import Planned, Replayed, TierOrder
-    from storage.log.log_dir import PartitionProblem
     from storage.log.names import TopicPartition
     from tiering.planning import SavedPlan
     from tiering.shipping.shipment import PartitionShipment
@@ -71,6 +73,10 @@ class WorkObserver(Protocol):
 
     def snapshots(self, cluster: str, *, made: int, failed: int, skipped: int) -> None:
         """Hear what became of the snapshots of one partition."""
+        ...
+
+    def mismatch(self, kind: Mismatch) -> None:
+        """Hear of something that a store holds otherwise than it should."""
         ...
 
 
@@ -161,15 +167,21 @@ class _Work:
     def remembering(self) -> Service:
         return with_memory(self.service, self.settings, self.context.observer.warn)
 
-    def problems(self, problems: Iterable[PartitionProblem]) -> None:
-        """Report what could not be read; the rest goes on."""
-        for problem in problems:
-            self.failed(problem.error)
+    def problems(self, sight: Sight) -> None:
+        """Report what could not be read, by partition where it is one, so that it can be retried; the rest goes on."""
+        told = {sighted.topic_partition for sighted in sight.partitions}
+        for problem in sight.problems:
+            found = parse_partition_dir_name(problem.path.name)
+            if found is None or found.topic_partition in told:
+                self.failed(problem.error)
+                continue
+            told.add(found.topic_partition)
+            self.report.error(problem.error)
+            self.tell(found.topic_partition, PartitionState.FAILED, {"reason": str(problem.error)})
 
     def failed(self, error: ResnapError) -> None:
         """Report something that is part of no partition's outcome."""
-        self.report.error(error)
-        self.report.failed += 1
+        self.report.failure(error)
 
     def tell(self, topic_partition: TopicPartition, state: PartitionState, row: Row) -> None:
         outcome = PartitionOutcome(
@@ -223,7 +235,8 @@ class _Scan(_Work):
                 totals.update({key: int(str(row[key])) for key in ("segments", "boundaries", "lost")})
             self.report.check()
         self.report.done += len(rows)
-        self.problems(problems)
+        for problem in problems:
+            self.failed(problem.error)
         totals["problems"] += len(problems)
         unread = f"{len(problems)} partitions could not be read: {problems[0].error}" if problems else None
         self.context.sightings.saw(source, rows, self.scope.wants_partition, unread=unread)
@@ -241,7 +254,7 @@ class _Regeneration(_Work):
             self.scope, boundaries=self.settings.boundaries, saved=self.saved, into=self.destination
         )
         sink_url = service.sink_url(self.destination, sight)
-        self.problems(sight.problems)
+        self.problems(sight)
         if self.settings.dry_run:
             return self._dry(planned)
         results = []
@@ -299,10 +312,9 @@ class _Tiering(_Work):
         service = self.remembering()
         store = open_store(self.destination, self.settings.s3())
         orders, sight = service.tier_orders(self.scope, store, self.saved)
-        self.problems(sight.problems)
+        self.problems(sight)
         for order in orders:
-            for failure in order.failures:
-                self.report.error(failure)
+            self._failures(order.failures)
         planned = service.plan_orders(orders)
         if self.settings.dry_run:
             return self._dry(orders, planned)
@@ -330,9 +342,14 @@ class _Tiering(_Work):
         size_bytes = sum(segment.size_bytes for segment in left)
         return {**dry_totals(planned), "segmentsToShip": len(left), "bytesToShip": size_bytes}
 
-    def _tell(self, order: TierOrder, shipment: PartitionShipment) -> None:
-        for failure in shipment.failures:
+    def _failures(self, failures: Iterable[ResnapError]) -> None:
+        for failure in failures:
+            if isinstance(failure, VerificationError):
+                self.context.observer.mismatch(Mismatch.OBJECT)
             self.report.error(failure)
+
+    def _tell(self, order: TierOrder, shipment: PartitionShipment) -> None:
+        self._failures(shipment.failures)
         faults = shipping_faults(shipment.topic_partition, shipment.eligibility.refusals)
         for fault in faults:
             self.report.error(fault)
@@ -380,20 +397,25 @@ class _Verification(_Work):
         for verified in check.segments(self.report.progress("verify")):
             totals.update(segments=int(verified.was_read), bytes=verified.size_bytes)
             totals["different"] += bool(verified.problems)
-            for fault in segment_faults(verified.problems):
-                self.failed(fault)
+            self._differs(Mismatch.OBJECT, segment_faults(verified.problems))
             self.report.done += not verified.problems
         if not check.manifests and not totals["segments"]:
             raise nothing_shipped(self.destination)
-        for fault in (fault for chain in check.chains() for fault in chain_faults(chain)):
-            self.failed(fault)
+        for chain in check.chains():
+            self._differs(Mismatch.GAP, chain_gaps(chain))
+            self._differs(Mismatch.OVERLAP, chain_overlaps(chain))
         for found in check.snapshots(self.report.progress("replay")):
             totals["snapshotsReplayed"] += 1
             if found.problem is not None:
                 totals["snapshotsDifferent"] += 1
-                self.failed(snapshot_fault(found.problem))
+                self._differs(Mismatch.SNAPSHOT, [snapshot_fault(found.problem)])
         journal.end()
         return dict(totals)
+
+    def _differs(self, kind: Mismatch, faults: Iterable[ResnapError]) -> None:
+        for fault in faults:
+            self.context.observer.mismatch(kind)
+            self.failed(fault)
 
 
 def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None = None) -> Scope:

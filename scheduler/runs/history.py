@@ -99,6 +99,13 @@ class History:
         with self.database.read() as connection:
             return [_run(row) for row in connection.execute(query, (*values, limit))]
 
+    def newest_id(self) -> str | None:
+        """Return the last id that was given to a run or a plan; None if there is neither."""
+        query = "SELECT MAX(id) FROM (SELECT MAX(id) AS id FROM runs UNION SELECT MAX(id) FROM plans)"
+        with self.database.read() as connection:
+            newest: str | None = connection.execute(query).fetchone()[0]
+        return newest
+
     def open_runs(self) -> list[Run]:
         """Return the runs that are not over, oldest first."""
         with self.database.read() as connection:
@@ -188,8 +195,11 @@ class History:
             ]
 
     def fail_orphans(self) -> list[Run]:
-        """Mark what a service that ended left at work as failed, and return those runs; called before any work."""
-        orphans = self.open_runs()
+        """Mark what a service that ended left at work as failed, and return those runs; called before any work.
+
+        What waited is left alone: nothing of it was begun, and whoever asked for it was told that it would be done.
+        """
+        orphans = [run for run in self.open_runs() if run.state is not RunState.QUEUED]
         for run in orphans:
             self._step(
                 run.id,

@@ -16,13 +16,16 @@ _TIME_DIGITS, _RANDOM_DIGITS = 10, 10
 class Ids:
     """Makes ids of 20 letters and digits: 50 bits of milliseconds, 50 random ones. Thread-safe.
 
-    A clock that goes back, or stands still, does not break the order of the ids of one process.
+    A clock that goes back, or stands still, does not break their order, nor does one that was set back between two
+    processes, if the second is told the ``newest`` id that the first has made.
     """
 
-    def __init__(self, now_ms: Callable[[], int], random_bits: Callable[[int], int]) -> None:
+    def __init__(
+        self, now_ms: Callable[[], int], random_bits: Callable[[int], int], *, newest: str | None = None
+    ) -> None:
         self._now_ms, self._random_bits = now_ms, random_bits
         self._lock = threading.Lock()
-        self._last = 0
+        self._last = 0 if newest is None else _decoded(newest)
 
     def make(self) -> str:
         """Return an id that sorts behind all that were made before."""
@@ -35,3 +38,10 @@ class Ids:
 def _encoded(value: int) -> str:
     digits = _TIME_DIGITS + _RANDOM_DIGITS
     return "".join(_ALPHABET[(value >> 5 * place) & 31] for place in reversed(range(digits)))
+
+
+def _decoded(made: str) -> int:
+    value = 0
+    for letter in made:
+        value = value << 5 | _ALPHABET.index(letter)
+    return value

@@ -40,6 +40,8 @@ class RunReport:
         self._unkept = 0
         self.failed = self.done = 0
         """Partitions."""
+        self.failed_apart = 0
+        """Failures that are none of a partition that is known by name."""
 
     def cancel(self) -> None:
         """Let the run end at the next thing it reports."""
@@ -77,6 +79,11 @@ class RunReport:
             self._errors.append(told(error))
         else:
             self._unkept += 1
+
+    def failure(self, error: BaseException) -> None:
+        """Keep an error that concerns no partition that is known by name, and fails the run in part."""
+        self.failed_apart += 1
+        self.error(error)
 
     @property
     def errors(self) -> tuple[Told, ...]:

@@ -14,6 +14,10 @@ BY_API: Final = "api"
 """Origin of the runs that somebody asked for."""
 
 
+OTHER_FAILURES: Final = "otherFailures"
+"""In totals: failures that are none of a partition that is known by name, the error that ended the run among them."""
+
+
 class RunKind(StrEnum):
     """What a run does."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from scheduler.observing.logs import bound
 from scheduler.runs.database import StateError
 from scheduler.runs.reporting import RunReport, told
-from scheduler.runs.run import Run, RunEnd, RunKind, RunState, Told
+from scheduler.runs.run import OTHER_FAILURES, Run, RunEnd, RunKind, RunState, Told
 from storage.errors import CancelledError, ResnapError
 
 if TYPE_CHECKING:
@@ -128,6 +128,12 @@ class Worker:
         self._lane(request).waiting.put(run.id)
         return run
 
+    def take_up(self, run: Run) -> None:
+        """Take a run that an earlier service has taken and not begun, whatever the bound."""
+        with self._lock:
+            self._awaited[run.id] = Future()
+        self._lane(run.request).waiting.put(run.id)
+
     def wait(self, run_id: str) -> RunState:
         """Return how a run ended, once it has."""
         with self._lock:
@@ -172,7 +178,7 @@ class Worker:
     def stop(self, grace_s: float) -> bool:
         """Take no more, let what is at work end at its next word, and leave what waits; False if that took too long.
 
-        What waits stays in the history as it is, and is taken for an orphan at the next start.
+        What waits stays in the history as it is, and is taken up at the next start.
         """
         self.begin_to_stop()
         for lane in self._lanes.values():
@@ -253,11 +259,12 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends this run and no more
             if not isinstance(error, ResnapError):
                 self._observer.bug(error)
+            report.failed_apart += 1
             state = RunState.PARTIALLY_FAILED if report.done else RunState.FAILED
             return _end(state, report, *self._why(), told(error))
         state = _state_of(report)
         why = () if state is RunState.SUCCEEDED else self._why()
-        return RunEnd(state=state, totals=totals, errors=(*why, *report.errors))
+        return RunEnd(state=state, totals=_with_others(totals, report), errors=(*why, *report.errors))
 
     def _why(self) -> tuple[Told, ...]:
         """Return why work was let go, if the service ends; what was comes behind it."""
@@ -273,10 +280,14 @@ class Worker:
 
 def _end(state: RunState, report: RunReport, *first: Told) -> RunEnd:
     totals: Row = {"partitionsDone": report.done, "partitionsFailed": report.failed}
-    return RunEnd(state=state, totals=totals, errors=(*first, *report.errors))
+    return RunEnd(state=state, totals=_with_others(totals, report), errors=(*first, *report.errors))
+
+
+def _with_others(totals: Row, report: RunReport) -> Row:
+    return {**totals, OTHER_FAILURES: report.failed_apart} if report.failed_apart else totals
 
 
 def _state_of(report: RunReport) -> RunState:
-    if not report.failed and not report.errors:
+    if not (report.failed or report.failed_apart or report.errors):
         return RunState.SUCCEEDED
     return RunState.PARTIALLY_FAILED if report.done else RunState.FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import httpx
@@ -11,9 +12,11 @@ from scheduler.api.app import create_app
 from scheduler.clock import FixedClock
 from scheduler.daemon.services import Services, services_of
 from scheduler.runs.configuration import Configuration
+from scheduler.runs.database import Database
 from scheduler.runs.reporting import told
 from storage.errors import StoreAccessError
 from tests.scheduler.api.serving import START_MS, listening
+from tests.scheduler.runs.working import history_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +41,11 @@ def services(tmp_path: Path, allowed: Path) -> Services:
         "engine": "local",
         "allow_destinations": (str(allowed),),
     }
-    return services_of(Configuration(flags=flags, environment={}, directory=tmp_path), FixedClock(START_MS))
+    return made(flags, tmp_path)
+
+
+def made(flags: dict[str, object], directory: Path) -> Services:
+    return services_of(Configuration(flags=flags, environment={}, directory=directory), FixedClock(START_MS))
 
 
 @pytest.fixture
@@ -78,6 +85,25 @@ def test_what_was_allowed_once_is_judged_anew_when_it_is_tried_again(
     services.settings = services.settings.model_copy(update={"allow_destinations": ()})
     again = client.post(f"{at}/retry")
     assert (again.status_code, again.json()["code"]) == (403, "place-not-allowed")
+
+
+def test_what_waited_while_the_configuration_was_made_narrower_is_not_taken_up(
+    client: httpx.Client, services: Services, allowed: Path
+) -> None:
+    kept = [ask(client, destination=str(allowed / name)).json()["id"] for name in ("a", "b")]
+    services.database.close()
+    flags = {**services.configuration.flags, "allow_destinations": (str(allowed / "b"),)}
+    after = made(flags, allowed.parent)
+    after.start()
+    assert after.worker.wait(kept[1]) is not None
+    assert after.stop()
+    with closing(Database(services.database.path)) as left:
+        refused, tried = (history_of(left).get(run_id) for run_id in kept)
+    assert refused is not None
+    assert tried is not None
+    assert [error.code for error in refused.errors] == ["PlaceForbiddenError"]
+    assert [error.code for error in tried.errors] == ["UsageError"], "there is nothing in the log dir"
+    assert 'resnap_runs_total{kind="regenerate",state="failed"} 2.0' in after.observation.metrics.render()[0].decode()
 
 
 def test_credentials_in_a_request_are_kept_nowhere(client: httpx.Client, services: Services) -> None:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scheduler.api.paging import encoded
-from scheduler.runs.run import RunKind, RunRequest, RunState
+from scheduler.runs.run import (
+    OTHER_FAILURES,
+    PartitionOutcome,
+    PartitionState,
+    Run,
+    RunEnd,
+    RunKind,
+    RunRequest,
+    RunState,
+)
 from tests.scheduler.api.whole import FINAL, Whole, whole
 from tests.scheduler.files import bases, file_at
 
@@ -152,6 +161,37 @@ def test_only_what_failed_is_done_again(service: Whole) -> None:
         assert client.post(f"{answer.headers['location']}/retry").status_code == 409
 
 
+def test_what_could_not_be_read_at_all_is_done_again_too(service: Whole) -> None:
+    metadata = service.directory / "data" / "payments-1" / "partition.metadata"
+    readable = metadata.read_bytes()
+    metadata.write_bytes(b"not a number")
+    with service.client() as client:
+        at = ask(client, service).headers["location"]
+        assert service.over(client, at)["state"] == "partially_failed"
+        (failed,) = client.get(f"{at}/partitions?state=failed").json()["partitions"]
+        assert (failed["topic"], failed["partition"]) == ("payments", 1)
+        assert "partition.metadata" in failed["row"]["reason"]
+        metadata.write_bytes(readable)
+        again = client.post(f"{at}/retry").headers["location"]
+        assert service.over(client, again)["state"] == "succeeded"
+        assert client.get(again).json()["request"]["partitions"] == ["payments-1"]
+        assert list((service.directory / "out" / "payments-1").glob("*.snapshot"))
+
+
+def test_all_is_done_again_where_a_run_did_not_come_to_every_partition(service: Whole) -> None:
+    asked = RunRequest(kind=RunKind.REGENERATE, destination=f"{service.directory}/out")
+    history = service.services.history
+    run = Run(id="0" * 20, request=asked, state=RunState.QUEUED, origin="api", principal="local", created_ms=0)
+    history.add(run)
+    for number, state in enumerate((PartitionState.DONE, PartitionState.FAILED)):
+        history.partition_done(run.id, PartitionOutcome(topic="payments", partition=number, state=state))
+    totals = {"partitionsDone": 1, "partitionsFailed": 1, OTHER_FAILURES: 1}
+    history.ended(run.id, RunEnd(state=RunState.PARTIALLY_FAILED, totals=totals, errors=()))
+    with service.client() as client:
+        again = client.post(f"/v1/replays/{run.id}/retry").json()
+        assert again["request"]["partitions"] == []
+
+
 def test_a_kept_plan_is_carried_out_until_the_log_has_changed(service: Whole) -> None:
     with service.client() as client:
         plan = client.post("/v1/plans", json={"partitions": ["payments-1"]}).headers["location"]
@@ -165,6 +205,21 @@ def test_a_kept_plan_is_carried_out_until_the_log_has_changed(service: Whole) ->
             file_at(partition, bases(partition)[0], suffix).unlink(missing_ok=True)
         stale = client.post(f"{plan}/replays", json=body)
         assert (stale.status_code, stale.json()["code"]) == (412, "stale-plan")
+
+
+def test_what_a_verification_finds_is_counted_by_its_kind(service: Whole) -> None:
+    with service.client() as client:
+        assert service.over(client, client.post("/v1/schedules/ship/run").headers["location"])["state"] != "failed"
+        shipped = sorted((service.directory / "store").rglob("payments/*/1/*.manifest"))
+        shipped[1].unlink()
+        log = next(shipped[2].parent.glob(f"{shipped[2].name[:20]}*.log"))
+        log.write_bytes(log.read_bytes()[:-1] + b"?")
+        asked = RunRequest(kind=RunKind.VERIFY, destination=f"file://{service.directory}/store")
+        run = service.services.worker.submit(asked, origin="schedule:check", principal="schedule")
+        assert service.services.worker.wait(run.id) is RunState.PARTIALLY_FAILED
+        found = client.get("/metrics").text
+        for kind, count in (("object", 1), ("gap", 1), ("overlap", 0)):
+            assert f'resnap_verify_mismatches_total{{kind="{kind}"}} {float(count)}' in found, kind
 
 
 def test_verifying_where_nothing_was_shipped_fails_as_it_does_in_a_shell(service: Whole) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from contextlib import suppress
@@ -12,7 +13,7 @@ import pytest
 from scheduler.runs import database
 from scheduler.runs.database import Database, StateError, inserted
 from scheduler.runs.schema import MIGRATIONS
-from storage.errors import DataError
+from storage.errors import DataError, LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +95,37 @@ def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="newer Resnap") as caught:
         Database(tmp_path / "service.db")
     assert "--state-dir" in str(caught.value.hint)
+
+
+def test_a_newer_service_beside_one_at_work_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_work = Database(tmp_path / "service.db", is_service=True)
+    monkeypatch.setattr(database, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE more (id TEXT);\n"))
+    for is_service, hint in ((True, "another --state-dir"), (False, "of an older version")):
+        with pytest.raises(LockedError, match=f"process {os.getpid()}") as caught:
+            Database(tmp_path / "service.db", is_service=is_service)
+        assert hint in str(caught.value.hint)
+    with at_work.read() as connection:
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
+    at_work.close()
+    Database(tmp_path / "service.db", is_service=True).close()
+
+
+def test_a_command_of_the_same_version_works_beside_the_service(tmp_path: Path) -> None:
+    at_work = Database(tmp_path / "service.db", is_service=True)
+    beside = Database(tmp_path / "service.db")
+    with beside.write() as connection:
+        inserted(connection, "schedules", {"name": "hourly"})
+    assert schedules(at_work) == ["hourly"]
+    beside.close()
+    at_work.close()
+
+
+def test_a_service_that_could_not_open_its_file_keeps_nobody_out(tmp_path: Path) -> None:
+    (tmp_path / "service.db").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(DataError):
+        Database(tmp_path / "service.db", is_service=True)
+    (tmp_path / "service.db").unlink()
+    Database(tmp_path / "service.db", is_service=True).close()
 
 
 def test_another_file_is_refused_by_name(tmp_path: Path) -> None:

@@ -75,16 +75,17 @@ def test_a_state_is_only_left_for_one_that_can_follow(history: History) -> None:
     assert [event.data["state"] for event in history.events("a")] == ["queued", "running", "cancelling", "cancelled"]
 
 
-def test_what_a_service_left_is_found_in_every_state_that_is_not_final(history: History) -> None:
+def test_what_a_service_left_at_work_is_over_and_what_waited_still_waits(history: History) -> None:
     for name in ("queued", "running", "cancelling", "over"):
         add(history, name)
     for name in ("running", "cancelling", "over"):
         history.began(name)
     history.cancelling("cancelling")
     end(history, "over")
-    assert {run.id for run in history.fail_orphans()} == {"queued", "running", "cancelling"}
+    assert {run.id for run in history.fail_orphans()} == {"running", "cancelling"}
+    assert [run.id for run in history.open_runs()] == ["queued"]
     assert states(history) == {
-        "queued": RunState.FAILED,
+        "queued": RunState.QUEUED,
         "running": RunState.FAILED,
         "cancelling": RunState.CANCELLED,
         "over": RunState.SUCCEEDED,
