@@ -13,9 +13,9 @@ from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFA
 from scheduler.cli.look import KIND_NAMES
 from scheduler.cli.options import ALL, COMMON
 from scheduler.inspecting.file_kinds import Kind
-from scheduler.settings import settings as settings_module
 from scheduler.settings.layers import flag_of
 from scheduler.settings.settings import SETTING_NAMES, Settings, display_name, load_settings
+from scheduler.settings.settings import settings as settings_module
 from scheduler.wiring import reading_of
 from storage.errors import ConfigurationError, UsageError
 
