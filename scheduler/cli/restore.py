@@ -46,7 +46,7 @@ def restore(
 
     scope = Scope(sources=(url,), topics=run.settings.topics)
     order = RestoreOrder(scope=scope, log_dir=into, topic_ids=dict(map(_topic_id, topic_id or ())))
-    restoring = Restoring(sources=Sources(s3=run.settings.s3()))
+    restoring = Restoring(sources=Sources(s3=run.settings.s3(), keys=run.settings.keys()))
     with run.progress("restore") as progress:
         report = restoring.restore(order, progress, dry_run=run.settings.dry_run)
     _answer(run, report)
@@ -72,7 +72,7 @@ def _answer(run: Invocation, report: "RestoreReport") -> None:
         "dryRun": run.settings.dry_run,
         "restored": len(done),
         "alreadyThere": sum(one.outcome is Restored.ALREADY_THERE for one in report.partitions),
-        "segments": sum(len(one.restoration.manifests) for one in done),
+        "segments": sum(one.restoration.segments for one in done),
         "bytes": sum(one.restoration.size_bytes for one in done),
     }
     run.answer(
@@ -109,7 +109,7 @@ def _row(one: "RestoredPartition") -> Row:
         "topicId": one.restoration.topic_id,
         "startOffset": one.restoration.start_offset,
         "endOffset": one.restoration.end_offset,
-        "segments": len(one.restoration.manifests),
+        "segments": one.restoration.segments,
         "bytes": one.restoration.size_bytes,
         "outcome": one.outcome.value,
     }

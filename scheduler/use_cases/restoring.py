@@ -18,7 +18,8 @@ from storage.remote.layouts.aiven_members import member_of
 from storage.remote.layouts.flat_log import manifest_locator
 from storage.remote.manifest import read_manifest
 from tiering.installing.stopped_broker import refuse_running
-from tiering.keeping.restorer import Restoration, Restored, Restorer
+from tiering.keeping.aiven_restoration import of_copies
+from tiering.keeping.restorer import Restored, Restorer, of_manifests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from storage.log.log_dir import LogDir
     from storage.remote.manifest import Manifest
     from storage.source import Sources
+    from tiering.restorer import Restoration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +84,6 @@ class Restoring:
         if any(not sighted.log_dir.is_shipped for sighted in sight.partitions):
             hint = "give what `resnap tier --to` was given; the copy of a log dir comes back by what copied it"
             raise UsageError(f"{order.scope.sources[0]} holds nothing that was shipped", hint=hint)
-        if any(member_of(one.path) for sighted in sight.partitions for one in sighted.inventory.partition.segments):
-            raise UsageError(f"{order.scope.sources[0]} is in the layout aiven, which only brokers restore from",
-                             hint="restore what `resnap tier` shipped in its own layout")  # fmt: skip
         report = RestoreReport(errors=[problem.error for problem in sight.problems])
         _refuse_strangers(order, sight)
         log_dir = order.log_dir.absolute()
@@ -116,14 +115,16 @@ class Restoring:
             except ResnapError as error:
                 report.errors.append(error)
             else:
-                store = self.sources.store(str(sighted.log_dir.path))
-                found.append((Restorer(log_dir=log_dir, store=store, disk=self.disk), one))
+                found.append((Restorer(log_dir=log_dir, disk=self.disk), one))
         return found
 
     def _restoration(self, sighted: Sighted, topic_id: str | None) -> Restoration:
         partition = sighted.inventory.partition
-        manifests = tuple(self._manifest(manifest_locator(partition, segment)) for segment in partition.segments)
-        return Restoration(topic_partition=partition.topic_partition, manifests=manifests, given_topic_id=topic_id)
+        if member_of(partition.segments[0].path):
+            return of_copies(partition, self.sources, topic_id)
+        manifests = [self._manifest(manifest_locator(partition, segment)) for segment in partition.segments]
+        store = self.sources.store(str(sighted.log_dir.path))
+        return of_manifests(partition.topic_partition, manifests, store, topic_id)
 
     def _manifest(self, locator: str) -> Manifest:
         with in_file(locator):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from scheduler.use_cases.copies_check import holds_copies
 from scheduler.use_cases.tier_run import this_run
 from storage.errors import LockedError, StoreError, UsageError, VerificationError
 from storage.remote.layouts.flat import lease_place
@@ -39,7 +40,7 @@ class Retaining:
         """Return what is beyond ``limits``, by partition; nothing is changed.
 
         Raises:
-            UsageError: nothing was shipped there.
+            UsageError: nothing was shipped there, or it is for brokers to delete.
             StoreError: the store failed.
 
         """
@@ -55,9 +56,7 @@ class Retaining:
             elif self.scope.wants(found.manifest.topic):
                 manifests[key] = found.manifest
         if not manifests and not broken:
-            raise UsageError(
-                f"{self.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given"
-            )
+            raise self._nothing()
         sound = {key: manifest for key, manifest in manifests.items() if _folder(key) not in broken}
         return retention_of(sound, limits, self.now_ms)
 
@@ -87,6 +86,16 @@ class Retaining:
         place = lease_place(one.cluster_id, one.topic_partition)
         with leased(self.store, place, who=f"{this_run()} (retain)", now_ms=self.now_ms) as lease:
             delete_beyond(self.store, one, done, lease.hold)
+
+    def _nothing(self) -> UsageError:
+        if holds_copies(self.store):
+            return UsageError(
+                f"{self.store.url} is in the layout aiven: brokers delete what they were told of by the topic's own"
+                " retention, and would go on asking for what somebody else has deleted",
+                hint="set retention.ms or retention.bytes of the topic; `resnap remote status --store` tells what"
+                " brokers were never told of (unreferenced-objects)",
+            )
+        return UsageError(f"{self.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
 
     def _wants(self, key: FlatKey) -> bool:
         return "=" in key.topic or self.scope.wants(key.topic)

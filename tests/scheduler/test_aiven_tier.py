@@ -268,6 +268,10 @@ def test_a_file_of_settings_for_this_layout_keeps_nobody_from_another(
     assert (ran.code, "nowhere.pem: cannot be read" in ran.err) == (10, True)
 
 
-def test_only_brokers_restore_from_it(command: Resnap, fixture_set: Sets, tmp_path: Path) -> None:
-    ran = command("restore", f"{fixture_set(PLAIN).remote.as_uri()}/tiered", "--into", tmp_path, *JSON)
-    assert (ran.code, "only brokers restore from" in ran.err) == (2, True)
+def test_only_brokers_delete_in_it(command: Resnap, fixture_set: Sets, tmp_path: Path) -> None:
+    store = shutil.copytree(fixture_set(PLAIN).remote, tmp_path / "store")
+    before = files_of(store)
+    for url in (store.as_uri(), f"{store.as_uri()}/tiered"):
+        ran = command("retain", url, "--retention", "1s", "--delete", *JSON)
+        assert (ran.code, "retention.ms" in ran.error["hint"]) == (2, True)
+    assert files_of(store) == before

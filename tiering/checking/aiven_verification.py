@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
@@ -83,7 +83,7 @@ def verify_copy(
         return VerifiedCopy(manifest_key=key, manifest=None, problems=(str(error),))
     if not reads_objects:
         return VerifiedCopy(manifest_key=key, manifest=found, problems=(), was_read=False)
-    problems = tuple(_missing(infos, found)) or tuple(_problems(store, infos, found, sources))
+    problems = tuple(_missing(infos, found)) or tuple(problems_of(_stored(store, infos, found), sources))
     size = sum(infos[beside].size_bytes for suffix in (LOG, INDEXES) if (beside := place.beside(suffix)) in infos)
     return VerifiedCopy(manifest_key=key, manifest=found, problems=problems, size_bytes=size)
 
@@ -99,21 +99,37 @@ def _missing(infos: dict[str, ObjectInfo], found: CopiedSegment) -> Iterator[str
             yield f"{key}: expected {size} bytes, found {there.size_bytes}"
 
 
-def _problems(
-    store: ObjectStore, infos: dict[str, ObjectInfo], found: CopiedSegment, sources: Sources
-) -> Iterator[str]:
-    """Yield what is wrong with the segment's files, each of which is judged by itself."""
+def _stored(store: ObjectStore, infos: dict[str, ObjectInfo], found: CopiedSegment) -> SegmentFiles:
     segment = segment_of(StorePath(store.url), infos, found)
-    looks: tuple[Callable[[], object], ...] = (
-        partial(_read_log, segment, sources),
-        partial(_check_indexes, segment, sources),
-        lambda: read_snapshot_array(sources.read(segment.sibling("snapshot"))),
-        lambda: read_leader_epochs(sources.read(segment.sibling("leader-epoch-checkpoint"))),
+    return SegmentFiles(segment, segment.sibling("snapshot"), segment.sibling("leader-epoch-checkpoint"))
+
+
+class SegmentFiles(NamedTuple):
+    """Where the files of a segment are read."""
+
+    segment: Segment
+    snapshot: str
+    leader_epochs: str
+
+
+def problems_of(files: SegmentFiles, sources: Sources) -> Iterator[str]:
+    """Yield what is wrong with a segment's files, each of which is judged by itself.
+
+    Raises:
+        ConfigurationError: they are encrypted, and their key is not at hand.
+        StoreError: the store failed.
+
+    """
+    segment = files.segment
+    looks: tuple[tuple[str, Callable[[], object]], ...] = (
+        (segment.path, partial(_read_log, segment, sources)),
+        (segment.sibling("index"), partial(_check_indexes, segment, sources)),
+        (files.snapshot, lambda: read_snapshot_array(sources.read(files.snapshot))),
+        (files.leader_epochs, lambda: read_leader_epochs(sources.read(files.leader_epochs))),
     )
-    names = (found.place.beside(LOG), *(found.place.beside(INDEXES) for _ in looks[1:]))
-    for name, look in zip(names, looks, strict=True):
+    for locator, look in looks:
         try:
-            with in_file(name):
+            with in_file(locator):
                 look()
         except (FormatError, LogDirError, ObjectNotFoundError) as error:
             yield str(error)

@@ -1,36 +1,41 @@
 """Makes partition directories of what was shipped, each whole or not at all, in a log dir whose lock the caller holds.
 
 A directory is made under the name that Kafka gives to one of a deleted topic, and gets its own name when every file of
-it is durable and has been compared with its manifest. What a crash leaves is thus what a broker removes by itself when
-it starts, and what the next run removes before it begins anew: the name follows from the partition alone.
+it is durable and has been compared with its manifest; where manifests tell no digests, when what was written was held
+against itself. What a crash leaves is thus what a broker removes by itself when it starts, and what the next run
+removes before it begins anew: the name follows from the partition alone.
 
 Source: ``UnifiedLog.logDeleteDirName`` and ``LogManager.loadLog`` for the name; ``LogLoader`` for the files.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid5
 
 from storage.disk import FileDigest, digest_of_file, dress_of, writable, write_new_file
-from storage.errors import ObjectNotFoundError, VerificationError
+from storage.errors import FormatError, ObjectNotFoundError, VerificationError
 from storage.log.names import segment_name
 from storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
 from storage.log.properties import PartitionMetadata, write_partition_metadata
 from storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from storage.disk import Disk, Dress
     from storage.log.names import TopicPartition
-    from storage.remote.manifest import Manifest, ManifestObject
+    from storage.remote.manifest import Manifest
     from storage.remote.object_store import ObjectStore
 
 FILE_MODE: Final = 0o644
+HINT: Final = "see `resnap verify --store URL`; restore from another copy, or leave the topic out (--topic)"
 _NAMESPACE: Final = UUID("0d0f8a34-65f3-4f0c-9d6b-0b7b1e6f2f11")
 _NAME_BYTES: Final = 255
 
@@ -45,11 +50,16 @@ class Restored(StrEnum):
     """A directory of this name holds something else; it is never touched."""
 
 
-class _Source(NamedTuple):
-    """A file of a partition directory, and the object that it comes from."""
+class ShippedFile(NamedTuple):
+    """A file of a partition directory, and where its bytes come from."""
 
     name: str
-    entry: ManifestObject
+    source: str
+    """Key or locator, for messages."""
+    size_bytes: int
+    open: Callable[[], AbstractContextManager[Iterator[bytes]]]
+    digest: FileDigest | None
+    """What its manifest says of it; None where no manifest does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,51 +67,60 @@ class Restoration:
     """One partition that is to be made of what was shipped."""
 
     topic_partition: TopicPartition
-    manifests: tuple[Manifest, ...]
-    """A chain, ascending: each begins where the one before ends."""
-    given_topic_id: str | None = None
-    """What the topic's id is now, whatever it was when the segments were shipped; None to go by the manifests."""
-
-    @property
-    def start_offset(self) -> int:
-        """First offset of the log."""
-        return self.manifests[0].base_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The log end."""
-        return self.manifests[-1].next_base_offset
-
-    @property
-    def topic_id(self) -> str | None:
-        """Of the topic: what is given, else where any of the segments tells it."""
-        return self.given_topic_id or next(
-            (one.topic_id for one in reversed(self.manifests) if one.topic_id is not None), None
-        )
+    topic_id: str | None
+    start_offset: int
+    end_offset: int
+    """The log end."""
+    segments: int
+    files: tuple[ShippedFile, ...]
+    """All that come from the store; the leader epochs are those of the last segment, with all."""
+    check: Callable[[Path], None] = lambda _: None
+    """Judges the directory of all files before it gets its name; raises an error of ours."""
 
     @property
     def size_bytes(self) -> int:
         """Of all files that come from the store."""
-        return sum(source.entry.size_bytes for source in self.sources())
+        return sum(file.size_bytes for file in self.files)
 
-    def sources(self) -> Iterator[_Source]:
-        """Yield every file that comes from the store; the leader epochs are those of the last segment, with all."""
-        for manifest in self.manifests:
-            for entry in manifest.objects:
-                if entry.kind is ObjectKind.LEADER_EPOCH_CHECKPOINT:
-                    if manifest is self.manifests[-1]:
-                        yield _Source(LEADER_EPOCHS, entry)
-                else:
-                    at = manifest.next_base_offset if entry.kind is ObjectKind.SNAPSHOT else manifest.base_offset
-                    yield _Source(segment_name(at, entry.kind), entry)
+
+def of_manifests(
+    topic_partition: TopicPartition, manifests: Sequence[Manifest], store: ObjectStore, topic_id: str | None
+) -> Restoration:
+    """Return what ``manifests``, a chain in ascending order, make of a partition.
+
+    ``topic_id`` is what the topic's id is now; None to go by the manifests, of which any may tell it.
+    """
+    told = next((one.topic_id for one in reversed(manifests) if one.topic_id is not None), None)
+    return Restoration(
+        topic_partition=topic_partition,
+        topic_id=topic_id or told,
+        start_offset=manifests[0].base_offset,
+        end_offset=manifests[-1].next_base_offset,
+        segments=len(manifests),
+        files=tuple(_named_files(manifests, store)),
+    )
+
+
+def _named_files(manifests: Sequence[Manifest], store: ObjectStore) -> Iterator[ShippedFile]:
+    for manifest in manifests:
+        for entry in manifest.objects:
+            if entry.kind is not ObjectKind.LEADER_EPOCH_CHECKPOINT or manifest is manifests[-1]:
+                digest = FileDigest(size_bytes=entry.size_bytes, sha256=entry.sha256)
+                opened = partial(store.open, entry.key)
+                yield ShippedFile(_name(manifest, entry.kind), entry.key, entry.size_bytes, opened, digest)
+
+
+def _name(manifest: Manifest, kind: ObjectKind) -> str:
+    if kind is ObjectKind.LEADER_EPOCH_CHECKPOINT:
+        return LEADER_EPOCHS
+    return segment_name(manifest.next_base_offset if kind is ObjectKind.SNAPSHOT else manifest.base_offset, kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restorer:
-    """Makes directories in ``log_dir`` of the objects of ``store``."""
+    """Makes directories in ``log_dir``."""
 
     log_dir: Path
-    store: ObjectStore
     disk: Disk
 
     def look(self, restoration: Restoration) -> Restored:
@@ -109,19 +128,21 @@ class Restorer:
 
         Raises:
             LogDirError: it cannot be read.
+            ResnapError: what is shipped cannot be, where no manifest has a digest of it.
 
         """
         target = self._target(restoration)
         if not target.exists():
             return Restored.RESTORED
-        same = all(digest_of_file(target / name) == _digest(entry) for name, entry in restoration.sources())
+        same = all(_is_there(target / file.name, file) for file in restoration.files)
         return Restored.ALREADY_THERE if same else Restored.OCCUPIED
 
     def restore(self, restoration: Restoration, done: Callable[[int], None]) -> Restored:
         """Make the directory of a partition unless its place is taken; ``done`` is told of bytes written.
 
         Raises:
-            VerificationError: an object is not what its manifest says; nothing has come into being.
+            VerificationError: an object is not what its manifest says, or not what it must be; nothing has come into
+                being.
             LogDirError, StoreError: a file cannot be written, an object not be read.
 
         """
@@ -131,6 +152,7 @@ class Restorer:
         unfinished = self.log_dir / unfinished_name(restoration.topic_partition)
         self._remove(unfinished)
         self._fill(unfinished, restoration, done)
+        restoration.check(unfinished)
         self._make_durable(unfinished)
         self._publish(unfinished, self._target(restoration))
         return found
@@ -141,9 +163,9 @@ class Restorer:
         with writable(folder):
             self.disk.make_directory(folder)
             self.disk.dress_directory(folder, replace(owner, mtime_ns=None))
-        for name, entry in restoration.sources():
-            self._copy(entry, folder / name, dress)
-            done(entry.size_bytes)
+        for file in restoration.files:
+            self._copy(file, folder / file.name, dress)
+            done(file.size_bytes)
         if restoration.topic_id is not None:
             metadata = write_partition_metadata(PartitionMetadata(version=0, topic_id=restoration.topic_id))
             write_new_file(self.disk, folder / PARTITION_METADATA, [metadata], dress)
@@ -158,15 +180,16 @@ class Restorer:
             self.disk.rename(unfinished, target)
             self.disk.sync_directory(self.log_dir)
 
-    def _copy(self, entry: ManifestObject, path: Path, dress: Dress) -> None:
-        hint = "see `resnap verify --store URL`; restore from another copy, or leave the topic out (--topic)"
+    def _copy(self, file: ShippedFile, path: Path, dress: Dress) -> None:
         try:
-            with self.store.open(entry.key) as chunks:
+            with file.open() as chunks:
                 written = write_new_file(self.disk, path, chunks, dress)
         except ObjectNotFoundError as error:
-            raise VerificationError(f"{entry.key}: missing, though a manifest names it", hint=hint) from error
-        if written != _digest(entry):
-            raise VerificationError(f"{entry.key}: other bytes than its manifest says", hint=hint)
+            raise VerificationError(f"{file.source}: missing, though a manifest names it", hint=HINT) from error
+        except FormatError as error:
+            raise VerificationError(str(error), hint=HINT) from error
+        if written.size_bytes != file.size_bytes or file.digest not in (None, written):
+            raise VerificationError(f"{file.source}: other bytes than its manifest says", hint=HINT)
 
     def _remove(self, folder: Path) -> None:
         """Remove what a run that did not come to its end has left."""
@@ -187,5 +210,18 @@ def unfinished_name(topic_partition: TopicPartition) -> str:
     return f"{topic_partition.topic[: _NAME_BYTES - len(number) - len(suffix)]}{number}{suffix}"
 
 
-def _digest(entry: ManifestObject) -> FileDigest:
-    return FileDigest(size_bytes=entry.size_bytes, sha256=entry.sha256)
+def _is_there(path: Path, file: ShippedFile) -> bool:
+    """Whether ``path`` holds the very bytes of ``file``, which is read only where nothing cheaper tells."""
+    found = digest_of_file(path)
+    if found is None or found.size_bytes != file.size_bytes:
+        return False
+    return found == (file.digest or _digest(file))
+
+
+def _digest(file: ShippedFile) -> FileDigest:
+    size_bytes, sha256 = 0, hashlib.sha256()
+    with file.open() as chunks:
+        for chunk in chunks:
+            size_bytes += len(chunk)
+            sha256.update(chunk)
+    return FileDigest(size_bytes=size_bytes, sha256=sha256.hexdigest())

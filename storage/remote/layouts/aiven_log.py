@@ -117,8 +117,7 @@ def copied_log_dir(
 ) -> LogDir:
     """Return what the objects ``listed`` of ``store`` hold by their manifests.
 
-    A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem. ``topics`` is asked
-    by what keys tell: of a key prefix that ends without a slash, its end is a part of the topic there.
+    A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem.
 
     Raises:
         StoreError: the store failed.
@@ -126,11 +125,19 @@ def copied_log_dir(
     """
     infos = {info.key: info for info in listed}
     places = [place for key in infos if (place := parse_key(key)) and place.suffix == MANIFEST]
-    wanted = [one for one in places if topics is None or topics(TopicPartition(one.topic, one.partition))]
+    named = {TopicPartition(one.topic, one.partition) for one in places}
+    maybe = named if topics is None else {one for one in named if _may_be_wanted(one, topics)}
+    wanted = [one for one in places if TopicPartition(one.topic, one.partition) in maybe]
     partitions: dict[TopicPartition, list[_Read]] = {}
     for one in each(partial(_read, store, infos), wanted, remote=True):
-        partitions.setdefault(one.topic_partition, []).append(one)
+        if topics is None or one.segment is None or topics(one.topic_partition):
+            partitions.setdefault(one.topic_partition, []).append(one)
     return _log_dir(StorePath(store.url), infos, dict(sorted(partitions.items())))
+
+
+def _may_be_wanted(named: TopicPartition, topics: Callable[[TopicPartition], bool]) -> bool:
+    """Whether to read manifests whose keys name ``named``: a key prefix without a slash at its end stands in there."""
+    return any(topics(TopicPartition(named.topic[at:], named.partition)) for at in range(len(named.topic)))
 
 
 def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) -> _Read:

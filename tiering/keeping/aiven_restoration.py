@@ -1,0 +1,106 @@
+"""A partition directory of what lies in the layout ``aiven``, whoever wrote it: brokers or Resnap.
+
+Its manifests carry no digests. So what is written is held against itself, as ``verify --store`` does with what is
+stored: every batch against its checksum, the indexes against the batches, snapshots and leader epochs against their own
+forms. What was encrypted has been proven byte by byte when it was opened.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.errors import VerificationError
+from storage.log.names import segment_name
+from storage.log.partition_dir import LEADER_EPOCHS
+from storage.remote.manifest import ObjectKind
+from storage.source import PLAIN, STREAM_BYTES
+from tiering.aiven_verification import SegmentFiles, problems_of
+from tiering.restorer import HINT, Restoration, ShippedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from storage.log.partition_dir import PartitionDir, Segment
+    from storage.source import Sources
+
+
+class _Member(NamedTuple):
+    """A file that is to be, by the locator of what it is made of."""
+
+    name: str
+    locator: str
+    size_bytes: int
+
+
+def of_copies(partition: PartitionDir, sources: Sources, topic_id: str | None) -> Restoration:
+    """Return what the segments of ``partition``, of which there is one at least, make of it.
+
+    ``topic_id`` is what the topic's id is now; None to go by the manifests.
+
+    Raises:
+        ConfigurationError: the segments are encrypted, and their key is not at hand.
+        StoreError: the store failed.
+
+    """
+    members = _members(partition, sources)
+    return Restoration(
+        topic_partition=partition.topic_partition,
+        topic_id=topic_id or partition.topic_id,
+        start_offset=partition.segments[0].base_offset,
+        end_offset=partition.boundaries[-1],
+        segments=len(partition.segments),
+        files=tuple(ShippedFile(*one, partial(_opened, sources, one.locator), None) for one in members),
+        check=partial(_check, partition),
+    )
+
+
+def _members(partition: PartitionDir, sources: Sources) -> Iterator[_Member]:
+    for segment in partition.segments:
+        sizes = {
+            ObjectKind.LOG: segment.size_bytes,
+            ObjectKind.INDEX: segment.index_bytes,
+            ObjectKind.TIME_INDEX: segment.timeindex_bytes,
+            ObjectKind.TXN_INDEX: segment.txnindex_bytes,
+        }
+        for kind, size in sizes.items():
+            if size is not None:
+                yield _Member(segment_name(segment.base_offset, kind), segment.sibling(kind), size)
+    for snapshot in partition.snapshots:
+        name = segment_name(snapshot.offset, ObjectKind.SNAPSHOT)
+        yield _Member(name, snapshot.path, snapshot.size_bytes)
+    if partition.leader_epochs is not None:
+        size = sources.look(partition.leader_epochs).size_bytes
+        yield _Member(LEADER_EPOCHS, partition.leader_epochs, size)
+
+
+@contextmanager
+def _opened(sources: Sources, locator: str) -> Iterator[Iterator[bytes]]:
+    with sources.open_body(locator) as body:
+        yield iter(partial(body.read, STREAM_BYTES), b"")
+
+
+def _check(partition: PartitionDir, folder: Path) -> None:
+    """Judge the files of ``partition`` that were written into ``folder``.
+
+    Raises:
+        VerificationError: one of them is damaged.
+
+    """
+    for segment in partition.segments:
+        for problem in problems_of(_written(segment, folder), PLAIN):
+            stored = segment.path.rpartition("#")[0]
+            raise VerificationError(f"{stored}: {problem.replace(f'{folder}/', '')}", hint=HINT)
+
+
+def _written(segment: Segment, folder: Path) -> SegmentFiles:
+    """Return the files of ``segment`` as they were written; the leader epochs stand once, beside all segments."""
+    end = segment.next_base_offset or 0  # closed, as all that is shipped
+    return SegmentFiles(
+        segment=replace(segment, path=str(folder / segment_name(segment.base_offset, ObjectKind.LOG))),
+        snapshot=str(folder / segment_name(end, ObjectKind.SNAPSHOT)),
+        leader_epochs=str(folder / LEADER_EPOCHS),
+    )
