@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from storage.log.log_dir import LogDir
     from storage.remote.manifest import Manifest
     from storage.source import Sources
-    from tiering.restorer import Restoration
+    from tiering.keeping.restorer import Restoration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from tiering.shipping.segment_bundle import (
     SegmentChangedError,
     make_bundle,
 )
-from tiering.shipping.segment_indexes import IndexUnusableError, load_indexes, rebuild_indexes
+from tiering.shipping.segment_indexes import INDEX_INTERVAL_BYTES, IndexUnusableError, load_indexes, rebuild_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -527,3 +527,15 @@ def test_the_active_segment_is_no_segment_to_bundle(fixture_set: Sets) -> None:
     partition = load_partition_dir(upgraded(fixture_set))
     with pytest.raises(AssertionError):
         bundled(partition, partition.segments[-1].base_offset)
+
+
+def test_an_offset_index_that_the_topic_wants_empty_is_shipped_empty(fixture_set: Sets, writable_copy: Copy) -> None:
+    """As by 3.9.1 with ``index.interval.bytes`` above the segment's size: only the roll made an entry, for times."""
+    partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
+    assert segment.size_bytes > INDEX_INTERVAL_BYTES
+    times = Path(segment.sibling("timeindex"))
+    times.write_bytes(times.read_bytes()[-12:])
+    emptied(Path(segment.sibling("index")))
+    partition, segment = reloaded(partition.path)
+    after = bodies(bundled(partition, segment.base_offset))
+    assert (after["index"], after["timeindex"]) == (b"", times.read_bytes())

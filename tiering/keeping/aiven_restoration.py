@@ -17,8 +17,8 @@ from storage.log.names import segment_name
 from storage.log.partition_dir import LEADER_EPOCHS
 from storage.remote.manifest import ObjectKind
 from storage.source import PLAIN, STREAM_BYTES
-from tiering.aiven_verification import SegmentFiles, problems_of
-from tiering.restorer import HINT, Restoration, ShippedFile
+from tiering.checking.aiven_verification import SegmentFiles, problems_of
+from tiering.keeping.restorer import HINT, Restoration, ShippedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

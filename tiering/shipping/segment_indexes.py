@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 INDEX_INTERVAL_BYTES: Final = 4096
 """``index.interval.bytes`` by default: how densely a rebuilt index is filled."""
+_WITHOUT_INTERVAL: Final = 2
+"""Entries of a time index that no interval brought."""
 _UNUSABLE: Final = "take the partition from the log dir of another replica"
 
 
@@ -83,8 +85,9 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
     """
     claimed = _read_offsets(segment, sources)
     seen = _pass_over(segment, claimed or [], sources)
-    offsets = claimed if claimed is not None and _is_true(segment, claimed, seen) else None
     times = _read_times(segment, seen.facts, sources)
+    is_believed = claimed is not None and (_is_true(claimed, seen) if claimed else _may_be_empty(segment, times))
+    offsets = claimed if is_believed else None
     if offsets is None or times is None:
         if seen.has_legacy:
             what = "an index is missing or damaged, and messages older than 0.11 have no header to rebuild it from"
@@ -146,11 +149,14 @@ def _append_time(times: list[TimeIndexEntry], timestamp: int, relative_offset: i
 def _read_offsets(segment: Segment, sources: Sources) -> list[OffsetIndexEntry] | None:
     """Return the entries of the offset index, None where it is missing or unfit by itself."""
     try:
-        entries = read_offset_index(sources.read(segment.sibling("index")))
+        body = sources.read(segment.sibling("index"))
+        entries = read_offset_index(body)
         check_offset_index(entries, segment.size_bytes)
     except (FormatError, LogDirError, ObjectNotFoundError):
         return None
-    return entries if not entries or _is_inside(segment, entries[-1].relative_offset) else None
+    if not entries:
+        return None if body else entries  # a closed segment's has no padding
+    return entries if _is_inside(segment, entries[-1].relative_offset) else None
 
 
 def _read_times(segment: Segment, facts: ScanFacts, sources: Sources) -> list[TimeIndexEntry] | None:
@@ -225,14 +231,18 @@ def _aborted(reader: RangeReader, block: Block, begun: set[int]) -> set[tuple[in
     return found
 
 
-def _is_true(segment: Segment, claimed: list[OffsetIndexEntry], seen: _Pass) -> bool:
-    """Whether the batches bear ``claimed`` out; what points at messages without a batch header is believed.
-
-    An index without an entry is legitimate only in a segment that is too small for one.
-    """
-    if not claimed:
-        return segment.size_bytes <= INDEX_INTERVAL_BYTES
+def _is_true(claimed: list[OffsetIndexEntry], seen: _Pass) -> bool:
+    """Whether the batches bear ``claimed`` out; what points at messages without a batch header is believed."""
     return seen.has_legacy or seen.confirmed == len(claimed)
+
+
+def _may_be_empty(segment: Segment, times: list[TimeIndexEntry] | None) -> bool:
+    """Whether an offset index may be without an entry: in a segment too small for one, or by the topic's settings.
+
+    The time index gets an entry with each of the offset index, but for those of a roll and of an orderly stop. Where it
+    has no others ``index.interval.bytes`` is larger than the segment, or timestamps stand still.
+    """
+    return segment.size_bytes <= INDEX_INTERVAL_BYTES or (times is not None and len(times) <= _WITHOUT_INTERVAL)
 
 
 def _transaction_index(segment: Segment, aborted: set[tuple[int, int]], sources: Sources) -> bytes | None:
