@@ -28,7 +28,8 @@ from storage.remote.store_log_dir import open_source
 from storage.source import Sources
 from tiering.checking.verification_journal import VerificationJournal
 from tiering.cluster.client import Cluster
-from tiering.cluster.client_settings import client_settings
+from tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
+from tiering.cluster.connecting import SETUP_TIMEOUT_S
 from tiering.controller.audit import audit
 from tiering.controller.metadata.folding import load_image
 from tiering.remembered.memory_file import MemoryFiles
@@ -214,7 +215,20 @@ def cluster_of(settings: Settings) -> Cluster:
     if settings.command_config is not None:
         with legible(settings.command_config), in_file(settings.command_config):
             properties = read_properties(settings.command_config.read_bytes())
-    return Cluster(settings.bootstrap_server, client_settings(properties))
+    known = client_settings(properties)
+    for path in stores(properties):
+        _check_readable(path)
+    setup_s = setup_timeout_s(properties)
+    return Cluster(settings.bootstrap_server, known, setup_timeout_s=SETUP_TIMEOUT_S if setup_s is None else setup_s)
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: cannot be read: {error.strerror}", hint="look at --command-config"
+        ) from error
 
 
 def audit_of(settings: Settings, source: str) -> Audit:

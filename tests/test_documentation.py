@@ -19,7 +19,7 @@ from storage.remote.layouts.flat import EXTENSIONS
 from tiering.installing.installation import Fate
 from tiering.inventory import SnapshotState
 from tiering.refusal import Reason
-from tiering.remote_log.announcement import Hurdle
+from tiering.remote_log.hurdles import Hurdle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -40,12 +40,17 @@ def show_status(
     live = run.settings.bootstrap_server
     places = log_dirs or list(map(str, run.settings.log_dirs))
     scope = scope_of(run.settings, places if live is None or places else [live])
-    opened = [open_source(place, Sources(s3=run.settings.s3())) for place in places]
+    sources = Sources(s3=run.settings.s3())
     cluster = None if live is None else run.at_end.enter_context(cluster_of(run.settings))
-    status = look(opened, scope, None if store is None else open_store(store, run.settings.s3()), cluster)
+    status = look(
+        lambda: [open_source(place, sources) for place in places],
+        scope,
+        None if store is None else open_store(store, run.settings.s3()),
+        cluster,
+    )
     run.answer(status_answer(status, whole=run.output.form != "table"))
-    for problem in (problem for one in opened for problem in one.problems):
-        run.error(problem.error)
+    for problem in status.problems:
+        run.error(problem)
     harmful = [one for one in status.standing.findings if one.kind in HARMFUL]
     for one in harmful:
         run.error(VerificationError(f"{one.place}: {one.kind.value}: {one.detail}"))

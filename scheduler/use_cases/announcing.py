@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from scheduler.use_cases.copies_check import holds_copies
@@ -15,8 +15,9 @@ from storage.remote.manifest import ObjectKind
 from tiering.checking.aiven_verification import list_copies, verify_copy
 from tiering.checking.verification import StoreReader, list_shipped
 from tiering.remote_log.announceable import is_ours, of_copy, of_manifest
-from tiering.remote_log.announcement import Situation, epochs_of, judge, payload, records_of
-from tiering.remote_log.beliefs import fold_events
+from tiering.remote_log.announced_records import payload, records_of
+from tiering.remote_log.announcement import Situation, changed, epochs_of, judge
+from tiering.remote_log.beliefs import begun_among, fold_events
 from tiering.remote_log.metadata_log import event_of
 from tiering.remote_log.partitioner import metadata_partition
 from tiering.remote_log.records import METADATA_TOPIC
@@ -95,8 +96,8 @@ class Announcing:
                 lease.hold()
                 self._read_back(one, progress)
                 lease.hold()
-                now = self._judged(one.partition, one.segments, self._facts({one.partition.name}))
-                self._tell(now)
+                facts = self._facts({one.partition.name})
+                now = self._tell(self._judged(one.partition, one.segments, facts), facts)
             yield now
 
     def _shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
@@ -202,30 +203,42 @@ class Announcing:
         infos = {info.key: info for info in self.store.list(folder)}
         return verify_copy(self.store, infos, segment.manifest_key, self.sources, reads_objects=True).problems
 
-    def _tell(self, one: Announcement) -> None:
-        facts = self._facts({one.partition.name})
+    def _tell(self, one: Announcement, facts: ClusterFacts) -> Announcement:
+        """Tell of the segments of ``one``, judged by ``facts``, as long as these hold; return what was told."""
         number = metadata_partition(one.partition, len(facts.topics[METADATA_TOPIC].partitions))
         there = facts.partition(one.partition.topic_partition)
         leader = there.leader if there is not None else None
-        for segment in one.segments:
+        for count, segment in enumerate(one.segments):
+            stop = changed(one.partition, segment.base_offset, self.cluster.topic(one.partition.name), leader)
+            if stop is not None:
+                what = f"{one.partition.topic_partition}: {stop.hurdle.value}: {stop.detail}"
+                self.problems.append(UsageError(f"{what}; {count} of {len(one.segments)} were told of", hint=stop.hint))
+                one = replace(one, segments=one.segments[:count], stop=stop)
+                break
             teller = leader if leader is not None else segment.broker_id
-            records = records_of(
-                segment,
-                broker_id=_NOBODY if teller is None else teller,
-                now_ms=self.now_ms(),
-            )
+            records = records_of(segment, broker_id=_NOBODY if teller is None else teller, now_ms=self.now_ms())
             for value in [payload(record) for record in records]:
                 self.cluster.publish(METADATA_TOPIC, number, value)
         self._check_believed(one, number)
+        return one
 
     def _check_believed(self, one: Announcement, number: int) -> None:
-        """Read what was told, and see that a broker believes what was meant."""
+        """Read what was told, see that a broker believes what was meant, and that none copied in between."""
         found = next((each for each in self._beliefs(number).partitions if each.partition == one.partition), None)
-        readable = frozenset() if found is None else found.readable_ids
-        missing = [segment.id for segment in one.segments if segment.id not in readable]
-        if missing:
+        ours = {segment.id for segment in one.segments}
+        missing = ours if found is None else ours - found.readable_ids
+        between = () if found is None else begun_among(found, ours)
+        if between:
+            first = between[0]
+            self.problems.append(UsageError(
+                f"{one.partition.topic_partition}: broker {first.broker_id} copied [{first.start_offset},"
+                f" {first.end_offset + 1}) while it was told of segments",
+                hint="nothing is lost: brokers read what was finished last, and the other costs room;"
+                " keep copying paused while `resnap announce` runs",
+            ))  # fmt: skip
+        elif missing:
             raise VerificationError(
-                f"{one.partition.topic_partition}: brokers do not believe in {missing[0]} though it was announced",
+                f"{one.partition.topic_partition}: brokers do not believe in {min(missing)} though it was announced",
                 hint="see `resnap remote status` before anything else is done",
             )
 

@@ -15,15 +15,16 @@ from tiering.remote_log.records import METADATA_TOPIC, SegmentState
 from tiering.remote_log.standing import HARMFUL, Standing, stand, stored_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scheduler.use_cases.sources import Scope
+    from storage.errors import ResnapError
     from storage.log.survey import LogDir
     from storage.remote.object_store import ObjectStore
     from tiering.cluster.client import Cluster
-    from tiering.remote_log.beliefs import PartitionBeliefs, RemoteSegment
+    from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs, RemoteSegment
     from tiering.remote_log.metadata_log import Event
-    from tiering.remote_log.standing import Finding, PartitionStanding
+    from tiering.remote_log.standing import Finding, PartitionStanding, SegmentPlace, StoredSegment
 
 _NO_METADATA: Final = (
     "give the log dirs of a broker with tiered storage; only brokers that follow a partition of the topic have it"
@@ -38,37 +39,65 @@ class RemoteStatus:
     metadata_partitions: tuple[int, ...]
     cut: tuple[int, ...]
     """Those whose first records retention has taken: what they told of is not known."""
+    problems: tuple[ResnapError, ...]
+    """Of the log dirs: what of them cannot be read."""
 
 
 def look(
-    log_dirs: Sequence[LogDir], scope: Scope, store: ObjectStore | None, cluster: Cluster | None = None
+    survey: Callable[[], Sequence[LogDir]], scope: Scope, store: ObjectStore | None, cluster: Cluster | None = None
 ) -> RemoteStatus:
-    """Return how the partitions of ``scope`` stand by the metadata topic, against ``log_dirs`` and ``store``.
+    """Return how the partitions of ``scope`` stand by the metadata topic, against the log dirs surveyed and ``store``.
 
-    The topic is that of the running ``cluster``, where one is given, else what lies of it in ``log_dirs``.
+    The topic is that of the running ``cluster``, where one is given, else what lies of it in the log dirs. It is read
+    again where the store has what it does not tell of, or lacks something: brokers may have gone on in between.
 
     Raises:
         UsageError: there is no such topic, or no partition of it.
         ResnapError: it, or the store, cannot be read.
 
     """
+    read = _read(survey(), scope, cluster)
+    if store is None:
+        return read.status(None)
+    stored = stored_segments(store.list())
+    status = read.status(stored)
+    if not status.standing.asks_for_another_reading:
+        return status
+    return _read(survey(), scope, cluster).status(stored, before=read.beliefs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """The metadata topic as it was read once, and the log dirs as they were."""
+
+    beliefs: Beliefs
+    log_dirs: Sequence[LogDir]
+    firsts: Mapping[int, int | None]
+    """Offset of the first record of each metadata partition."""
+
+    def status(self, stored: dict[SegmentPlace, StoredSegment] | None, before: Beliefs | None = None) -> RemoteStatus:
+        local = chain.from_iterable(one.partitions for one in self.log_dirs)
+        return RemoteStatus(
+            standing=stand(self.beliefs, local, stored, before),
+            metadata_partitions=tuple(self.firsts),
+            cut=tuple(number for number, first in self.firsts.items() if first),
+            problems=tuple(problem.error for one in self.log_dirs for problem in one.problems),
+        )
+
+
+def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None) -> _Reading:
     told = _told_in(log_dirs) if cluster is None else _told_by(cluster)
-    firsts: dict[int, int] = {}
+    firsts: dict[int, int | None] = dict.fromkeys(told)
     beliefs = fold_events(_noting_first(chain.from_iterable(told.values()), firsts))
     wanted = tuple(one for one in beliefs.partitions if scope.wants(one.partition.name))
-    stored = None if store is None else stored_segments(store.list())
-    local = chain.from_iterable(one.partitions for one in log_dirs)
-    return RemoteStatus(
-        standing=stand(replace(beliefs, partitions=wanted), local, stored),
-        metadata_partitions=tuple(told),
-        cut=tuple(number for number, first in firsts.items() if first > 0),
-    )
+    return _Reading(beliefs=replace(beliefs, partitions=wanted), log_dirs=log_dirs, firsts=firsts)
 
 
-def _noting_first(events: Iterable[Event], firsts: dict[int, int]) -> Iterator[Event]:
+def _noting_first(events: Iterable[Event], firsts: dict[int, int | None]) -> Iterator[Event]:
     """Pass ``events`` on, and note the offset of the first one of each metadata partition."""
     for event in events:
-        firsts.setdefault(event.metadata_partition, event.offset)
+        if firsts[event.metadata_partition] is None:
+            firsts[event.metadata_partition] = event.offset
         yield event
 
 
@@ -84,10 +113,10 @@ def _told_by(cluster: Cluster) -> dict[int, Iterator[Event]]:
     topic = cluster.facts(lambda name: name == METADATA_TOPIC).topics.get(METADATA_TOPIC)
     if topic is None:
         raise UsageError(f"the cluster has no topic {METADATA_TOPIC}", hint="is tiered storage on in its brokers?")
-    return {number: _read(cluster, number) for number in sorted(topic.partitions)}
+    return {number: _read_live(cluster, number) for number in sorted(topic.partitions)}
 
 
-def _read(cluster: Cluster, number: int) -> Iterator[Event]:
+def _read_live(cluster: Cluster, number: int) -> Iterator[Event]:
     return (event_of(number, offset, value) for offset, value in cluster.read(METADATA_TOPIC, number))
 
 

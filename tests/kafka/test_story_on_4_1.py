@@ -1,4 +1,4 @@
-"""The story again on 4.1.1, with false-empty snapshots, two log dirs, and a broker that was killed."""
+"""The story again on 4.1.1: snapshots that are gone; false-empty ones, two log dirs, and a broker that was killed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.kafka.logs import keep_snapshots, partitions, snapshots_in, tiered_snapshots, to_be_tiered
 from tests.kafka.story import (
     AFTER_A_CRASH,
+    LOOK,
+    MAKE,
     SWITCH_ON,
     TOPIC,
     TWO_DISKS,
@@ -19,6 +21,8 @@ from tests.kafka.story import (
     operator_of,
     read_all,
 )
+from tests.kafka.story import PUT_IN as ALL_IN
+from tests.scheduler.files import bases
 from tests.scheduler.installed import lose_all_snapshots
 
 if TYPE_CHECKING:
@@ -32,6 +36,48 @@ pytestmark = pytest.mark.kafka
 
 PUT_IN, START = 1, 2
 """Later blocks of the section on two disks."""
+UP, SEE = 1, 1
+"""Later blocks of the sections on one, and on tiering."""
+
+
+def test_snapshots_that_went_while_the_broker_was_down_are_put_in_before_it_starts(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    data, truth, remote = (tmp_path / name for name in ("data", "truth", "remote"))
+    remote.mkdir()
+    broker = Broker(release("4.1.1"), [data], tiering(remote))
+    with broker.running():
+        broker.drive("create", TOPIC, 2, *SMALL["4.1.1"])
+        broker.drive("traffic", TOPIC, 2, 260, request.config.getoption("seed"))
+        read = read_all(broker)
+    keep_snapshots([data], TOPIC, truth)
+    places = partitions([data], TOPIC)
+    for partition in places.values():
+        lose_all_snapshots(partition)
+
+    scanned = command("scan", data, "--topic", TOPIC, "--output", "json").document["partitions"]
+    assert [(one["lost"], one["boundaries"]) for one in scanned] == [
+        (len(bases(partition)) - 1,) * 2 for partition in places.values()
+    ]
+    operator = operator_of(broker, tmp_path)
+    operator.follow(LOOK)
+    operator.follow(MAKE)
+    operator.follow(ALL_IN)
+    since, expected = len(broker.told()), to_be_tiered([data], TOPIC, ends_of(read), snapshots_in(truth))
+    try:
+        operator.follow(ALL_IN, UP)
+        for name, partition in places.items():
+            there = snapshots_in(partition)[name]
+            assert {base: there[base] for base in bases(partition)[1:]} == {
+                base: snapshots_in(truth)[name][base] for base in bases(partition)[1:]
+            }  # none that is empty though it should not be
+        operator.follow(SWITCH_ON)
+        check_tiered(broker, expected, remote)
+        assert read_all(broker) == read
+        operator.follow(SWITCH_ON, SEE)
+    finally:
+        broker.stop()
+    assert broker.complaints(since) == []
 
 
 def test_false_empty_snapshots_on_two_disks_are_mended_after_a_crash(

@@ -1,20 +1,44 @@
 from __future__ import annotations
 
 import shutil
+from base64 import b64decode
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
-from tests.tiering.remote_log.telling import PARTITION, copied, started, write_metadata_partition
+from scheduler.settings.settings import Settings
+from scheduler.use_cases.remote_status import look
+from scheduler.wiring import scope_of
+from storage.log.names import TopicPartition
+from storage.remote.layouts.local_tiered import object_key
+from storage.remote.local import LocalObjectStore
+from storage.remote.manifest import ObjectKind
+from storage.remote.store_log_dir import open_source
+from storage.source import Sources
+from tests.tiering.remote_log.telling import (
+    PARTITION,
+    append_told,
+    copied,
+    segment_id,
+    started,
+    updated,
+    write_metadata_partition,
+)
+from tiering.remote_log.records import SegmentState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from storage.log.survey import LogDir
+    from storage.remote.object_store import ObjectInfo
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
 JSON = ("--output", "json")
+OLD = [*copied("a", 0, 9), *copied("b", 10, 19)]
 
 
 @pytest.fixture
@@ -63,6 +87,57 @@ def test_objects_that_are_gone_and_objects_that_nobody_knows_are_told_apart(comm
     assert ran.code == 13
     assert kinds(ran.document) == {"missing-objects": 1, "unreferenced-objects": 1}
     assert "payments-0: missing-objects" in ran.error["message"]
+
+
+@dataclass
+class BusyStore(LocalObjectStore):
+    """A folder that brokers go on with at the moment when it is listed."""
+
+    folder: Path
+    goes_on: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        super().__init__(self.folder)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        self.goes_on()
+        return super().list(prefix)
+
+
+def test_what_brokers_copy_and_delete_while_they_are_looked_at_is_not_amiss(tmp_path: Path) -> None:
+    data, remote, log = tmp_path / "data", tmp_path / "remote", write_metadata_partition(tmp_path / "data", OLD)
+
+    def put(name: str, start: int) -> Path:
+        place = TopicPartition(PARTITION.name, PARTITION.partition)
+        of = UUID(bytes=b64decode(f"{segment_id(name).id}==", "-_"))
+        for kind in set(ObjectKind) - {ObjectKind.TXN_INDEX}:
+            path = remote / object_key(place, PARTITION.id, start, of, kind)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+        return path.parent
+
+    folder = put("a", 0)
+    put("b", 10)
+
+    def goes_on() -> None:
+        deletes = [
+            updated("a", SegmentState.DELETE_SEGMENT_STARTED),
+            updated("a", SegmentState.DELETE_SEGMENT_FINISHED),
+        ]
+        append_told(log, [*copied("c", 20, 29), *deletes, started("d", 30, 39)], at=len(OLD))
+        put("c", 20)
+        put("d", 30)
+        for path in folder.glob(f"{0:020d}-*"):
+            path.unlink()
+
+    def survey() -> list[LogDir]:
+        return [open_source(str(data), Sources())]
+
+    status = look(survey, scope_of(Settings(), [str(data)]), BusyStore(remote, goes_on))
+    (one,) = status.standing.partitions
+    assert (one.beliefs.start_offset, one.beliefs.end_offset, status.standing.findings) == (10, 30, [])
+    assert one.beliefs.copying is not None
+    assert one.beliefs.copying.start_offset == 30
 
 
 def test_orphans_cost_room_and_do_no_harm(command: Resnap, tmp_path: Path) -> None:

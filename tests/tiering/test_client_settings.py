@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage.errors import ConfigurationError
-from tiering.cluster.client_settings import client_settings
+from tiering.cluster.client_settings import client_settings, setup_timeout_s
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="us\\"er" password="pass";'
 
@@ -40,6 +40,13 @@ def test_stores_of_keys_are_read_as_pem() -> None:
     assert (found["ssl_check_hostname"], found["request_timeout_ms"]) == (False, 1000)
 
 
+def test_how_long_a_broker_has_to_take_a_connection_is_asked_for_in_kafkas_name() -> None:
+    assert setup_timeout_s({}) is None
+    assert setup_timeout_s({"socket.connection.setup.timeout.ms": "1500"}) == 1.5
+    with pytest.raises(ConfigurationError, match="expected milliseconds, more than 0"):
+        setup_timeout_s({"socket.connection.setup.timeout.ms": "0"})
+
+
 def test_what_only_tunes_a_client_is_passed_over() -> None:
     assert client_settings({"fetch.max.bytes": "1", "acks": "1"}) == {}
 
@@ -49,6 +56,8 @@ def test_what_only_tunes_a_client_is_passed_over() -> None:
     [
         ({"sasl.login.class": "x"}, "sasl.login.class cannot be honoured"),
         ({"ssl.truststore.location": "a.jks"}, "a store of type JKS cannot be read"),
+        ({"ssl.keystore.location": "a.p12", "ssl.keystore.type": "PKCS12"}, "a store of type PKCS12 cannot be read"),
+        ({"request.timeout.ms": "soon"}, "request.timeout.ms=soon: expected milliseconds"),
         ({"security.protocol": "SASL_PLAINTEXT"}, "sasl.mechanism GSSAPI cannot be honoured"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "expected username"),
     ],

@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
-from storage.errors import ClusterError
+from storage.errors import ClusterError, UsageError
 from tiering.cluster.client import Cluster
 
 PATIENCE_MS = 3_000
 """Enough for one attempt, on however slow a machine."""
 
 
-def test_where_nobody_listens_it_says_that_the_connection_was_refused() -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{bound.getsockname()[1]}"
-        with pytest.raises(ClusterError, match=f"^cannot connect to {address}: .*ECONNREFUSED"):
-            Cluster(address, {}, patience_ms=PATIENCE_MS)
+def test_where_nobody_listens_it_says_of_each_address_that_the_connection_was_refused() -> None:
+    with socket.socket() as one, socket.socket() as other:
+        for bound in (one, other):
+            bound.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{bound.getsockname()[1]}" for bound in (one, other)]
+        told = "; ".join(f"{address}: Connection refused" for address in addresses)
+        with pytest.raises(ClusterError, match=f"^cannot connect to {told}$") as caught:
+            Cluster(",".join(addresses), {})
+    assert "socket.connection.setup.timeout.ms" in (caught.value.hint or "")
+
+
+def test_where_connections_are_not_taken_it_says_for_how_long_it_waited() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as filling:
+        place = listener.getsockname()[:2]
+        for _ in range(3):  # what nobody accepts fills the queue, and the kernel answers no more
+            waiting = filling.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with suppress(BlockingIOError):
+                waiting.connect(place)
+        address = f"{place[0]}:{place[1]}"
+        with pytest.raises(ClusterError, match=f"^cannot connect to {address}: no answer within 0.3 s$"):
+            Cluster(address, {}, setup_timeout_s=0.3)
+
+
+@pytest.mark.parametrize("address", ["kafka", "kafka:", ":9092", "kafka:kafka", ""])
+def test_what_is_no_address_is_refused_as_such(address: str) -> None:
+    with pytest.raises(UsageError, match="expected HOST:PORT"):
+        Cluster(f"127.0.0.1:9092,{address}", {})
 
 
 def test_of_a_broker_that_hangs_up_it_says_so_and_what_that_may_mean() -> None:

@@ -6,14 +6,13 @@ guard a step are asked for right before it.
 
 from __future__ import annotations
 
-import logging
-import re
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from storage.errors import ClusterError, ConfigurationError
 from storage.messages.wire import ZERO_UUID, uuid_text
+from tiering.cluster.connecting import SETUP_TIMEOUT_S, connected, reach
 from tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 _PATIENCE_MS: Final = 30_000
 _POLL_MS: Final = 500
 _NO_EPOCH: Final = -1
-_FAILED: Final = re.compile(r"Bootstrap connection to \S+ failed: (.*?)(?: \(backoff .*)?$")
-"""What the library logs of each attempt."""
 
 
 class EpochEnd(NamedTuple):
@@ -39,13 +36,22 @@ class EpochEnd(NamedTuple):
 class Cluster:
     """A connection to a cluster; to be closed."""
 
-    def __init__(self, bootstrap: str, settings: Mapping[str, object], *, patience_ms: int = _PATIENCE_MS) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        settings: Mapping[str, object],
+        *,
+        setup_timeout_s: float = SETUP_TIMEOUT_S,
+        patience_ms: int = _PATIENCE_MS,
+    ) -> None:
         """Connect to the brokers at ``bootstrap``; ``settings`` are the library's.
 
-        A broker that gives no sign of life for ``patience_ms`` counts as gone.
+        A broker has ``setup_timeout_s`` to take the connection, and counts as gone if it gives no sign of life for
+        ``patience_ms`` after that.
 
         Raises:
             ConfigurationError: the library is not installed.
+            UsageError: ``bootstrap`` is not made of addresses.
             ClusterError: nobody answers.
 
         """
@@ -56,11 +62,17 @@ class Cluster:
                 "talking to a cluster needs kafka-python, which is not installed", hint="pip install 'resnap[kafka]'"
             ) from error
         self._kafka = kafka
-        self._config = {"bootstrap_servers": bootstrap.split(","), **settings}
+        servers = bootstrap.split(",")
+        self._config = {"bootstrap_servers": servers, **settings}
         self._patience_ms = patience_ms
         self._open = ExitStack()
-        with _connecting(bootstrap):
-            self._admin: Any = kafka.KafkaAdminClient(bootstrap_timeout_ms=patience_ms, **self._config)
+        reach(servers, setup_timeout_s)
+        self._admin: Any = connected(
+            lambda wait_ms: kafka.KafkaAdminClient(bootstrap_timeout_ms=wait_ms, **self._config),
+            (kafka.errors.KafkaError, OSError),
+            bootstrap,
+            patience_ms,
+        )
         self._open.callback(self._admin.close)
         self._producer: Any = None
 
@@ -88,6 +100,18 @@ class Cluster:
             offsets = self._offsets(described)
         topics = {topic["name"]: _topic(topic, settings.get(topic["name"], {}), offsets) for topic in described}
         return ClusterFacts(cluster_id=cluster_id, topics=topics)
+
+    def topic(self, name: str) -> TopicFacts | None:
+        """Return one topic with its settings and leaders, and without offsets: what can be asked for again and again.
+
+        Raises:
+            ClusterError: the cluster does not tell.
+
+        """
+        with _told(f"{name}: cannot learn about the topic"):
+            described = [told for told in self._admin.describe_topics([name]) if not told["error_code"]]
+            settings = self._settings([told["name"] for told in described])
+        return next((_topic(told, settings.get(name, {}), {}) for told in described), None)
 
     def epoch_ends(self, of: TopicPartition, leader: int, epochs: Iterable[int]) -> dict[int, EpochEnd]:
         """Return where each of ``epochs`` ends in the leader's log.
@@ -223,42 +247,6 @@ def _topic_id(told: Any) -> str | None:  # noqa: ANN401 - the library gives a UU
         return None
     found = uuid_text((told if isinstance(told, UUID) else UUID(str(told))).bytes)
     return None if found == ZERO_UUID else found
-
-
-class _LastFailure(logging.Handler):
-    """Keeps why the library could not connect, of which its exception says nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.why: str | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Look whether ``record`` tells."""
-        failed = _FAILED.match(record.getMessage())
-        self.why = failed[1] if failed else self.why
-
-
-@contextmanager
-def _connecting(bootstrap: str) -> Iterator[None]:
-    """Tell what a connection failed of; the library's log is heard for as long, and else silent."""
-    log, heard = logging.getLogger("kafka"), _LastFailure()
-    log.addHandler(heard)
-    log.propagate = False
-    log.setLevel(logging.WARNING)
-    try:
-        with _told(f"cannot connect to {bootstrap}"):
-            yield
-    except ClusterError as error:
-        if heard.why is None:
-            raise
-        raise ClusterError(
-            f"cannot connect to {bootstrap}: {heard.why}",
-            hint="look at --bootstrap-server and --command-config: brokers hang up on who gives another"
-            " security.protocol than theirs, or wrong credentials",
-        ) from error
-    finally:
-        log.removeHandler(heard)
-        log.setLevel(logging.CRITICAL)  # what matters comes as an exception
 
 
 @contextmanager

@@ -10,6 +10,7 @@ Source: ``CommonClientConfigs``, ``SslConfigs``, ``SaslConfigs``.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import ConfigurationError
@@ -26,8 +27,16 @@ _PLAIN: Final = {
     "client.id": "client_id",
 }
 """Kafka's names and the library's."""
-_OURS: Final = {*_PLAIN, "sasl.jaas.config", "ssl.endpoint.identification.algorithm", "request.timeout.ms"}
+_SETUP: Final = "socket.connection.setup.timeout.ms"
+_OURS: Final = {*_PLAIN, "sasl.jaas.config", "ssl.endpoint.identification.algorithm", "request.timeout.ms", _SETUP}
 _STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
+_TO_PEM: Final = {
+    "ssl.truststore.type": "`keytool -list -rfc -keystore STORE > ca.pem` makes a PEM file of it: give that as"
+    " ssl.truststore.location, with ssl.truststore.type=PEM",
+    "ssl.keystore.type": "`keytool -importkeystore -srckeystore STORE -destkeystore me.p12 -deststoretype PKCS12` and"
+    " `openssl pkcs12 -in me.p12 -nodes -out me.pem` make a PEM file of it: give that as ssl.keystore.location,"
+    " with ssl.keystore.type=PEM",
+}
 _PASSED_OVER: Final = {"ssl.truststore.password", "ssl.keystore.password", "ssl.protocol", "ssl.enabled.protocols"}
 _MECHANISMS: Final = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
 _CREDENTIALS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
@@ -46,16 +55,43 @@ def client_settings(properties: Mapping[str, str]) -> dict[str, object]:
         location = name.replace(".type", ".location")
         if location in properties and properties.get(name, "JKS").upper() != "PEM":
             raise ConfigurationError(f"{location}: a store of type {properties.get(name, 'JKS')} cannot be read",
-                                     hint=f"convert it to PEM, and set {name}=PEM")  # fmt: skip
+                                     hint=_TO_PEM[name])  # fmt: skip
     found: dict[str, object] = {ours: properties[name] for name, ours in _PLAIN.items() if name in properties}
     if "ssl_certfile" in found:
         found["ssl_keyfile"] = found["ssl_certfile"]  # Kafka has key and certificates in one file
     if properties.get("ssl.endpoint.identification.algorithm") == "":
         found["ssl_check_hostname"] = False
-    if "request.timeout.ms" in properties:
-        found["request_timeout_ms"] = int(properties["request.timeout.ms"])
+    request_timeout_ms = _milliseconds(properties, "request.timeout.ms")
+    if request_timeout_ms is not None:
+        found["request_timeout_ms"] = request_timeout_ms
     found.update(_credentials(properties))
     return found
+
+
+def setup_timeout_s(properties: Mapping[str, str]) -> float | None:
+    """Return how long a broker has to take a connection, where ``properties`` say so.
+
+    Raises:
+        ConfigurationError: it is no number.
+
+    """
+    told_ms = _milliseconds(properties, _SETUP)
+    return None if told_ms is None else told_ms / 1000
+
+
+def stores(properties: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the files with keys and certificates that ``properties`` name."""
+    for name in _STORE_TYPES:
+        location = properties.get(name.replace(".type", ".location"))
+        if location is not None:
+            yield Path(location)
+
+
+def _milliseconds(properties: Mapping[str, str], name: str) -> int | None:
+    told = properties.get(name)
+    if told is not None and not (told.isdecimal() and int(told) > 0):
+        raise ConfigurationError(f"{name}={told}: expected milliseconds, more than 0")
+    return None if told is None else int(told)
 
 
 def _check_known(name: str) -> None:

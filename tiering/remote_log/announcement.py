@@ -10,6 +10,8 @@ a wrong record and the loss of data, or the end of tiering on every broker, so e
   is neither found nor ever deleted, and what is of another lineage is served as the truth;
 - offsets that are not decided yet, objects that are not where brokers read, and a metadata topic that is poisoned.
 
+Topics and leaders change while segments are told of, so what can be asked cheaply is asked before each of them.
+
 Source: KIP-405; ``RemoteLogManager``, ``RemoteLogMetadataCache``, ``ConsumerTask``.
 """
 
@@ -17,20 +19,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from storage.remote.lineage import chain_of, is_one_lineage
-from tiering.remote_log.codec import decode_record, encode_record
-from tiering.remote_log.records import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadataRecord,
-    RemoteLogSegmentMetadataUpdateRecord,
-    SegmentLeaderEpoch,
-    SegmentState,
-)
+from tiering.remote_log.hurdles import Hurdle, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,56 +36,6 @@ if TYPE_CHECKING:
     from tiering.remote_log.records import TopicIdPartition
 
 _MAX_INT32: Final = 0x7FFFFFFF
-
-
-class Hurdle(StrEnum):
-    """Why a segment, and with it all above, is not announced; the values are codes that users and programs see."""
-
-    TOPIC_UNKNOWN = "topic-unknown"
-    TOPIC_ID_DIFFERS = "topic-id-differs"
-    NOT_TIERED = "not-tiered"
-    COMPACTED = "compacted"
-    COPYING_NOT_PAUSED = "copying-not-paused"
-    POISONED = "poisoned"
-    OTHER_LAYOUT = "other-layout"
-    OTHER_STORE = "other-store"
-    """What brokers believe in does not lie there."""
-    GAP = "gap"
-    OVERLAP = "overlap"
-    ABOVE_LAST_STABLE_OFFSET = "above-last-stable-offset"
-    LINEAGE_DIFFERS = "lineage-differs"
-    NOT_SAYABLE = "not-sayable"
-    """A record cannot hold it: no leader epoch, no timestamp, or a size over 2 GiB."""
-
-
-_HINTS: Final = {
-    Hurdle.TOPIC_UNKNOWN: "look at --bootstrap-server: another cluster?",
-    Hurdle.TOPIC_ID_DIFFERS: "the topic was deleted and made anew: what was shipped is of the old one",
-    Hurdle.NOT_TIERED: "set remote.storage.enable=true on the topic; brokers pass over what they hear of others",
-    Hurdle.COMPACTED: "Kafka does not tier compacted topics",
-    Hurdle.COPYING_NOT_PAUSED: "set remote.log.copy.disable=true on the topic (3.9 with KRaft), or stop its leaders",
-    Hurdle.POISONED: "no broker reads past that record: see `resnap remote status`",
-    Hurdle.OTHER_LAYOUT: "give --key-prefix as brokers have it, or ship in the layout that they read, to a new prefix",
-    Hurdle.OTHER_STORE: "give the URL of what brokers tier to, and ship there",
-    Hurdle.GAP: "ship what is missing: brokers never fill a gap below what is remote",
-    Hurdle.OVERLAP: "let the brokers go on by themselves: they have copied here with other boundaries",
-    Hurdle.ABOVE_LAST_STABLE_OFFSET: "run again when the transaction has ended",
-    Hurdle.LINEAGE_DIFFERS: "ship the partition from the log dir of its leader, to a new prefix",
-    Hurdle.NOT_SAYABLE: "let the broker copy it",
-}
-
-
-class Stop(NamedTuple):
-    """Where announcing a partition ends, and why."""
-
-    hurdle: Hurdle
-    offset: int
-    detail: str
-
-    @property
-    def hint(self) -> str:
-        """What the operator does next."""
-        return _HINTS[self.hurdle]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +75,7 @@ def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situatio
     ours = sorted(shipped, key=attrgetter("base_offset", "created_at_ms"))
     reached = _reached(situation)
     left = [one for one in ours if reached is None or one.next_base_offset > reached]
-    stop = _of_topic(partition, left[0].base_offset if left else 0, situation) if left else None
+    stop = _of_partition(partition, left[0].base_offset if left else 0, situation) if left else None
     segments: list[Announceable] = []
     if stop is None:
         segments, stop = _chain(left, situation)
@@ -144,55 +88,9 @@ def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situatio
     )
 
 
-def epochs_of(manifests: Iterable[Announceable]) -> set[int]:
-    """Return the leader epochs whose ends ``judge`` wants to know."""
-    return {entry.epoch for one in manifests for entry in one.leader_epochs}
-
-
-def records_of(
-    one: Announceable, *, broker_id: int, now_ms: int
-) -> tuple[RemoteLogSegmentMetadataRecord, RemoteLogSegmentMetadataUpdateRecord]:
-    """Return the two records that announce a segment, in the order in which they must come."""
-    segment = RemoteLogSegmentId(topic_id_partition=one.partition, id=one.id)
-    if one.max_timestamp_ms is None:
-        raise AssertionError("judge() lets no such segment pass")
-    begun = RemoteLogSegmentMetadataRecord(
-        remote_log_segment_id=segment,
-        start_offset=one.base_offset,
-        end_offset=one.next_base_offset - 1,
-        broker_id=broker_id,
-        max_timestamp_ms=one.max_timestamp_ms,
-        event_timestamp_ms=now_ms,
-        segment_leader_epochs=tuple(
-            SegmentLeaderEpoch(leader_epoch=entry.epoch, offset=entry.start_offset) for entry in one.leader_epochs
-        ),
-        segment_size_in_bytes=one.log_bytes,
-    )
-    finished = RemoteLogSegmentMetadataUpdateRecord(
-        remote_log_segment_id=segment,
-        broker_id=broker_id,
-        event_timestamp_ms=now_ms,
-        remote_log_segment_state=SegmentState.COPY_SEGMENT_FINISHED,
-    )
-    return begun, finished
-
-
-def payload(record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataUpdateRecord) -> bytes:
-    """Return the bytes of ``record``, decoded again and compared.
-
-    Raises:
-        FormatError: a broker would not survive them.
-
-    """
-    value = encode_record(record)
-    if decode_record(value) != record:
-        raise AssertionError(f"{record} does not survive its own encoding")
-    return value
-
-
-def _of_topic(partition: TopicIdPartition, offset: int, situation: Situation) -> Stop | None:
-    """Return what keeps the whole partition from being announced."""
-    topic, facts = situation.topic, situation.partition
+def changed(partition: TopicIdPartition, offset: int, topic: TopicFacts | None, leader: int | None) -> Stop | None:
+    """Return what of the topic, as it is now, is in the way at ``offset``; ``leader`` is the one it was judged by."""
+    facts = None if topic is None else topic.partitions.get(partition.partition)
     if topic is None or facts is None:
         return Stop(Hurdle.TOPIC_UNKNOWN, offset, "the cluster has no such partition")
     ids = f"the topic's id is {topic.topic_id}, what was shipped is of {partition.id}"
@@ -203,14 +101,32 @@ def _of_topic(partition: TopicIdPartition, offset: int, situation: Situation) ->
         Hurdle.COPYING_NOT_PAUSED: None
         if facts.leader is None or topic.is_copying_paused
         else f"broker {facts.leader} leads, and copies by itself",
-        Hurdle.POISONED: None
-        if situation.poison_at is None
-        else f"the metadata topic has a record at offset {situation.poison_at} that no broker survives",
-        Hurdle.OTHER_STORE: None
-        if situation.lost is None
-        else f"brokers believe in {situation.lost}, which is not there",
+        Hurdle.LEADER_CHANGED: None
+        if facts.leader == leader
+        else f"{_who(facts.leader)} leads, and {_who(leader)} led when it was judged",
     }
     return next((Stop(hurdle, offset, detail) for hurdle, detail in hurdles.items() if detail is not None), None)
+
+
+def _who(leader: int | None) -> str:
+    return "nobody" if leader is None else f"broker {leader}"
+
+
+def epochs_of(manifests: Iterable[Announceable]) -> set[int]:
+    """Return the leader epochs whose ends ``judge`` wants to know."""
+    return {entry.epoch for one in manifests for entry in one.leader_epochs}
+
+
+def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation) -> Stop | None:
+    """Return what keeps the whole partition from being announced."""
+    there, poison, lost = situation.partition, situation.poison_at, situation.lost
+    stop = changed(partition, offset, situation.topic, None if there is None else there.leader)
+    if stop is None and poison is not None:
+        detail = f"the metadata topic has a record at offset {poison} that no broker survives"
+        return Stop(Hurdle.POISONED, offset, detail)
+    if stop is None and lost is not None:
+        return Stop(Hurdle.OTHER_STORE, offset, f"brokers believe in {lost}, which is not there")
+    return stop
 
 
 def _chain(left: Sequence[Announceable], situation: Situation) -> tuple[list[Announceable], Stop | None]:

@@ -31,7 +31,7 @@ from tiering.remote_log.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from tiering.remote_log.metadata_log import Event
 
@@ -79,6 +79,8 @@ class PartitionBeliefs:
     segments: tuple[RemoteSegment, ...]
     """All that are not deleted, in order of offset, then of telling."""
     readable_ids: frozenset[str]
+    last_begun_at: int
+    """Offset in the metadata partition where copying was begun last, of whatever segment; -1 if never."""
     dropped: int
     """Records that brokers pass over: of segments that were never told of, or out of order."""
     delete_state: PartitionDeleteState | None
@@ -97,14 +99,13 @@ class PartitionBeliefs:
     @property
     def orphans(self) -> tuple[RemoteSegment, ...]:
         """Segments whose copying began, and was never finished though others followed."""
-        last = max((one.told_at for one in self.segments), default=0)
-        return tuple(one for one in self.segments if one.state is _STARTED and one.told_at < last)
+        return tuple(one for one in self.segments if one.state is _STARTED and one.told_at < self.last_begun_at)
 
     @property
     def copying(self) -> RemoteSegment | None:
-        """The segment that was told of last, where it is not finished: it may be on its way."""
-        last = max(self.segments, key=attrgetter("told_at"), default=None)
-        return last if last is not None and last.state is _STARTED else None
+        """The segment that was begun last, where it is not finished: it may be on its way."""
+        begun = (one for one in self.segments if one.state is _STARTED)
+        return next((one for one in begun if one.told_at == self.last_begun_at), None)
 
     @property
     def end_offset(self) -> int | None:
@@ -176,6 +177,12 @@ def fold_events(events: Iterable[Event]) -> Beliefs:
     )
 
 
+def begun_among(beliefs: PartitionBeliefs, ids: Collection[str]) -> tuple[RemoteSegment, ...]:
+    """Return the segments whose copying began after that of the first of ``ids``, but those of ``ids``."""
+    first = min((one.told_at for one in beliefs.segments if one.id in ids), default=beliefs.last_begun_at)
+    return tuple(one for one in beliefs.segments if one.id not in ids and one.told_at > first)
+
+
 @dataclass(slots=True)
 class _Epoch:
     """Where the offsets of one leader epoch lead to."""
@@ -207,6 +214,7 @@ class _PartitionFold:
         self._partition, self._metadata_partition = partition, metadata_partition
         self._segments: dict[str, RemoteSegment] = {}
         self._epochs: dict[int, _Epoch] = {}
+        self._last_begun_at = -1
         self._dropped = 0
         self._delete_state: PartitionDeleteState | None = None
 
@@ -217,6 +225,7 @@ class _PartitionFold:
         if known is not None and known.state is not _STARTED:
             self._dropped += 1
             return
+        self._last_begun_at = told_at
         self._segments[segment_id] = RemoteSegment(
             id=segment_id,
             start_offset=record.start_offset,
@@ -264,6 +273,7 @@ class _PartitionFold:
             metadata_partition=self._metadata_partition,
             segments=tuple(sorted(self._segments.values(), key=attrgetter("start_offset", "told_at"))),
             readable_ids=frozenset(one for epoch in self._epochs.values() for one in epoch.ids.values()),
+            last_begun_at=self._last_begun_at,
             dropped=self._dropped,
             delete_state=self._delete_state,
         )

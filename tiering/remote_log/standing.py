@@ -3,6 +3,10 @@
 Some findings do harm now or as soon as somebody reads: records that nobody can reach, objects that are gone, a reader
 of the metadata topic that has died. Others only cost room: what is there and nothing leads to.
 
+Brokers go on while they are looked at. They tell that they begin to copy before the first object is there, and that
+they begin to delete before the first is gone. So where the store was listed between two readings of the metadata
+topic, an object is amiss only if it is so by both.
+
 Objects of partitions of which this log dir's metadata say nothing are counted, and nothing is made of them: another
 broker may know them.
 """
@@ -47,6 +51,7 @@ _NEEDED: Final = {
     "aiven": frozenset({aiven.LOG, aiven.INDEXES, aiven.MANIFEST}),
 }
 """The objects without which brokers cannot read a segment, by layout."""
+_OF_OBJECTS: Final = frozenset({FindingKind.MISSING_OBJECTS, FindingKind.UNREFERENCED_OBJECTS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +124,8 @@ class PartitionStanding:
     """Its directory; None where this log dir has none with its topic id."""
     stored: dict[str, StoredSegment] | None
     """By segment id; None where no store was looked at."""
+    before: PartitionBeliefs | None
+    """What was believed before the store was listed, where ``beliefs`` is from after it."""
 
     @property
     def local_start(self) -> int | None:
@@ -154,6 +161,8 @@ class PartitionStanding:
             return
         missing = []
         for one in self.beliefs.readable:
+            if self.before is not None and one.id not in self.before.readable_ids:
+                continue
             stored = self.stored.get(one.id)
             lacking = ["all"] if stored is None else stored.lacks
             if lacking:
@@ -176,7 +185,8 @@ class PartitionStanding:
             yield self._finding(FindingKind.DROPPED, beliefs.dropped, "records that brokers pass over")
 
     def _unreferenced_objects(self) -> Iterator[Finding]:
-        known = {one.id for one in self.beliefs.segments} - {one.id for one in self.beliefs.orphans}
+        earlier = () if self.before is None else self.before.segments
+        known = {one.id for one in (*earlier, *self.beliefs.segments)} - {one.id for one in self.beliefs.orphans}
         strange = {key: one for key, one in (self.stored or {}).items() if key not in known}
         if strange:
             size_bytes = sum(one.size_bytes for one in strange.values())
@@ -198,11 +208,23 @@ class Standing:
         """Everything that is not as it should be."""
         return [*self.poison, *(finding for one in self.partitions for finding in one.findings())]
 
+    @property
+    def asks_for_another_reading(self) -> bool:
+        """Whether a finding may be of nothing but the time between reading the metadata and listing the store."""
+        return any(finding.kind in _OF_OBJECTS for finding in self.findings)
+
 
 def stand(
-    beliefs: Beliefs, local: Iterable[PartitionDir], stored: dict[SegmentPlace, StoredSegment] | None
+    beliefs: Beliefs,
+    local: Iterable[PartitionDir],
+    stored: dict[SegmentPlace, StoredSegment] | None,
+    before: Beliefs | None = None,
 ) -> Standing:
-    """Return ``beliefs`` beside the directories ``local`` and what a store holds, where it was looked at."""
+    """Return ``beliefs`` beside the directories ``local`` and what a store holds, where it was looked at.
+
+    ``before`` is what was believed before the store was listed, where ``beliefs`` was read after that.
+    """
+    earlier = {} if before is None else {one.partition: one for one in before.partitions}
     directories = {(one.topic_id, one.topic_partition.partition): one for one in local}
     by_partition: dict[tuple[str, int], dict[str, StoredSegment]] = {}
     for place, segment in (stored or {}).items():
@@ -212,7 +234,12 @@ def stand(
         key = one.partition.id, one.partition.partition
         objects = by_partition.pop(key, {})
         partitions.append(
-            PartitionStanding(beliefs=one, local=directories.get(key), stored=None if stored is None else objects)
+            PartitionStanding(
+                beliefs=one,
+                local=directories.get(key),
+                stored=None if stored is None else objects,
+                before=earlier.get(one.partition),
+            )
         )
     poison = (
         Finding(

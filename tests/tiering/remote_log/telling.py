@@ -64,12 +64,15 @@ def write_metadata_partition(directory: Path, values: Sequence[bytes | RemoteLog
     folder.mkdir(parents=True)
     (folder / "leader-epoch-checkpoint").write_text("0\n0\n")
     log = folder / f"{0:020d}.log"
-    batches = (
-        _batch(offset, value if isinstance(value, bytes) else encode_record(value))
-        for offset, value in enumerate(values)
-    )
-    log.write_bytes(b"".join(batches))
+    append_told(log, values, at=0)
     return log
+
+
+def append_told(log: Path, values: Sequence[bytes | RemoteLogRecord], at: int) -> None:
+    """Append a batch for each value to a segment of the metadata topic, the first with the offset ``at``."""
+    with log.open("ab") as file:
+        for offset, value in enumerate(values, at):
+            file.write(_batch(offset, value if isinstance(value, bytes) else encode_record(value)))
 
 
 def _batch(offset: int, value: bytes) -> bytes:

@@ -18,17 +18,11 @@ from tests.tiering.remote_log.telling import PARTITION, copied, events
 from tiering.cluster.client import EpochEnd
 from tiering.cluster.facts import PartitionFacts, TopicFacts
 from tiering.remote_log.announceable import of_manifest
-from tiering.remote_log.announcement import (
-    Hurdle,
-    Situation,
-    Stop,
-    epochs_of,
-    judge,
-    payload,
-    records_of,
-)
+from tiering.remote_log.announced_records import payload, records_of
+from tiering.remote_log.announcement import Situation, changed, epochs_of, judge
 from tiering.remote_log.beliefs import PartitionBeliefs, fold_events
 from tiering.remote_log.codec import decode_record
+from tiering.remote_log.hurdles import Hurdle, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,11 +77,15 @@ def believed(records: Iterable[RemoteLogRecord]) -> PartitionBeliefs:
 
 def situation(*, settings: dict[str, str] | None = None, **changes: Any) -> Situation:
     """A cluster that is ready to be told: the log starts at 0, all below 1000 is decided, one epoch."""
-    facts = PartitionFacts(
+    led = PartitionFacts(
         partition=0, leader=1, log_start_offset=0, local_start_offset=0, high_watermark=1000, last_stable_offset=1000
     )
+    facts = changes.get("partition", led)
     topic = TopicFacts(
-        name=PARTITION.name, topic_id=PARTITION.id, settings=TIERED | (settings or {}), partitions={0: facts}
+        name=PARTITION.name,
+        topic_id=PARTITION.id,
+        settings=TIERED | (settings or {}),
+        partitions={} if facts is None else {0: facts},
     )
     usual = Situation(
         topic=topic,
@@ -179,6 +177,23 @@ def test_what_would_end_tiering_or_lose_records_keeps_the_whole_partition_back(
     assert found.segments == ()
     assert found.stop is not None
     assert (found.stop.hurdle, bool(found.stop.hint)) == (hurdle, True)
+
+
+@pytest.mark.parametrize(
+    ("leader", "settings", "hurdle"),
+    [
+        (1, {}, None),
+        (2, {}, Hurdle.LEADER_CHANGED),
+        (None, {}, Hurdle.LEADER_CHANGED),
+        (1, {"remote.log.copy.disable": "false"}, Hurdle.COPYING_NOT_PAUSED),
+    ],
+)
+def test_what_has_changed_since_it_was_judged_ends_the_telling(
+    leader: int | None, settings: dict[str, str], hurdle: Hurdle | None
+) -> None:
+    stop = changed(PARTITION, 10, situation(settings=settings).topic, leader)
+    assert (None if stop is None else stop.hurdle) == hurdle
+    assert stop is None or (stop.offset, bool(stop.hint)) == (10, True)
 
 
 def test_where_no_leader_is_nobody_copies_meanwhile() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.tiering.remote_log.telling import PARTITION, copied, events, segment_id, started, updated
 from tiering.checking.chains import Gap
-from tiering.remote_log.beliefs import PartitionBeliefs, fold_events
+from tiering.remote_log.beliefs import PartitionBeliefs, begun_among, fold_events
 from tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogRecord,
@@ -44,6 +44,18 @@ def test_what_began_and_was_followed_by_another_is_an_orphan_and_the_last_may_be
     assert found.copying is not None
     assert names([found.copying]) == ["z"]
     assert found.end_offset == 10
+
+
+def test_an_orphan_stays_one_when_what_followed_it_is_deleted() -> None:
+    found = believed([started("x", 0, 9), *copied("a", 0, 9), updated("a", DELETING), updated("a", DELETED)])
+    assert (names(found.orphans), found.copying) == (["x"], None)
+
+
+def test_what_others_began_after_the_first_of_some_segments_is_found_whatever_became_of_it() -> None:
+    found = believed([started("x", 0, 9), *copied("a", 0, 9), started("y", 10, 19), *copied("b", 10, 19)])
+    a, b = (one.id for one in found.readable)
+    assert names(begun_among(found, {a, b})) == ["y"]
+    assert begun_among(found, {b}) == begun_among(found, ()) == ()
 
 
 def test_a_gap_and_an_overlap_are_told() -> None:
