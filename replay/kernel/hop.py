@@ -27,6 +27,10 @@ COST_AT_ONCE: Final = 4096
 _COST_OF_BLOCK: Final = 16
 _FIRST_BYTES: Final = 4096
 """The first read of a stretch, which tells how large batches are: more would have the system read ahead in vain."""
+_MARKER_BYTES: Final = 78
+"""Of a control batch as every coordinator writes it."""
+_HEADER_READ_BYTES: Final = _MARKER_BYTES + HEADER_BYTES
+"""What is read for a header: a marker is whole then, and the header after it is there too, without another call."""
 IN_BLOCKS: Final = 0
 IF_CACHED: Final = 1
 BY_HEADER: Final = 2
@@ -82,7 +86,7 @@ def _way(scan: Record) -> int:
 @inlined
 def _length(scan: Record, way: int, room: int) -> int:
     if way != IN_BLOCKS:
-        return HEADER_BYTES
+        return min(room, _HEADER_READ_BYTES)
     return room if scan.mean_bytes else min(room, _FIRST_BYTES)
 
 

@@ -390,12 +390,20 @@ def test_of_large_batches_headers_alone_are_read_and_of_small_ones_everything(tm
     large = b"".join(a_batch(offset=offset, values=[bytes(500_000)]) for offset in range(40))
     small = b"".join(a_batch(offset=offset, values=[bytes(100)]) for offset in range(4_000))
     path = tmp_path / "x.log"
-    assert bytes_read(large, "as it comes", path) == hop._FIRST_BYTES + 39 * HEADER.size
+    assert bytes_read(large, "as it comes", path) == hop._FIRST_BYTES + 39 * hop._HEADER_READ_BYTES
     assert len(small) <= bytes_read(small, "as it comes", path) < 1.01 * len(small)
     mixed = small + b"".join(a_batch(offset=4_000 + n, values=[bytes(500_000)]) for n in range(40)) + b"".join(
         a_batch(offset=4_040 + n, values=[bytes(100)]) for n in range(4_000)
     )  # fmt: skip
     assert bytes_read(mixed, "as it comes", path) < 3 * len(small) + 10 * kernel_scan.BLOCK_BYTES
+
+
+def test_a_marker_between_large_batches_comes_with_the_header_after_it(tmp_path: Path) -> None:
+    pairs = [(a_batch(offset=n, values=[bytes(500_000)], transactional=True), a_marker(offset=n + 1)) for n in (0, 2, 4)]
+    assert {len(marker) for _, marker in pairs} == {hop._MARKER_BYTES}
+    data = b"".join(data + marker for data, marker in pairs)
+    expected = hop._FIRST_BYTES + 2 * hop._HEADER_READ_BYTES + hop._MARKER_BYTES
+    assert bytes_read(data, "as it comes", tmp_path / "x.log") == expected
 
 
 def test_a_file_that_has_shrunk_since_it_was_opened_is_told_alike(tmp_path: Path) -> None:

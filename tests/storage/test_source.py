@@ -1,0 +1,32 @@
+"""Local files are read without a trace, and read all the same where that takes more rights than there are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.source import open_reader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no O_NOATIME")
+def test_reading_a_file_of_ones_own_leaves_its_access_time(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"segment")
+    os.utime(path, (1, path.stat().st_mtime))
+    with open_reader(str(path)) as reader:
+        assert reader.read(0, 7) == b"segment"
+    assert path.stat().st_atime == 1
+
+
+def test_a_file_of_somebody_elses_is_read_all_the_same() -> None:
+    shell = shutil.which("sh")
+    assert shell is not None
+    with open_reader(shell) as reader:
+        assert len(reader.read(0, 4)) == 4
