@@ -399,7 +399,9 @@ def test_of_large_batches_headers_alone_are_read_and_of_small_ones_everything(tm
 
 
 def test_a_marker_between_large_batches_comes_with_the_header_after_it(tmp_path: Path) -> None:
-    pairs = [(a_batch(offset=n, values=[bytes(500_000)], transactional=True), a_marker(offset=n + 1)) for n in (0, 2, 4)]
+    pairs = [
+        (a_batch(offset=n, values=[bytes(500_000)], transactional=True), a_marker(offset=n + 1)) for n in (0, 2, 4)
+    ]
     assert {len(marker) for _, marker in pairs} == {hop._MARKER_BYTES}
     data = b"".join(data + marker for data, marker in pairs)
     expected = hop._FIRST_BYTES + 2 * hop._HEADER_READ_BYTES + hop._MARKER_BYTES
