@@ -12,7 +12,7 @@ from replay.scan.reading import Reading
 from replay.spark.settings import processors
 from replay.window import AsOf, ReplayRules
 from scheduler.clock import instant
-from scheduler.settings.settings import process_environment, state_directory
+from scheduler.settings.loading import process_environment, state_directory
 from scheduler.use_cases.cluster_metadata import find_metadata_log
 from scheduler.use_cases.engines import Engine
 from scheduler.use_cases.remembering import Remembering

@@ -132,7 +132,7 @@ def _top(
 
 def _settle(failures: Failures, arguments: Sequence[str]) -> None:
     if not failures.settled:
-        from scheduler.settings.settings import process_environment  # noqa: PLC0415 - slow, and only needed when it went wrong
+        from scheduler.settings.loading import process_environment  # noqa: PLC0415 - slow, and only needed when it went wrong
 
         failures.guess(arguments, process_environment())
 

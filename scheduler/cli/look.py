@@ -67,7 +67,7 @@ def doctor(
     from scheduler.answers.records import record
     from scheduler.doctor.examination import examine
     from scheduler.doctor.findings import Health
-    from scheduler.settings.settings import process_environment
+    from scheduler.settings.loading import process_environment
 
     places = log_dirs or [str(path) for path in run.settings.log_dirs]
     counts = dict.fromkeys(map(str, Health), 0)
@@ -91,7 +91,7 @@ def doctor(
 @with_settings()
 def show_version(run: Invocation) -> None:
     """Print the versions of Resnap and of what it runs on."""
-    from scheduler.settings.settings import process_environment
+    from scheduler.settings.loading import process_environment
     from scheduler.version import versions
 
     run.answer(Answer(head=versions(process_environment())))

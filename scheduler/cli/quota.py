@@ -96,7 +96,7 @@ def _file(run: Invocation) -> "QuotaFile":
 
 
 def _file_if_any(run: Invocation) -> "QuotaFile | None":
-    from scheduler.settings.settings import process_environment, state_directory
+    from scheduler.settings.loading import process_environment, state_directory
     from storage.disk import Disk
     from tiering.quota.quota_file import QuotaFile
 

@@ -19,7 +19,7 @@ import uvicorn
 from scheduler.api.app import create_app
 from scheduler.daemon.notify import notifier_of, watchdog_interval_s
 from scheduler.daemon.services import address_of
-from scheduler.settings.settings import process_environment
+from scheduler.settings.loading import process_environment
 from scheduler.version import resnap_version
 from storage.errors import ConfigurationError, ResnapError
 from storage.waiting import end_pauses

@@ -28,7 +28,7 @@ from scheduler.runs.reporting import told
 from scheduler.runs.run import BY_API, RunEnd, RunState
 from scheduler.runs.sightings import Sightings
 from scheduler.runs.worker import Worker
-from scheduler.settings.settings import process_environment, state_directory
+from scheduler.settings.loading import process_environment, state_directory
 from scheduler.version import resnap_revision, resnap_version
 from scheduler.wiring import engine_of
 from storage.errors import ConfigurationError, ResnapError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scheduler.access.places import Places
-from scheduler.settings.settings import load_settings
+from scheduler.settings.loading import load_settings
 from storage.remote.urls import is_store_url
 
 if TYPE_CHECKING:

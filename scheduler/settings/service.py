@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from scheduler.settings.values import parse_duration, split_list
+from scheduler.settings.kinds import Duration, Listed
 
 RUN_SETTINGS: Final = frozenset(
     {
@@ -20,18 +20,6 @@ RUN_SETTINGS: Final = frozenset(
 )  # fmt: skip
 """What a schedule, or a request, may set for its runs alone; all else is the service's."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-
-
-def _duration(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
-
-
-def _list(value: object) -> object:
-    return split_list(value) if isinstance(value, str) else value
-
-
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
-Listed = Annotated[tuple[str, ...], BeforeValidator(_list)]
 
 
 class ScheduleSpec(BaseModel):

@@ -19,7 +19,8 @@ import yaml
 
 from scheduler.cli import failures
 from scheduler.settings.layers import _setting_name
-from scheduler.settings.settings import SETTING_NAMES, Settings, load_settings
+from scheduler.settings.loading import load_settings
+from scheduler.settings.settings import SETTING_NAMES, Settings
 from storage.errors import ConfigurationError, UsageError
 from tests.deploy.dockerfile import Dockerfile
 

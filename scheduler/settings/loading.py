@@ -1,0 +1,122 @@
+"""From flags, the environment, files and the cluster to the settings of one command.
+
+This is the one module that reads the process environment.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from scheduler.settings.layers import (
+    Layer,
+    environment_layer,
+    file_layer,
+    flag_layer,
+    server_properties_layer,
+    value_in,
+)
+from scheduler.settings.metadata import (
+    NOTHING,
+    SETTING,
+    FromMetadata,
+    contradiction,
+    metadata_layer,
+    of_another_node,
+)
+from scheduler.settings.settings import SETTING_NAMES, Settings
+from scheduler.settings.values import split_list
+from scheduler.use_cases.cluster_metadata import find_metadata_log
+from storage.errors import UsageError
+from storage.remote.urls import is_store_url
+
+DEFAULT_FILE: Final = "resnap.toml"
+NOWHERE: Final = "none"
+"""Value of ``state_dir`` for runs that keep nothing."""
+
+
+def process_environment() -> dict[str, str]:
+    """Return the variables of this process; for everybody who needs them, so that nobody else reads them."""
+    return dict(os.environ)
+
+
+def state_directory(settings: Settings, environment: Mapping[str, str]) -> Path | None:
+    """Return where what runs find out is kept for later ones; None for nowhere.
+
+    Raises:
+        UsageError: not a directory of this machine.
+
+    """
+    if settings.state_dir is not None:
+        if is_store_url(settings.state_dir):
+            raise UsageError(f"--state-dir {settings.state_dir}: a store cannot keep it",
+                             hint="give a directory of this machine, or none")  # fmt: skip
+        return None if settings.state_dir == NOWHERE else Path(settings.state_dir).absolute()
+    states = environment.get("XDG_STATE_HOME", "")
+    if states.startswith("/"):  # other values are to be ignored, says the XDG Base Directory Specification
+        return Path(states, "resnap")
+    home = environment.get("HOME", "")
+    return Path(home, ".local/state/resnap") if home.startswith("/") else None
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    places: Sequence[str] | None = None,
+) -> Settings:
+    """Return the settings of one command.
+
+    Args:
+        flags: what the command line gave, by name of setting; None stands for a flag that was not given.
+        environment: the process's own, unless given.
+        directory: where ``resnap.toml`` is looked for; the working directory, unless given.
+        places: the SOURCE arguments, where what a metadata log says counts; empty for ``log.dirs``, None for a
+            command to which it does not matter.
+
+    Raises:
+        UsageError: a flag's value cannot be used.
+        ConfigurationError: another value cannot be used, or a file cannot be read.
+        ResnapError: the metadata log that was named cannot be used.
+
+    """
+    variables = process_environment() if environment is None else environment
+    names = SETTING_NAMES
+    given = flag_layer(flags or {})
+    from_environment, unknown = environment_layer(variables, names)
+    layers = [given, from_environment]
+    file = _path(layers, "config") or _default_file(directory or Path())
+    if file is not None:
+        layers.append(file_layer(file, names))
+    properties = _path(layers, "server_properties")
+    static = Layer() if properties is None else server_properties_layer(properties)
+    said = NOTHING if places is None else _from_metadata(layers, static, places)
+    stranger = None if properties is None else of_another_node(properties, places or ())
+    layers += [said.layer, static]
+    warnings = (*said.warnings, *filter(None, [stranger]))
+    return Settings.from_layers(tuple(layers), unknown, warnings, said.metadata)
+
+
+def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) -> FromMetadata:
+    """Return what the metadata log says that was named, or lies in the log dirs that the command works on."""
+    named = _path([*layers, static], "metadata_log")
+    log_dirs = split_list(str(static["log_dirs"].value)) if "log_dirs" in static else ()
+    there = tuple(places) or log_dirs
+    found = named or find_metadata_log(there)
+    if found is None:
+        return NOTHING
+    said = metadata_layer(found, there, static, must=named is not None)
+    given = next((layer[SETTING] for layer in layers if SETTING in layer), None)
+    contradicted = None if given is None else contradiction(given, said)
+    return said if contradicted is None else said._replace(warnings=(*said.warnings, contradicted))
+
+
+def _path(layers: list[Layer], name: str) -> Path | None:
+    value = value_in(layers, name)
+    return None if value is None else Path(str(value))
+
+
+def _default_file(directory: Path) -> Path | None:
+    path = directory / DEFAULT_FILE
+    return path if path.is_file() else None
