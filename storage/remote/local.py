@@ -76,7 +76,15 @@ class LocalObjectStore:
         check_key(key)
         self._write(key, [body], if_absent=if_absent)
 
-    def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
+    def put_stream(
+        self,
+        key: str,
+        open_body: BodyOpener,
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        sha256: str | None = None,  # noqa: ARG002 - there is nothing to sign
+    ) -> None:
         """Write a large object, a chunk at a time; see ``ObjectStore.put_stream``."""
         check_key(key)
         chunks = body_chunks(open_body, size_bytes=size_bytes, crc32c=crc32c, chunk_bytes=CHUNK_BYTES, key=key)

@@ -73,7 +73,15 @@ class MemoryObjectStore:
             bucket.writes += 1
             bucket.objects[path] = _Object(bytes(body), self._clock_ms(), bucket.writes)
 
-    def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
+    def put_stream(
+        self,
+        key: str,
+        open_body: BodyOpener,
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        sha256: str | None = None,  # noqa: ARG002 - there is nothing to sign
+    ) -> None:
         """Write a large object, all of it in memory after all; see ``ObjectStore.put_stream``."""
         check_key(key)
         chunks = body_chunks(open_body, size_bytes=size_bytes, crc32c=crc32c, chunk_bytes=CHUNK_BYTES, key=key)

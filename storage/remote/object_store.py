@@ -29,7 +29,7 @@ from storage.crc32c import crc32c as continue_crc32c
 from storage.errors import ObjectChangedError, StoreError, UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from contextlib import AbstractContextManager
 
 CHUNK_BYTES: Final = 1 << 20
@@ -89,7 +89,9 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
+    def put_stream(
+        self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
+    ) -> None:
         """Write an object of any size in bounded memory, replacing one that is there.
 
         Args:
@@ -98,6 +100,7 @@ class ObjectStore(Protocol):
                 raises passes through as it is.
             size_bytes: length of the body.
             crc32c: CRC-32C of the whole body, where the caller knows it.
+            sha256: its SHA-256 in hexadecimal digits, likewise; who knows both spares a store to compute them.
 
         Raises:
             VerificationError: the body had another length or checksum; nothing was written.
@@ -280,7 +283,7 @@ def can_be_below(prefix: str) -> bool:
 
 def body_chunks(
     open_body: BodyOpener, *, size_bytes: int, crc32c: int | None, chunk_bytes: int, key: str
-) -> Iterator[bytes]:
+) -> Generator[bytes, None, None]:
     """Yield a body in chunks of exactly ``chunk_bytes``, the last one shorter, and make sure at its end that it fits.
 
     Every ``put_stream`` reads through this, and completes its object only after the last chunk.

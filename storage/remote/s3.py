@@ -1,14 +1,16 @@
 """Objects in an S3-compatible bucket.
 
-A body is one PUT up to ``PART_BYTES``, a multipart upload above. Each request carries the CRC-32C of its bytes (save
-under ``request_checksum_calculation=when_required``), and reading goes on where a connection broke off, in the same
-version of the object.
+A body is one PUT up to ``PART_BYTES``, and up to ``WHOLE_BYTES`` where its digests are known before it is read; a
+multipart upload above. Each request carries the CRC-32C of its bytes (save under
+``request_checksum_calculation=when_required``), and reading goes on where a connection broke off, in the same version
+of the object.
 """
 
 from __future__ import annotations
 
 import re
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 
@@ -29,11 +31,12 @@ from storage.remote.object_store import (
     check_range,
     is_safe_path,
 )
+from storage.remote.s3_body import S3Body
 from storage.remote.s3_client import S3Caller, error_answer
-from storage.remote.s3_upload import MultipartUpload, abort_upload, checksum_header, part_bytes_for
+from storage.remote.s3_upload import WHOLE_BYTES, MultipartUpload, abort_upload, checksum_header, part_bytes_for
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from datetime import datetime
 
     from botocore.response import StreamingBody
@@ -89,19 +92,20 @@ class S3ObjectStore:
         storage_class: str | None = None,
         claimed: int | None = None,
     ) -> None:
-        options: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
-        if self._caller.sends_checksums:
-            options |= checksum_header(compute_crc32c(data) if claimed is None else claimed)
+        put = self._putting(key, compute_crc32c(data) if claimed is None else claimed, storage_class)
+        condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
+        self._caller.call(key, lambda: put(Body=data, **condition), claims=claimed is not None)
+
+    def _putting(self, key: str, crc32c: int, storage_class: str | None) -> Callable[..., object]:
+        """Return what writes an object at once, given its body."""
+        options: dict[str, Any] = {**checksum_header(crc32c)} if self._caller.sends_checksums else {}
         if storage_class is not None:
             options["StorageClass"] = storage_class
-        name = self._prefix + key
-        self._caller.call(
-            key,
-            lambda: self._client.put_object(Bucket=self._bucket, Key=name, Body=data, **options),
-            claims=claimed is not None,
-        )
+        return partial(self._client.put_object, Bucket=self._bucket, Key=self._prefix + key, **options)
 
-    def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
+    def put_stream(
+        self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
+    ) -> None:
         """Write with a multipart upload if one part does not hold it; see ``ObjectStore.put_stream``."""
         check_key(key)
         part_bytes = part_bytes_for(size_bytes)
@@ -113,11 +117,24 @@ class S3ObjectStore:
             with self._caller.slots.one():
                 self._put(key, b"".join(parts()), storage_class=self._storage_class)
             return
+        if crc32c is not None and sha256 is not None and size_bytes <= WHOLE_BYTES:
+            self._put_whole(
+                S3Body(open_body, size_bytes=size_bytes, crc32c=crc32c, sha256=sha256, key=key), key, crc32c
+            )
+            return
         try:
             self._upload(key).put(parts())
         except UploadGoneError:
             # Completed, if the answer that said so was lost; or aborted. To write it again is right in both cases.
             self._upload(key).put(parts())
+
+    def _put_whole(self, body: S3Body, key: str, crc32c: int) -> None:
+        """Send a body while it is read; what reading it raises comes out as it is, and is not tried again."""
+        put = self._putting(key, crc32c, self._storage_class)
+        with body, self._caller.slots.one():
+            self._caller.call(key, lambda: body.send(put))
+        if body.error is not None:
+            raise body.error
 
     def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
         """Write ``body`` and claim that its CRC-32C is ``crc32c``; see ``WireStore.put_claimed``."""

@@ -19,6 +19,7 @@ from botocore.config import Config
 from storage.errors import ConfigurationError, StoreAccessError, StoreError, StoreUnavailableError
 from storage.remote.object_store import ClaimRefusedError
 from storage.remote.retries import ATTEMPTS, Retrying
+from storage.remote.s3_body import sign_by_known_digests
 from storage.remote.s3_errors import ErrorAnswer, store_error
 from storage.remote.slots import Slots
 
@@ -161,6 +162,7 @@ def _make_client(settings: S3Settings) -> S3Client:
         hint = "check the S3 settings, the AWS_* variables and the shared AWS configuration files"
         raise ConfigurationError(f"s3: {error}", hint=hint) from error
     _refuse_credentials(client.meta.endpoint_url)
+    sign_by_known_digests(client)
     added = settings.request_parameters()
     if added:
         client.meta.events.register("provide-client-params.s3", _adder(added))  # type: ignore[arg-type]

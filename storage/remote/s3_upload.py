@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PART_BYTES: Final = 16 << 20
 """Of a multipart upload; S3 wants 5 MiB at least, and 10,000 parts at most."""
 MAX_PARTS: Final = 10_000
+WHOLE_BYTES: Final = 128 << 20
+"""What goes up in one request at most; when its connection breaks, all of it is sent again."""
 
 
 class Checksum(TypedDict, total=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -11,7 +12,14 @@ import boto3
 import pytest
 
 from storage.crc32c import crc32c
-from storage.errors import FormatError, ResnapError, StoreAccessError, StoreError, StoreUnavailableError
+from storage.errors import (
+    FormatError,
+    ResnapError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+    VerificationError,
+)
 from storage.remote.manifest import read_manifest
 from storage.remote.s3 import S3ObjectStore
 from storage.remote.s3_settings import S3Settings
@@ -31,6 +39,7 @@ from tests.stores.fault_proxy import (
 from tests.stores.servers import ACCESS, SECRET, VERSITYGW
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests
 from tests.tiering.test_uploader import ANOTHER_SNAPSHOT, Cargo, a_cargo
+from tiering.shipping.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -260,6 +269,41 @@ def test_an_upload_in_parts_survives_what_passes_at_each_step(
     assert proxy.struck == 1
     proxy.set(None)
     assert store.get("large") == BODY
+
+
+@pytest.mark.parametrize("fault", [*RESETS[:2], BUSY[0]], ids=lambda fault: fault.name)
+def test_a_body_that_goes_up_while_it_is_read_is_sent_anew_after_what_passes(
+    proxy: FaultProxy, store: S3ObjectStore, fault: Fault
+) -> None:
+    proxy.set(fault, on("PUT", "large"))
+    store.put_stream(
+        "large", lambda: io.BytesIO(BODY), size_bytes=len(BODY), crc32c=crc32c(BODY), sha256=sha256(BODY).hexdigest()
+    )
+    assert (proxy.struck, len(proxy.calls)) == (1, 2)
+    proxy.set(None)
+    assert store.get("large") == BODY
+
+
+@pytest.mark.parametrize("fault", CHANGES[:2], ids=lambda fault: fault.name)
+def test_a_body_changed_while_it_went_up_is_sent_anew_or_told(
+    proxy: FaultProxy, store: S3ObjectStore, fault: Fault
+) -> None:
+    """A store that checks refuses it; from one that does not it comes back different, or not at all."""
+    delivery = Delivery(store=store)
+    reads_back = delivery.reads_back
+    proxy.set(fault, on("PUT", "large"))
+
+    def deliver() -> None:
+        digests = {"checksum": crc32c(BODY), "sha256": sha256(BODY).hexdigest()}
+        delivery.deliver("large", lambda: io.BytesIO(BODY), size_bytes=len(BODY), **digests)  # type: ignore[arg-type]
+
+    if reads_back:
+        with pytest.raises((StoreError, VerificationError), match="large"):
+            deliver()
+    else:
+        deliver()
+        assert store.get("large") == BODY
+    assert proxy.struck == 1
 
 
 @pytest.mark.parametrize("position", [0, 1, 65_536, len(BODY) // 2, len(BODY) - 1])

@@ -29,8 +29,10 @@ class PassingStore:
     def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
         self.inner.put(key, body, if_absent=if_absent)
 
-    def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
-        self.inner.put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c)
+    def put_stream(
+        self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
+    ) -> None:
+        self.inner.put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c, sha256=sha256)
 
     def get(self, key: str) -> bytes:
         return self.inner.get(key)
@@ -71,8 +73,10 @@ class RecordingStore(PassingStore):
         super().put(key, body, if_absent=if_absent)
         self.calls.append(("put", key))
 
-    def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
-        super().put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c)
+    def put_stream(
+        self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
+    ) -> None:
+        super().put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c, sha256=sha256)
         self.calls.append(("put", key))
 
     @contextmanager
@@ -96,8 +100,10 @@ class ActingStore(PassingStore):
         super().put(key, body, if_absent=if_absent)
         self.act(self.inner, key)
 
-    def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
-        super().put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c)
+    def put_stream(
+        self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
+    ) -> None:
+        super().put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c, sha256=sha256)
         self.act(self.inner, key)
 
 
@@ -111,9 +117,11 @@ class FullStore(PassingStore):
         self._take(key)
         super().put(key, body, if_absent=if_absent)
 
-    def put_stream(self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None) -> None:
+    def put_stream(
+        self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
+    ) -> None:
         self._take(key)
-        super().put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c)
+        super().put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c, sha256=sha256)
 
     def _take(self, key: str) -> None:
         if not self.room:

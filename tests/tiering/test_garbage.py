@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore
     from tests.fixture_sets import FixtureSet
 
 DAY_MS = 86_400_000
@@ -152,8 +152,8 @@ def test_an_upload_whose_objects_go_under_its_hands_gets_no_manifest(
     """The worst that a gc can do that was stopped for long: the uploader looks at all objects right before."""
 
     class Collecting(PassingStore):
-        def put_stream(self, key: str, open_body: object, *, size_bytes: int, crc32c: int | None = None) -> None:
-            super().put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c)  # type: ignore[arg-type]
+        def put_stream(self, key: str, open_body: BodyOpener, **facts: Any) -> None:
+            super().put_stream(key, open_body, **facts)
             if key.endswith(".snapshot"):
                 self.inner.delete(key.replace(".snapshot", ".log"))
 

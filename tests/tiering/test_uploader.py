@@ -474,8 +474,8 @@ class _Elsewhere:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def put_stream(self, key: str, open_body: Any, *, size_bytes: int, crc32c: int | None = None) -> None:
-        self._store.put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c)
+    def put_stream(self, key: str, open_body: Any, **facts: Any) -> None:
+        self._store.put_stream(key, open_body, **facts)
         if self._other is not None:
             other, self._other = self._other, None
             other.ship(self._store)

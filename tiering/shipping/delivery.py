@@ -74,8 +74,10 @@ class Delivery:
         with ThreadPoolExecutor(min(self.parallel, len(items)), thread_name_prefix="resnap-object") as threads:
             return list(threads.map(work, items))
 
-    def deliver(self, key: str, open_body: BodyOpener, *, size_bytes: int, checksum: int) -> None:
-        """Write an object whose CRC-32C is ``checksum``, and make sure of it.
+    def deliver(
+        self, key: str, open_body: BodyOpener, *, size_bytes: int, checksum: int, sha256: str | None = None
+    ) -> None:
+        """Write an object whose CRC-32C is ``checksum``, and make sure of it; ``sha256`` only saves work.
 
         Raises:
             VerificationError: the body was not what it should be, or came back different.
@@ -88,7 +90,7 @@ class Delivery:
         def opened() -> BinaryIO:
             return cast("BinaryIO", _Paced(open_body(), self))
 
-        self.store.put_stream(key, opened, size_bytes=size_bytes, crc32c=checksum)
+        self.store.put_stream(key, opened, size_bytes=size_bytes, crc32c=checksum, sha256=sha256)
         if reads_back:
             self.verify(key, size_bytes=size_bytes, checksum=checksum)
 

@@ -157,7 +157,7 @@ def _is_in_the_way(store: ObjectStore, key: str, bundle: SegmentBundle) -> bool:
 
 def _put(delivery: Delivery, key: str, part: BundlePart, bundle: SegmentBundle) -> None:
     try:
-        delivery.deliver(key, part.open_body, size_bytes=part.size_bytes, checksum=part.crc32c)
+        delivery.deliver(key, part.open_body, size_bytes=part.size_bytes, checksum=part.crc32c, sha256=part.sha256)
     except OSError as error:
         bundle.check_unchanged()
         raise LogDirError(f"{bundle.segment.path}: cannot be read: {error.strerror}", hint="check the disk") from error

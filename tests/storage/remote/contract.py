@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import threading
@@ -28,6 +29,12 @@ PORTABLE_KEYS = [
     "part!_.*'()=-/=2E",
     "x" * 200 + "/" + "y" * 200,
 ]
+
+
+def sha256_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
 OTHER_KEYS = {
     "empty": "",
     "leading slash": "/a",
@@ -205,14 +212,38 @@ class ObjectStoreContract:
             store.put_stream("key", lambda: io.BytesIO(ALL_BYTES), size_bytes=size_bytes)
         assert list(store.list()) == []
 
-    @pytest.mark.parametrize("megabytes", [1, 17])
-    def test_a_body_with_another_checksum_replaces_nothing(self, store: ObjectStore, megabytes: int) -> None:
+    @pytest.mark.parametrize(("megabytes", "knows_sha256"), [(1, False), (17, False), (17, True)])
+    def test_a_body_with_another_checksum_replaces_nothing(
+        self, store: ObjectStore, megabytes: int, knows_sha256: bool
+    ) -> None:
         store.put("key", b"before")
         body = bytes(megabytes << 20)
+        sha256 = sha256_of(body) if knows_sha256 else None
         with pytest.raises(VerificationError, match="another CRC-32C"):
-            store.put_stream("key", lambda: io.BytesIO(body), size_bytes=len(body), crc32c=crc32c(body) ^ 1)
+            store.put_stream(
+                "key", lambda: io.BytesIO(body), size_bytes=len(body), crc32c=crc32c(body) ^ 1, sha256=sha256
+            )
         assert store.get("key") == b"before"
         assert [entry.key for entry in store.list()] == ["key"]
+
+    @pytest.mark.parametrize("found_bytes", [(17 << 20) - 1, (17 << 20) + 1])
+    def test_a_body_of_known_digests_and_another_length_replaces_nothing(
+        self, store: ObjectStore, found_bytes: int
+    ) -> None:
+        store.put("key", b"before")
+        said, found = bytes(17 << 20), bytes(found_bytes)
+        with pytest.raises(VerificationError, match="another length"):
+            store.put_stream(
+                "key", lambda: io.BytesIO(found), size_bytes=len(said), crc32c=crc32c(said), sha256=sha256_of(said)
+            )
+        assert store.get("key") == b"before"
+
+    def test_a_body_of_known_digests_streams_too(self, store: ObjectStore) -> None:
+        body = os.urandom(1 << 20) * 20 + b"tail"
+        store.put_stream(
+            "k", lambda: io.BytesIO(body), size_bytes=len(body), crc32c=crc32c(body), sha256=sha256_of(body)
+        )
+        assert store.get("k") == body
 
     def test_a_body_that_grows_past_its_length_is_not_read_on(self, store: ObjectStore) -> None:
         class Endless(io.RawIOBase):
@@ -238,10 +269,12 @@ class ObjectStoreContract:
         def refuse() -> io.BytesIO:
             raise FileNotFoundError(2, "the source is gone")
 
-        with pytest.raises(OSError, match="the source's own"):
-            store.put_stream("key", lambda: Failing(bytes(40 << 20)), size_bytes=40 << 20)
-        with pytest.raises(FileNotFoundError, match="the source is gone"):
-            store.put_stream("key", refuse, size_bytes=40 << 20)
+        body = bytes(40 << 20)
+        for known in ({}, {"crc32c": crc32c(body), "sha256": sha256_of(body)}):
+            with pytest.raises(OSError, match="the source's own"):
+                store.put_stream("key", lambda: Failing(body), size_bytes=len(body), **known)  # type: ignore[arg-type]
+            with pytest.raises(FileNotFoundError, match="the source is gone"):
+                store.put_stream("key", refuse, size_bytes=len(body), **known)  # type: ignore[arg-type]
         assert list(store.list()) == []
 
     def test_head_tells_size_time_and_etag(self, store: ObjectStore) -> None:
