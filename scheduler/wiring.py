@@ -263,6 +263,7 @@ def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
     return Scope(
         sources=places,
         topics=settings.topics,
+        partitions=settings.partitions,
         connect=None if settings.bootstrap_server is None else partial(cluster_of, settings),
         high_watermark=settings.high_watermark,
         metadata_log=settings.metadata_log,

@@ -11,8 +11,9 @@ from fastapi.routing import iter_route_contexts
 from scheduler.api import audit, partitions, plans, probes, runs, schedules
 from scheduler.api.guard import guard
 from scheduler.api.notes import route_in
-from scheduler.web import keeping, login, overview, static_files
+from scheduler.web import explain, keeping, login, overview, static_files
 from scheduler.web import partitions as partition_pages
+from scheduler.web import plans as plan_pages
 from scheduler.web import runs as run_pages
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def create_app(services: Services, version: str) -> FastAPI:
     app.state.services = services
     for part in (probes, partitions, runs, plans, schedules, audit):
         app.include_router(part.router)
-    for pages in (login, overview, partition_pages, run_pages, keeping, static_files):
+    for pages in (login, overview, partition_pages, explain, run_pages, plan_pages, keeping, static_files):
         app.include_router(pages.router)
     guard(app, services.gate)
     services.observation.metrics.routes(_routes(app))

@@ -61,6 +61,14 @@ class PlanBody(Asked):
     boundaries: Literal["missing", "all"] = "missing"
     window: Window = Window()
 
+    @classmethod
+    def of(cls, request: RunRequest) -> Self:
+        """Return the body that asks for the same."""
+        window = {name: request.settings[name] for name in Window.model_fields if name in request.settings}
+        asked = {name: request.settings[name] for name in ("topics", "boundaries") if name in request.settings}
+        places = {"sources": list(request.sources), "partitions": list(request.partitions)}
+        return cls.model_validate({**places, **asked, "window": window})
+
     def settings(self) -> dict[str, Any]:
         """Return what the run is to set."""
         topics = {"topics": list(self.topics)} if self.topics else {}

@@ -1,9 +1,11 @@
 """Partitions: whether tiering can be turned on for them, their boundaries, and what snapshots hold."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from scheduler.access.roles import Principal
 from scheduler.api.bodies import (
     BoundariesAnswer,
     BoundaryAnswer,
@@ -25,12 +27,16 @@ from scheduler.daemon.services import Services
 from scheduler.inspecting.inspection import producer_row
 from scheduler.runs.looking import difference, name_of
 from scheduler.runs.readiness import Readiness
+from scheduler.runs.run import Row
 from scheduler.runs.sightings import SeenFilter, SeenPartition
 
 router = APIRouter(prefix="/v1", tags=["partitions"])
 Topic = Annotated[str, Path(max_length=249)]
 Number = Annotated[int, Path(ge=0, le=(1 << 31) - 1)]
 Offset = Annotated[int, Path(ge=0, le=(1 << 63) - 1)]
+ProducerId = Annotated[
+    int, Query(alias="producerId", ge=0, le=(1 << 63) - 1, description="The producer whose entry it is.")
+]
 Source = Annotated[str | None, Query(max_length=4096, description="Which source, where several have the partition.")]
 _READ = problems(
     "not-found", "conflict", "unusable-request", "unusable-data", "log-dir-unusable", "file-gone", "object-not-found",
@@ -202,16 +208,25 @@ def explain_entry(
     topic: Topic,
     partition: Number,
     offset: Offset,
-    producer_id: Annotated[
-        int, Query(alias="producerId", ge=0, le=(1 << 63) - 1, description="The producer whose entry it is.")
-    ],
+    producer_id: ProducerId,
     source: Source = None,
 ) -> Response:
     """Return the batches that made the entry of a producer in the snapshot at an offset; reads segments."""
     seen = seen_in(services, topic, partition, source)
-    services.admission.charge(who.name, [f"{seen.source} {name_of(seen)}"])
-    batches = [dict(row) for row in services.looking.explain(seen, offset, producer_id)]
+    batches = [dict(row) for row in explained(services, who, seen, offset, producer_id)]
     return validated(request, ExplanationAnswer(batches=batches))
+
+
+def explained(services: Services, who: Principal, seen: SeenPartition, offset: int, producer_id: int) -> Sequence[Row]:
+    """Return the batches that made an entry, a row per role; it is charged to ``who``, since it reads segments.
+
+    Raises:
+        QuotaExceededError: they are to wait.
+        ResnapError: a segment cannot be read.
+
+    """
+    services.admission.charge(who.name, [f"{seen.source} {name_of(seen)}"])
+    return services.looking.explain(seen, offset, producer_id)
 
 
 def seen_in(services: Services, topic: str, partition: int, source: str | None) -> SeenPartition:

@@ -1,6 +1,6 @@
 """Plans: made and kept, looked at, carried out later, and refused where what they rest on has changed."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
@@ -60,7 +60,18 @@ def list_plans(request: Request, services: Serving, _: Viewer, limit: Limit = PA
 @router.get("/{plan_id}", response_model=PlanAnswer, summary="One plan", responses={304: {}, **problems("not-found")})
 def get_plan(request: Request, services: Serving, _: Viewer, plan_id: PlanId) -> Response:
     """Return a plan, partition by partition."""
-    return validated(request, PlanAnswer.of(_found(services, plan_id)))
+    return validated(request, PlanAnswer.of(found_plan(services, plan_id)))
+
+
+@router.get(
+    "/{plan_id}/file",
+    response_model=dict[str, Any],
+    summary="One plan, as the shell command takes it",
+    responses=problems("not-found"),
+)
+def get_plan_file(services: Serving, _: Viewer, plan_id: PlanId) -> Response:
+    """Return what `resnap plan --save` would have written, for `--plan FILE`."""
+    return Response(found_plan(services, plan_id).text, media_type="application/json")
 
 
 @router.post(
@@ -79,7 +90,7 @@ def run_plan(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Carry a plan out, unless what it rests on has changed since."""
-    plan = _found(services, plan_id)
+    plan = found_plan(services, plan_id)
     services.plans.check_fresh(plan)
     asked = RunRequest(
         kind=RunKind(body.kind),
@@ -93,8 +104,14 @@ def run_plan(
     return accepted(request, run)
 
 
-def _found(services: Services, plan_id: str) -> KeptPlan:
+def found_plan(services: Services, plan_id: str) -> KeptPlan:
+    """Return a plan.
+
+    Raises:
+        NotFoundError: there is none of this id.
+
+    """
     plan = services.plans.get(plan_id)
     if plan is None:
-        raise NotFoundError(f"there is no plan {plan_id}")
+        raise NotFoundError(f"there is no plan {plan_id}", hint="the list of plans has those that are kept")
     return plan

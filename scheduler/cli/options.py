@@ -56,6 +56,12 @@ TOPIC: Final[Group] = {
 }
 SOURCE: Final[Group] = {
     **TOPIC,
+    "partitions": _flag(
+        list[str],
+        "--partition",
+        metavar="TOPIC-N",
+        help="Only this partition, as its directory is called; may be given several times.",
+    ),
     "boundaries": _flag(
         Literal["missing", "all"], "--boundaries", help="Boundaries without a usable snapshot (the default), or all."
     ),

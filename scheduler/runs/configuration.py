@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scheduler.access.places import Places
-from scheduler.settings.loading import load_settings
+from scheduler.settings.loading import load_settings, settings_file
 from storage.remote.urls import is_store_url
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ class Configuration:
     flags: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] | None = None
     directory: Path | None = None
+
+    def file(self) -> Path | None:
+        """Return the file that settings are read from; None if there is none."""
+        return settings_file(self.flags, self.environment, self.directory)
 
     def load(self) -> Settings:
         """Return the settings of the service as they are now.

@@ -426,7 +426,7 @@ def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None =
 
     """
     scope = scope_of(settings, (saved.sources if saved else request.sources) or None)
-    return replace(scope, partitions=request.partitions)
+    return replace(scope, partitions=request.partitions or scope.partitions)
 
 
 def dry_totals(planned: list[Planned]) -> dict[str, object]:

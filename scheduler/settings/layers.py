@@ -28,6 +28,7 @@ FLAG_ORIGIN: Final = "flag"
 RANKS: Final = "flags win over the environment, that over the file, that over server.properties"
 ALIASES: Final = {
     "topic": "topics",
+    "partition": "partitions",
     "log_dir": "log_dirs",
     "allow_source": "allow_sources",
     "allow_destination": "allow_destinations",

@@ -86,7 +86,7 @@ def load_settings(
     given = flag_layer(flags or {})
     from_environment, unknown = environment_layer(variables, names)
     layers = [given, from_environment]
-    file = _path(layers, "config") or _default_file(directory or Path())
+    file = _file(layers, directory)
     if file is not None:
         layers.append(file_layer(file, names))
     properties = _path(layers, "server_properties")
@@ -96,6 +96,14 @@ def load_settings(
     layers += [said.layer, static]
     warnings = (*said.warnings, *filter(None, [stranger]))
     return Settings.from_layers(tuple(layers), unknown, warnings, said.metadata)
+
+
+def settings_file(
+    flags: Mapping[str, object], environment: Mapping[str, str] | None = None, directory: Path | None = None
+) -> Path | None:
+    """Return the file that ``load_settings`` reads when it is given the same; None if there is none."""
+    variables = process_environment() if environment is None else environment
+    return _file([flag_layer(flags), environment_layer(variables, ("config",))[0]], directory)
 
 
 def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) -> FromMetadata:
@@ -117,6 +125,6 @@ def _path(layers: list[Layer], name: str) -> Path | None:
     return None if value is None else Path(str(value))
 
 
-def _default_file(directory: Path) -> Path | None:
-    path = directory / DEFAULT_FILE
-    return path if path.is_file() else None
+def _file(layers: list[Layer], directory: Path | None) -> Path | None:
+    path = (directory or Path()) / DEFAULT_FILE
+    return _path(layers, "config") or (path if path.is_file() else None)

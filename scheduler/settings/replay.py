@@ -20,6 +20,9 @@ class ReplaySettings(WithOrigins):
     """Which boundaries, of which partitions, at which time; and what the brokers forget when."""
 
     topics: Listed = Field(default=(), description="Only topics that match GLOB; may be given several times.")
+    partitions: Listed = Field(
+        default=(), description="Only this partition, as its directory is called; may be given several times."
+    )
     boundaries: Literal["missing", "all"] = Field(
         default="missing", description="Which boundaries to work on: those without a usable snapshot, or all."
     )

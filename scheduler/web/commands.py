@@ -1,27 +1,61 @@
-"""What a page shows, as a command to copy: the shell's, and the same question to the API."""
+"""What a page shows, as a command to copy: the shell's, and the same question to the API.
+
+A command does what the service would do: it names the service's configuration file and the flags that the service was
+started with, then what is asked for. The environment is the shell's own, as it was the service's.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
-from pathlib import PurePath
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 from scheduler.runs.readiness import Readiness
 from scheduler.runs.run import RunKind
 from scheduler.settings.layers import flag_of
+from scheduler.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from scheduler.daemon.services import Services
+    from scheduler.runs.plans import KeptPlan
     from scheduler.runs.readiness import Mending
     from scheduler.runs.run import RunRequest
     from scheduler.runs.sightings import SeenPartition
 
 STAGED: Final = "staged"
 """Where copied commands have snapshots made, unless a run says otherwise: a directory below where they are run."""
-_VERBS: Final[Mapping[RunKind, str]] = {RunKind.REGENERATE: "--into", RunKind.TIER: "--to", RunKind.VERIFY: "--store"}
+_DESTINATIONS: Final[Mapping[RunKind, str]] = {
+    RunKind.REGENERATE: "--into",
+    RunKind.TIER: "--to",
+    RunKind.VERIFY: "--store",
+}
+_OF_READING: Final = frozenset(
+    {
+        "engine", "threads", "header_read_size", "split_size", "range_size", "ranges_in_flight", "producers_per_task",
+        "state_dir", "fresh",
+    }
+)  # fmt: skip
+_OF_SHIPPING: Final = frozenset(
+    {
+        "parallel", "bwlimit", "verify_upload", "io_priority", "layout", "key_prefix", "chunk_size",
+        "chunk_compression", "encryption_public_key",
+    }
+)  # fmt: skip
+WITHOUT: Final[Mapping[str, frozenset[str]]] = {
+    "scan": _OF_READING | _OF_SHIPPING | {"dry_run"},
+    "plan": _OF_SHIPPING | {"dry_run"},
+    "regenerate": _OF_SHIPPING,
+    "tier": frozenset(),
+    "verify": _OF_SHIPPING | {"dry_run"},
+    "explain": _OF_READING | _OF_SHIPPING | {"dry_run"},
+}
+"""The settings of runs and of the service that mean nothing to a command, which has no flags for them."""
+_OF_THE_SERVICE: Final = frozenset({*ServiceSettings.model_fields, "log_dirs", "output", "quiet", "verbose"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +66,100 @@ class Command:
     line: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """Writes calls of the shell command that work under the same settings as the service.
+
+    Attributes:
+        flags: those that the service was started with, by name of the setting, and its configuration file.
+        is_on: names of the switches that the service's settings have on.
+
+    """
+
+    flags: Mapping[str, object] = field(default_factory=dict)
+    is_on: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, services: Services) -> Shell:
+        """Return the shell beside a service."""
+        given = {name: value for name, value in services.configuration.flags.items() if name not in _OF_THE_SERVICE}
+        file = services.configuration.file()
+        if file is not None:
+            given["config"] = file.absolute()
+        settings = services.settings
+        return cls(flags=given, is_on=frozenset(name for name in ("dry_run", "verify_crc", "full", "fresh")
+                                                if getattr(settings, name)))  # fmt: skip
+
+    def line(self, verb: str, *words: str, settings: Mapping[str, object] | None = None) -> str:
+        """Return a call of ``verb``; ``settings`` are those of a run, over the service's own."""
+        asked = settings or {}
+        of_the_service = {name: value for name, value in self.flags.items() if name not in asked}
+        given = {name: value for name, value in {**asked, **of_the_service}.items() if name not in WITHOUT[verb]}
+        return resnap(verb, *words, *(word for name, value in given.items() for word in self._flag(name, value)))
+
+    def _flag(self, name: str, value: object) -> list[str]:
+        flag = flag_of(name)
+        if isinstance(value, bool):
+            off = [f"--no-{flag.removeprefix('--')}"] if name in self.is_on else []
+            return [flag] if value else off
+        if isinstance(value, list | tuple):
+            return [word for one in value for word in (flag, _text(one))]
+        return [] if value is None else [flag, _text(value)]
+
+    def run(self, request: RunRequest) -> str:
+        """Return the command that does what a run does; that of a plan reads it from ``plan_file``."""
+        to = [] if request.destination is None else [_DESTINATIONS[request.kind], request.destination]
+        settings = request.settings
+        if request.plan is not None:
+            return self.line(request.kind, "--plan", plan_file(request.plan), *to, settings=settings)
+        sources = [] if request.kind is RunKind.VERIFY else list(request.sources)
+        return self.line(request.kind, *sources, *to, settings=_scoped(request, settings))
+
+    def carry_out(self, plan: KeptPlan) -> str:
+        """Return the command that carries out a plan, read from ``plan_file``."""
+        return self.line("regenerate", "--plan", plan_file(plan.id), "--into", STAGED, settings=plan.request.settings)
+
+    def plan(self, plan: KeptPlan) -> str:
+        """Return the command that makes a plan anew, and keeps it."""
+        request = plan.request
+        settings = _scoped(request, request.settings)
+        return self.line("plan", *request.sources, "--save", plan_file(plan.id), settings=settings)
+
+    def partition(self, seen: SeenPartition, mendings: Sequence[Mending]) -> list[Command]:
+        """Return what can be asked for one partition, or done about it."""
+        place = str(seen.row["path"])
+        return [
+            *_installs(seen, mendings),
+            Command(says="look at it", line=self.line("scan", place)),
+            Command(says="see what a replay would read and make", line=self.line("plan", place)),
+            Command(says="make its snapshots", line=self.line("regenerate", place, "--into", STAGED)),
+        ]
+
+    def scan(self, source: str, topic: str) -> str:
+        """Return the command that looks at what the overview is of."""
+        return self.line("scan", *_word(source), settings=_topic(topic))
+
+    def regenerate(self, source: str, topic: str) -> str:
+        """Return the command that makes what is missing in what the overview is of."""
+        return self.line("regenerate", *_word(source), "--into", STAGED, settings=_topic(topic))
+
+
 def resnap(*words: str) -> str:
     """Return a call of the shell command."""
     return shlex.join(["resnap", *words])
 
 
-def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = None) -> str:
-    """Return a request to the API; the token comes from the environment, so that no history of a shell has it."""
-    words = ["curl", "-fsS"]
-    line = shlex.join(words)
+def plan_file(plan_id: str) -> str:
+    """Return the name under which copied commands keep a plan."""
+    return f"plan-{plan_id}.json"
+
+
+def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = None, words: Iterable[str] = ()) -> str:
+    """Return a request to the API; the token comes from the environment, so that no history of a shell has it.
+
+    ``words`` are further ones of the command. Where the answer is an error, it is shown, and the command fails.
+    """
+    line = shlex.join(["curl", "-sS", "--fail-with-body", *words])
     if needs_token:
         line += ' -H "Authorization: Bearer $RESNAP_TOKEN"'
     if body is not None:
@@ -48,53 +167,33 @@ def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = Non
     return f"{line} {shlex.quote(url)}"
 
 
-def scan_of(source: str | None, topic: str | None) -> str:
-    """Return the command that looks at what the overview is of."""
-    return resnap("scan", *_word(source), *(["--topic", topic] if topic else []))
-
-
-def partition_commands(seen: SeenPartition, mendings: Sequence[Mending]) -> list[Command]:
-    """Return what can be asked for one partition, or done about it."""
-    place = str(seen.row["path"])
-    installs = [
+def _installs(seen: SeenPartition, mendings: Sequence[Mending]) -> list[Command]:
+    if seen.judgement.readiness is not Readiness.PREPARED:
+        return []
+    log_dir = str(PurePath(str(seen.row["path"])).parent)
+    return [
         Command(
             says="install what was made, once the broker is stopped",
-            line=resnap("install", one.destination, str(PurePath(place).parent)),
+            line=resnap("install", one.destination, log_dir),
         )
         for one in mendings
-        if one.how == "regenerated" and seen.judgement.readiness is Readiness.PREPARED
-    ]
-    return [
-        *installs,
-        Command(says="look at it", line=resnap("scan", place)),
-        Command(says="see what a replay would read and make", line=resnap("plan", place)),
-        Command(says="make its snapshots", line=resnap("regenerate", place, "--into", STAGED)),
+        if one.how == "regenerated"
     ]
 
 
-def run_command(request: RunRequest) -> str:
-    """Return the command that does what a run does.
-
-    Settings of a run are flags of the same names; partitions are named by their topics, where no source is.
-    """
-    destination = [] if request.destination is None else [_VERBS[request.kind], request.destination]
-    verb = [request.kind.value]
-    sources = [] if request.kind is RunKind.VERIFY else list(request.sources)
-    return resnap(*verb, *sources, *destination, *_flags(request.settings))
+def _scoped(request: RunRequest, settings: Mapping[str, object]) -> Mapping[str, object]:
+    return {**settings, "partitions": list(request.partitions)} if request.partitions else settings
 
 
-def _flags(settings: Mapping[str, object]) -> list[str]:
-    flags = []
-    for name, value in settings.items():
-        flag = flag_of(name)
-        if isinstance(value, bool):
-            flags += [flag] if value else []
-        elif isinstance(value, list | tuple):
-            flags += [word for one in value for word in (flag, str(one))]
-        elif value is not None:
-            flags += [flag, str(value)]
-    return flags
+def _topic(glob: str) -> dict[str, object]:
+    return {"topics": [glob]} if glob else {}
 
 
-def _word(text: str | None) -> list[str]:
+def _text(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value.absolute())
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _word(text: str) -> list[str]:
     return [text] if text else []

@@ -9,7 +9,7 @@ from scheduler.api.context import Serving
 from scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
 from scheduler.api.security import Admin, Viewer
 from scheduler.daemon.schedules import request_of
-from scheduler.web.commands import run_command
+from scheduler.web.commands import Shell
 from scheduler.web.pages import api_command, link, page
 
 router = APIRouter(include_in_schema=False)
@@ -19,7 +19,8 @@ Text = Annotated[str, Query(max_length=200)]
 @router.get("/schedules")
 def show_schedules(request: Request, services: Serving, who: Viewer) -> Response:
     """Show every schedule, when it is due next, and its last run."""
-    found = [(view, run_command(request_of(view.spec))) for view in services.schedules.all()]
+    shell = Shell.of(services)
+    found = [(view, shell.run(request_of(view.spec))) for view in services.schedules.all()]
     commands = [api_command(request, services, "/v1/schedules", "the same from the API")]
     return page(request, services, who, "schedules.html", {"schedules": found, "commands": commands})
 

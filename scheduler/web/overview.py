@@ -14,8 +14,8 @@ from scheduler.runs.readiness import Readiness
 from scheduler.runs.run import Run
 from scheduler.runs.sightings import SeenFilter, SeenPartition
 from scheduler.web.answer import answer_of
-from scheduler.web.commands import Command, scan_of
-from scheduler.web.pages import api_command, glob_of, link, page
+from scheduler.web.commands import Command, Shell
+from scheduler.web.pages import api_command, destination_of, glob_of, link, page
 from scheduler.web.words import READINESS
 
 router = APIRouter(include_in_schema=False)
@@ -49,6 +49,7 @@ def show_overview(
         "matching": sum(sightings.counts(wanted).values()),
         "groups": _by_topic(services, shown),
         "sources": sources,
+        "seen_ms": min((one.scanned_ms for one in sources if one.scanned_ms), default=None),
         "runs": _runs(services),
         "wanted": wanted,
         "kinds": READINESS,
@@ -57,7 +58,8 @@ def show_overview(
         "first_url": link("/", **asked) if cursor else None,
         "next_url": link("/", **asked, cursor=following) if following else None,
         "commands": [
-            Command(says="the same in a shell", line=scan_of(source, topic)),
+            *(_replays(request, services, topic, source) if counts[Readiness.BLOCKED] else ()),
+            Command(says="the same in a shell", line=Shell.of(services).scan(source, topic)),
             api_command(request, services, link("/v1/partitions", **asked), "the same from the API"),
         ],
     }
@@ -86,9 +88,22 @@ def show_topics(
         "glob_of": glob_of,
         "first_url": link("/topics", topic=topic) if cursor else None,
         "next_url": link("/topics", topic=topic, cursor=following) if following else None,
-        "commands": [Command(says="the same in a shell", line=scan_of(None, topic))],
+        "commands": [
+            *(_replays(request, services, topic) if any(one.counts[Readiness.BLOCKED] for one in shown) else ()),
+            Command(says="the same in a shell", line=Shell.of(services).scan("", topic)),
+        ],
     }
     return page(request, services, who, "topics.html", values)
+
+
+def _replays(request: Request, services: Services, topic: str, source: str = "") -> list[Command]:
+    """Return how to have made what is missing in what a page is of."""
+    scope = {**({"sources": [source]} if source else {}), **({"topics": [topic]} if topic else {})}
+    body = {**scope, "destination": destination_of(services)}
+    return [
+        api_command(request, services, "/v1/replays", "have this service make what is missing", body),
+        Command(says="make it in a shell", line=Shell.of(services).regenerate(source, topic)),
+    ]
 
 
 def _by_topic(services: Services, shown: list[SeenPartition]) -> list[dict[str, object]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from fastapi.responses import HTMLResponse, Response
 
 from scheduler.access.roles import Role
-from scheduler.web.commands import Command, curl
-from scheduler.web.rendering import render
+from scheduler.web.commands import Command, curl, plan_file
+from scheduler.web.rendering import in_path, render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from scheduler.access.roles import Principal
     from scheduler.daemon.services import Services
+    from scheduler.runs.sightings import SeenPartition
 
 
 def page(request: Request, services: Services, who: Principal, template: str, values: Mapping[str, object]) -> Response:
@@ -28,6 +30,8 @@ def page(request: Request, services: Services, who: Principal, template: str, va
         "who": who,
         "may_audit": who.role.covers(Role.ADMIN),
         "signs_out": services.gate.auth == "token",
+        "host": socket.gethostname(),
+        "version": request.app.version,
         "now_ms": services.clock.now_ms(),
     }
     body = render(template, {**common, **values}).encode()
@@ -49,6 +53,30 @@ def api_command(
     """Return the request to the API that answers what a page shows, or that does something about it."""
     url = str(request.base_url).rstrip("/") + path
     return Command(says=says, line=curl(url, needs_token=services.gate.auth == "token", body=body))
+
+
+def post_command(request: Request, services: Services, path: str, says: str) -> Command:
+    """Return the request to the API that has something done and says no more than where."""
+    url = str(request.base_url).rstrip("/") + path
+    return Command(says=says, line=curl(url, needs_token=services.gate.auth == "token", words=("-X", "POST")))
+
+
+def plan_command(request: Request, services: Services, plan_id: str) -> Command:
+    """Return the request that puts a plan into a file, for the shell command to carry out."""
+    url = str(request.base_url).rstrip("/") + f"/v1/plans/{plan_id}/file"
+    words = ("-o", plan_file(plan_id))
+    line = curl(url, needs_token=services.gate.auth == "token", words=words)
+    return Command(says="take the plan as a file", line=line)
+
+
+def destination_of(services: Services) -> str:
+    """Return where a request may have snapshots made, or a word for it where the configuration allows no place."""
+    return (*services.settings.allow_destinations, "DIRECTORY")[0]
+
+
+def partition_path(seen: SeenPartition) -> str:
+    """Return the path of a partition's page; with ``/v1`` in front, that of the API."""
+    return f"/partitions/{in_path(seen.topic)}/{seen.partition}"
 
 
 def glob_of(name: str) -> str:

@@ -12,9 +12,8 @@ from scheduler.daemon.services import Services
 from scheduler.inspecting.inspection import producer_row
 from scheduler.runs.looking import SeenBoundary, difference, name_of
 from scheduler.runs.sightings import SeenPartition
-from scheduler.web.commands import Command, partition_commands, resnap
-from scheduler.web.pages import api_command, link, page
-from scheduler.web.rendering import in_path
+from scheduler.web.commands import Command, Shell, resnap
+from scheduler.web.pages import api_command, destination_of, link, page, partition_path
 from scheduler.web.timeline import BOUNDARIES, cells, state_of, told
 from scheduler.web.words import READINESS
 from storage.errors import ResnapError
@@ -38,14 +37,14 @@ def show_partition(
     """Show why, what to do, and a page of boundaries as they are now."""
     places = services.sightings.find(topic, partition, source or None)
     if len(places) > 1:
-        values = {"places": places, "kinds": READINESS, "link": link, "path": _path(places[0]), "commands": []}
+        values = {"places": places, "kinds": READINESS, "link": link, "path": partition_path(places[0]), "commands": []}
         return page(request, services, who, "places.html", values)
     seen = seen_in(services, topic, partition, source or None)
     boundaries, error = _boundaries(services, seen)
     after = decoded(cursor, int)
     behind = [one for one in boundaries if after is None or one.offset > after[0]]
     shown, following = cut(behind, limit, lambda one: encoded(one.offset))
-    path = _path(seen)
+    path = partition_path(seen)
     values = {
         "seen": seen,
         "word": READINESS[seen.judgement.readiness],
@@ -53,6 +52,7 @@ def show_partition(
         "cells": cells(boundaries),
         "told": told(boundaries),
         "boundaries": [(one, BOUNDARIES[state_of(one)], state_of(one) in _USABLE) for one in shown],
+        "has_details": any(one.detail for one in shown),
         "count": len(boundaries),
         "legend": BOUNDARIES,
         "mendings": services.sightings.mendings(seen),
@@ -84,7 +84,7 @@ def show_snapshot(
     ids = [pid for pid in sorted(loaded.entries) if after is None or pid > after[0]][: limit + 1]
     shown, following = cut(ids, limit, encoded)
     other = int(to) if to else None
-    path = f"{_path(seen)}/snapshots/{offset}"
+    path = f"{partition_path(seen)}/snapshots/{offset}"
     between = None
     if other is not None:
         between = difference(loaded.entries, services.looking.snapshot(seen, other).entries)
@@ -100,14 +100,16 @@ def show_snapshot(
         "limit": limit,
         "link": link,
         "path": path,
-        "partition_url": link(_path(seen), source=source),
+        "explain_path": f"{partition_path(seen)}/explain/{offset}",
+        "source": source,
+        "partition_url": link(partition_path(seen), source=source),
         "first_url": link(path, source=source, to=to) if cursor else None,
         "next_url": link(path, source=source, to=to, cursor=following) if following else None,
         "commands": [
             Command(says="the same in a shell", line=resnap("inspect", loaded.file)),
             Command(
                 says="which batches made these entries",
-                line=resnap("explain", str(seen.row["path"]), f"{name_of(seen)}", str(offset)),
+                line=Shell.of(services).line("explain", str(seen.row["path"]), name_of(seen), str(offset)),
             ),
             api_command(request, services, link(f"/v1{path}", source=seen.source), "the same from the API"),
         ],
@@ -128,19 +130,16 @@ def _change(producer_id: int, before: Any, after: Any) -> tuple[int, list[tuple[
     return producer_id, [(name, before[name], after[name]) for name in before if before[name] != after[name]]
 
 
-def _path(seen: SeenPartition) -> str:
-    return f"/partitions/{in_path(seen.topic)}/{seen.partition}"
-
-
 def _commands(request: Request, services: Services, seen: SeenPartition) -> list[Command]:
     body = {
         "kind": "regenerate",
         "sources": [seen.source],
         "partitions": [name_of(seen)],
-        "destination": (*services.settings.allow_destinations, "DIRECTORY")[0],
+        "destination": destination_of(services),
     }
+    path = link(f"/v1{partition_path(seen)}", source=seen.source)
     return [
-        *partition_commands(seen, services.sightings.mendings(seen)),
+        *Shell.of(services).partition(seen, services.sightings.mendings(seen)),
         api_command(request, services, "/v1/replays", "have this service make them", body),
-        api_command(request, services, link(f"/v1{_path(seen)}", source=seen.source), "this partition from the API"),
+        api_command(request, services, path, "this partition from the API"),
     ]

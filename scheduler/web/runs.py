@@ -9,11 +9,12 @@ from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from scheduler.api.problem_kinds import NotFoundError
 from scheduler.api.runs import RunId
 from scheduler.api.security import Viewer
+from scheduler.daemon.services import Services
 from scheduler.runs.history import RunFilter
 from scheduler.runs.run import PartitionState, Run, RunKind, RunState
-from scheduler.web.commands import Command, run_command
-from scheduler.web.pages import api_command, link, page
-from scheduler.web.words import RUN_STATES, human_fact
+from scheduler.web.commands import Command, Shell
+from scheduler.web.pages import api_command, link, page, plan_command, post_command
+from scheduler.web.words import RUN_STATES, human_facts
 
 router = APIRouter(include_in_schema=False)
 
@@ -69,20 +70,34 @@ def show_run(
     values = {
         "run": run,
         "status": _status(run),
-        "totals": [human_fact(name, value) for name, value in run.totals.items()],
+        "totals": human_facts(run.totals),
         "outcomes": shown,
         "wanted": tuple(state or ()),
         "states": list(PartitionState),
         "link": link,
         "first_url": link(path, **asked) if cursor else None,
         "next_url": link(path, **asked, cursor=following) if following else None,
-        "commands": [
-            Command(says="the same in a shell", line=run_command(run.request)),
-            api_command(request, services, f"/v1/runs/{run_id}", "this run from the API"),
-            api_command(request, services, f"/v1/runs/{run_id}/events", "its progress, as it goes on"),
-        ],
+        "commands": _commands(request, services, run),
     }
     return page(request, services, who, "run.html", values)
+
+
+def _commands(request: Request, services: Services, run: Run) -> list[Command]:
+    """Return what to do about a run, then how to do the same, and to ask for it."""
+    path, asked = f"/v1/runs/{run.id}", run.request
+    todo = []
+    if not run.state.is_final:
+        todo.append(post_command(request, services, f"{path}/cancel", "cancel it"))
+    elif run.state is not RunState.SUCCEEDED:
+        todo.append(post_command(request, services, f"{path}/retry", "try again what failed"))
+    plan = [] if asked.plan is None else [plan_command(request, services, asked.plan)]
+    return [
+        *todo,
+        *plan,
+        Command(says="the same in a shell", line=Shell.of(services).run(asked)),
+        api_command(request, services, path, "this run from the API"),
+        api_command(request, services, f"{path}/events", "its progress, as it goes on"),
+    ]
 
 
 def _status(run: Run) -> str:

@@ -12,6 +12,7 @@ from scheduler.runs.run import PartitionState, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import timedelta
 
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
@@ -73,6 +74,22 @@ def _span(seconds: int) -> str:
     return "less than a minute"
 
 
+def period(every: timedelta) -> str:
+    """Return how long something is, exactly: ``15 min``, ``1 d 12 h``."""
+    left, said = int(every.total_seconds()), []
+    for size, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        said += [f"{count} {unit}"] if count else []
+    return " ".join(said)
+
+
+def field_text(name: str, value: object) -> str:
+    """Return a field of an entry; times as times, nothing as ``none``."""
+    if name == "lastTimestamp" and isinstance(value, int) and value >= 0:
+        return instant(value)
+    return plain_text(value) or "none"
+
+
 def some(count: int, noun: str) -> str:
     """Return ``1,478 segments``, ``1 segment``."""
     if count == 1:
@@ -80,12 +97,17 @@ def some(count: int, noun: str) -> str:
     return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
 
 
-def human_fact(name: str, value: object) -> tuple[str, str]:
+def _human_fact(name: str, value: object) -> tuple[str, str]:
     """Return a field of totals as people read it: ``bytesRead: 1024`` as ``bytes read`` and ``1.0 KiB``."""
     words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
     if isinstance(value, int) and not isinstance(value, bool):
         return words, human_bytes(value) if words.split()[0] == "bytes" else human_count(value)
     return words, plain_text(value)
+
+
+def human_facts(totals: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return what something comes to, field by field, as people read it."""
+    return [_human_fact(name, value) for name, value in totals.items()]
 
 
 def outcome_lines(row: Mapping[str, Any]) -> list[str]:

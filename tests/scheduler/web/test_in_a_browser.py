@@ -11,12 +11,14 @@ from playwright.sync_api import expect, sync_playwright
 
 from scheduler.runs.history import RunFilter
 from scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
+from scheduler.web import login, static_files
+from tests.scheduler.api.serving import served
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
     from tests.fixture_sets import FixtureSet
 
@@ -50,6 +52,11 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+def is_error(message: ConsoleMessage) -> bool:
+    """Whether a page has done something wrong; the one that is not there is to be answered with 404."""
+    return message.type == "error" and not message.location["url"].endswith("/nowhere")
+
+
 @pytest.fixture
 def context(browser: Browser, service: Whole) -> Iterator[BrowserContext]:
     """A browser that fails the test where a page asks for anything elsewhere, or breaks one of its own rules."""
@@ -57,7 +64,7 @@ def context(browser: Browser, service: Whole) -> Iterator[BrowserContext]:
     context = browser.new_context(base_url=service.address, viewport={"width": 1280, "height": 800})
     context.set_default_timeout(PATIENCE_MS)
     context.on("request", lambda one: None if one.url.startswith(service.address) else wrong.append(one.url))
-    context.on("console", lambda one: wrong.append(one.text) if one.type == "error" else None)
+    context.on("console", lambda one: wrong.append(one.text) if is_error(one) else None)
     context.on("weberror", lambda one: wrong.append(str(one.error)))
     yield context
     context.close()
@@ -77,7 +84,20 @@ def pages(service: Whole) -> list[str]:
     present = [one.offset for one in boundaries if one.state == "present"]
     runs = services.history.page(RunFilter(), limit=1)
     snapshot = f"{partition}/snapshots/{present[0]}?to={present[-1]}"
-    return ["/", "/topics", partition, snapshot, "/runs", f"/runs/{runs[0].id}", "/schedules", "/audit"]
+    explained = f"{partition}/explain/{present[-1]}?producerId=0"
+    with service.client() as client:
+        plan = f"/plans/{client.post('/v1/plans', json={}).json()['id']}"
+    return [
+        *("/plans", plan, explained, "/nowhere"),
+        "/",
+        "/topics",
+        partition,
+        snapshot,
+        "/runs",
+        f"/runs/{runs[0].id}",
+        "/schedules",
+        "/audit",
+    ]
 
 
 def test_the_overview_is_filtered_by_keyboard_alone(page: Page) -> None:
@@ -111,9 +131,11 @@ def test_a_command_is_copied(context: BrowserContext, service: Whole) -> None:
     context.grant_permissions(["clipboard-read", "clipboard-write"], origin=service.address)
     page = context.new_page()
     page.goto("/?topic=pay*")
+    line = page.locator("code[id^=line]").first.text_content()
+    assert line
     page.get_by_role("button", name="Copy").first.click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    assert page.evaluate("navigator.clipboard.readText()") == "resnap scan --topic 'pay*'"
+    assert page.evaluate("navigator.clipboard.readText()") == line
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -127,6 +149,25 @@ def test_every_page_keeps_the_rules_of_accessibility(page: Page, service: Whole,
         assert found.response["passes"]
         grounds.add(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
     assert grounds == ({"rgb(20, 23, 26)"} if scheme == "dark" else {"rgb(255, 255, 255)"})
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_form_to_sign_in_keeps_them_too(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    with served(tmp_path, login.router, static_files.router) as found:
+        page = browser.new_page(
+            base_url=str(found.client.base_url), color_scheme="dark" if scheme == "dark" else "light",
+            viewport={"width": 360, "height": 740},
+        )  # fmt: skip
+        page.goto("/login?next=/runs")
+        expect(page.get_by_label("Token")).to_be_focused()
+        assert Axe().run(page).response["violations"] == []
+        page.keyboard.type("resnap_wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_be_visible()
+        found_wrong = Axe().run(page)
+        assert found_wrong.response["violations"] == [], found_wrong.generate_report()
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+        page.close()
 
 
 def test_no_page_scrolls_sideways_on_a_phone(page: Page, service: Whole) -> None:

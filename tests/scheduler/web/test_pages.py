@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 from html import unescape
 from typing import TYPE_CHECKING
 
 import pytest
 
 from scheduler.runs.looking import SeenBoundary
-from scheduler.runs.run import RunKind, RunRequest
-from scheduler.web.commands import curl, run_command
 from scheduler.web.timeline import BOUNDARIES, cells, told
 from scheduler.web.words import outcome_lines
 from tests.scheduler.api.whole import Whole, whole
@@ -62,7 +62,7 @@ def test_a_partition_says_why_and_what_to_do_and_shows_each_boundary(service: Wh
     assert timeline
     assert timeline[1].startswith(f"{row['boundaries']} boundaries, oldest first: 5 missing, ")
     assert timeline[2].count("<span") == row["boundaries"]
-    assert ["resnap", "regenerate", str(row["path"]), "--into", "staged"] in commands(text)
+    assert ["resnap", "regenerate", str(row["path"]), "--into", "staged"] in [words[:5] for words in commands(text)]
 
 
 def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(service: Whole, replay: str) -> None:
@@ -126,9 +126,49 @@ def test_what_went_wrong_is_told_with_the_next_step(service: Whole) -> None:
     assert re.search(r"What went wrong</h2>.*nowhere does not exist.*check the spelling", text, re.DOTALL)
 
 
+def test_an_entry_leads_to_the_batches_that_made_it(service: Whole) -> None:
+    seen = service.services.sightings.find("payments", 0)[0]
+    offset = max(one.offset for one in service.services.looking.boundaries(seen) if one.state == "present")
+    snapshot = opened(service, f"/partitions/payments/0/snapshots/{offset}")
+    links = re.findall(rf'href="(/partitions/payments/0/explain/{offset}\?producerId=(\d+))"', snapshot)
+    assert len(links) == len(service.services.looking.snapshot(seen, offset).entries) > 1
+    for path, producer_id in links[:3]:
+        text = opened(service, path)
+        with service.client("viewer") as client:
+            batches = client.get(f"/v1{path}").json()["batches"]
+        assert all(re.search(rf'<td class="num">{one["baseOffset"]}\b', text) for one in batches)
+        assert f"explain {seen.row['path']} payments-0 {offset} --producer-id {producer_id}" in text
+    assert "No batch of it" in opened(service, f"/partitions/payments/0/explain/{offset}?producerId=999999")
+
+
+def test_a_plan_tells_what_it_would_do_and_whether_it_still_may(service: Whole) -> None:
+    assert "None is kept" in opened(service, "/plans")
+    log_dir = service.directory / "sources" / "data"
+    shutil.copytree(service.services.sightings.find("payments", 1)[0].row["path"], log_dir / "payments-1")
+    with service.client("operator") as client:
+        body = {"sources": [str(log_dir)], "window": {"asOf": "roll"}}
+        plan = client.post("/v1/plans", json=body).json()
+    assert f'href="/plans/{plan["id"]}"' in opened(service, "/plans")
+    text = opened(service, f"/plans/{plan['id']}")
+    assert "can be carried out" in text
+    offsets = [one["offset"] for one in plan["partitions"][0]["boundaries"]]
+    assert f"{offsets[0]} to {offsets[-1]}" in text
+    assert commands(text)[0][-1].endswith(f"/v1/plans/{plan['id']}/replays")
+    min((log_dir / "payments-1").glob("*.log")).unlink()
+    stale = opened(service, f"/plans/{plan['id']}")
+    assert re.search(
+        r"<strong>stale</strong>.*payments-1: the closed segments are not those.*make a new plan", stale, re.DOTALL
+    )
+    anew = commands(stale)[0]
+    assert json.loads(anew[anew.index("-d") + 1]) == body
+    shutil.rmtree(log_dir)
+    assert "<strong>not known</strong>" in opened(service, f"/plans/{plan['id']}")
+    opened(service, "/plans/00000000000000000000", status=404)
+
+
 def test_schedules_and_for_admins_the_audit(service: Whole, replay: str) -> None:
     text = opened(service, "/schedules")
-    assert "every 1 h 0 m" in text
+    assert "every 1 h<" in text
     assert f"resnap tier --to file://{service.directory}/store --as-of roll" in text
     audit = opened(service, "/audit?principal=operator", role="admin")
     assert "POST /v1/replays" in audit
@@ -152,22 +192,6 @@ def test_errors_are_pages_to_browsers_and_problems_to_programs(service: Whole) -
         with service.client("viewer") as client:
             assert client.get(path).headers["content-type"] == "application/problem+json"
             assert client.get("/v1/nowhere", headers={"Accept": "text/html"}).json()["code"] == "not-found"
-
-
-def test_commands_are_quoted_whatever_is_in_them() -> None:
-    odd = "a b'; rm -rf $HOME #"
-    request = RunRequest(
-        kind=RunKind.TIER,
-        sources=(odd,),
-        destination=f"file:///{odd}",
-        settings={"topics": [odd, "x*"], "dry_run": False, "verify_crc": True, "as_of": "roll", "max_reach_back": None},
-    )
-    line = run_command(request)
-    words = ["resnap", "tier", odd, "--to", f"file:///{odd}", "--topic", odd, "--topic", "x*"]
-    assert shlex.split(line) == [*words, "--verify-crc", "--as-of", "roll"]
-    asked = curl(f"http://h/?a={odd}", needs_token=True, body={"a": odd})
-    assert asked.startswith('curl -fsS -H "Authorization: Bearer $RESNAP_TOKEN" -H')
-    assert shlex.split(asked)[-1] == f"http://h/?a={odd}"
 
 
 def boundary(offset: int, state: str = "present", *, made: bool = False) -> SeenBoundary:

@@ -1,0 +1,152 @@
+"""Commands to copy: the shell command's own parser takes them, and they do what the service did."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from html import unescape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.main import get_command
+
+from scheduler.cli import app, run
+from scheduler.runs.run import RunKind, RunRequest
+from scheduler.settings.service import RUN_SETTINGS, ServiceSettings
+from scheduler.web.commands import WITHOUT, Shell, curl
+from tests.scheduler.api.whole import Whole, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fixture_sets import FixtureSet
+
+ODD = "a b'; rm -rf $HOME #"
+SHELL = Shell(
+    flags={"engine": "local", "config": Path("/etc/resnap.toml"), "spark_conf": ["a=b"]}, is_on=frozenset({"full"})
+)
+
+
+def verbs() -> dict[str, Any]:
+    return get_command(app).commands  # type: ignore[attr-defined, no-any-return]
+
+
+def parsed(line: str) -> dict[str, Any]:
+    """Return what the shell command makes of a line: the values that were given, by name."""
+    program, verb, *words = shlex.split(line)
+    assert program == "resnap"
+    given = verbs()[verb].make_context(verb, words).params
+    return {name: value for name, value in given.items() if value not in (None, False, [], ())}
+
+
+@pytest.mark.parametrize("verb", WITHOUT)
+def test_what_a_command_has_no_flag_for_is_known(verb: str) -> None:
+    of_the_service = {one.name for one in verbs()["serve"].params} - ServiceSettings.model_fields.keys()
+    there = {one.name for one in verbs()[verb].params}
+    assert WITHOUT[verb] == (of_the_service | RUN_SETTINGS) - there - {"help"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"), [(RunKind.REGENERATE, "into"), (RunKind.TIER, "to"), (RunKind.VERIFY, "store")]
+)
+def test_a_run_is_told_whole_whatever_is_in_it(kind: RunKind, place: str) -> None:
+    request = RunRequest(
+        kind=kind,
+        sources=(ODD, "/data"),
+        partitions=("payments-0", "orders-12"),
+        destination=f"file:///{ODD}",
+        settings={"topics": [ODD, "x*"], "dry_run": True, "full": False, "verify_crc": True, "bwlimit": "50MiB",
+                  "as_of": "roll", "max_reach_back": None},
+    )  # fmt: skip
+    told = {
+        place: f"file:///{ODD}", "sources": [ODD, "/data"], "partitions": ["payments-0", "orders-12"],
+        "topics": [ODD, "x*"], "dry_run": True, "verify_crc": True, "as_of": "roll", "bwlimit": "50MiB",
+        "engine": "local", "config": Path("/etc/resnap.toml"), "spark_conf": ["a=b"],
+    }  # fmt: skip
+    if kind is not RunKind.TIER:
+        del told["bwlimit"]
+    if kind is RunKind.VERIFY:  # of a store, and nothing is written
+        del told["sources"], told["dry_run"]
+    line = SHELL.run(request)
+    assert parsed(line) == told
+    assert "--no-full" in line  # which the configuration has on
+
+
+def test_a_run_of_a_plan_takes_it_from_a_file() -> None:
+    line = SHELL.run(RunRequest(kind=RunKind.TIER, sources=("/data",), destination="s3://b/p", plan="01abc"))
+    found = parsed(line)
+    assert (str(found["plan_file"]), found["to"]) == ("plan-01abc.json", "s3://b/p")
+    assert "sources" not in found
+
+
+def test_a_request_is_quoted_and_keeps_the_token_out_of_histories() -> None:
+    asked = curl(f"http://h/?a={ODD}", needs_token=True, body={"a": ODD}, words=("-o", ODD))
+    assert '-H "Authorization: Bearer $RESNAP_TOKEN"' in asked
+    words = shlex.split(asked)
+    assert words[-1] == f"http://h/?a={ODD}"
+    assert words[words.index("-o") + 1] == ODD
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, fixture_set: Callable[[str], FixtureSet]) -> Iterator[Whole]:
+    with whole(tmp_path_factory.mktemp("commands"), fixture_set("kafka-2.7.2").data) as found:
+        yield found
+
+
+def commands(service: Whole, path: str) -> list[str]:
+    with service.client() as client:
+        answer = client.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    return [unescape(line) for line in re.findall(r'<code id="line-\d+"[^>]*>([^<]*)</code>', answer.text)]
+
+
+def made(service: Whole, location: str, body: dict[str, object]) -> str:
+    """Have a run made and through, and return its page."""
+    with service.client() as client:
+        run_at = client.post(location, json=body).headers["location"]
+        assert service.over(client, run_at)["state"] == "succeeded"
+    return run_at.replace("/v1/replays", "/runs")
+
+
+def snapshots(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*.snapshot")}
+
+
+def carried_out(line: str, into: Path) -> dict[str, bytes]:
+    """Run a copied command, with another destination, and return what it made."""
+    _, *words = shlex.split(line)
+    words[words.index("--into") + 1] = str(into)
+    assert run([*words, "--state-dir", "none"]) == 0
+    return snapshots(into)
+
+
+def test_the_command_of_a_run_makes_what_the_run_made(service: Whole, tmp_path: Path) -> None:
+    out = service.directory / "out" / "one"
+    body = {"partitions": ["payments-0"], "window": {"asOf": "2026-11-22T00:00:00Z"}, "destination": str(out)}
+    [line] = [one for one in commands(service, made(service, "/v1/replays", body)) if one.startswith("resnap")]
+    there = carried_out(line, tmp_path / "copied")
+    assert {name.split("/")[0] for name in there} == {"payments-0"}
+    assert there == snapshots(out)
+
+
+def test_the_commands_of_a_plan_carry_it_out(service: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = service.directory / "out" / "planned"
+    with service.client() as client:
+        plan = client.post("/v1/plans", json={"partitions": ["payments-1"]}).json()["id"]
+    page = made(service, f"/v1/plans/{plan}/replays", {"destination": str(out)})
+    fetch, line, *_ = commands(service, page)
+    *_, url = shlex.split(fetch)
+    with service.client() as client:
+        (tmp_path / f"plan-{plan}.json").write_bytes(client.get(url).content)
+    assert carried_out(line, tmp_path / "copied") == snapshots(out)
+    of_the_plan = [one for one in commands(service, f"/plans/{plan}") if one.startswith("resnap regenerate")]
+    assert carried_out(of_the_plan[0], tmp_path / "planned") == snapshots(out)
+
+
+@pytest.mark.parametrize("path", ["/", "/topics", "/plans", "/partitions/payments/1", "/schedules"])
+def test_every_command_of_the_shell_is_one(service: Whole, path: str) -> None:
+    for line in commands(service, path):
+        if line.startswith("resnap") and " install " not in line:
+            assert parsed(line)["config"] == service.directory / "resnap.toml"
