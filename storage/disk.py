@@ -180,7 +180,7 @@ def make_directories(disk: Disk, path: Path) -> None:
         LogDirError: one of them cannot be made.
 
     """
-    if path.is_dir():
+    if is_directory(path):
         return
     make_directories(disk, path.parent)
     with writable(path):
@@ -190,6 +190,22 @@ def make_directories(disk: Disk, path: Path) -> None:
             if not path.is_dir():  # else another run has made it meanwhile
                 raise
         disk.sync_directory(path.parent)
+
+
+def make_new_directory(disk: Disk, path: Path) -> bool:
+    """Make ``path``, durably, in a directory that is there; return False if something has the name already.
+
+    Raises:
+        LogDirError: it cannot be made.
+
+    """
+    with writable(path):
+        try:
+            disk.make_directory(path)
+        except FileExistsError:
+            return False
+        disk.sync_directory(path.parent)
+    return True
 
 
 def temporary_of(path: Path) -> Path:
@@ -231,6 +247,18 @@ def dress_of(path: Path) -> Dress:
         group_id=status.st_gid,
         mtime_ns=status.st_mtime_ns,
     )
+
+
+def is_there(path: Path) -> bool:
+    """Whether anything has the name ``path``; raises as ``read_chunks`` does where that cannot be told."""
+    with legible(path):
+        return path.exists()
+
+
+def is_directory(path: Path) -> bool:
+    """Whether ``path`` is a directory; raises as ``read_chunks`` does where that cannot be told."""
+    with legible(path):
+        return path.is_dir()
 
 
 @contextmanager

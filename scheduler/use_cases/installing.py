@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.disk import Disk
+from storage.disk import Disk, is_directory, make_directories, make_new_directory
 from storage.errors import ResnapError, UsageError
 from storage.log.log_dir import log_dir_around, open_log_dir_or_partition
 from storage.remote.urls import is_store_url, local_path, open_store
@@ -132,7 +132,7 @@ class Installing:
         if is_store_url(order.staged):
             return StagingArea(open_store(order.staged, self.s3))
         path = Path(order.staged).absolute()
-        if not path.is_dir():
+        if not is_directory(path):
             raise UsageError(f"{path} is no directory", hint="give what `resnap regenerate --into` was given")
         return StagingArea(open_store(path.as_uri(), self.s3))
 
@@ -162,7 +162,7 @@ class Installing:
 
     def _write_down(self, installer: Installer, surveyed: list[Surveyed], mark: ShutdownMark, undo_root: Path) -> Path:
         now_ms = self.clock.now_ms()
-        undo_dir = _new_folder(undo_root, now_ms)
+        undo_dir = _new_folder(self.disk, undo_root, now_ms)
         installer.write_down(surveyed, mark, undo_dir, now_ms=now_ms)
         return undo_dir / MANIFEST_FILE
 
@@ -220,8 +220,9 @@ def _log_dir(order: InstallOrder) -> Path:
     return Path(str(open_log_dir_or_partition(order.log_dir, topics=lambda _: False).path))
 
 
-def _new_folder(root: Path, now_ms: int) -> Path:
-    """Return a folder below ``root`` that is not there yet, named by the time."""
+def _new_folder(disk: Disk, root: Path, now_ms: int) -> Path:
+    """Make a folder below ``root``, named by the time, that no other run has: one at another log dir may share it."""
     name = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
-    return next(root / one for one in names if not (root / one).exists())
+    make_directories(disk, root)
+    return next(root / one for one in names if make_new_directory(disk, root / one))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduler.use_cases.sources import look
-from storage.disk import Disk
+from storage.disk import Disk, is_directory
 from storage.errors import LogDirError, ResnapError, UsageError, in_file
 from storage.log.checkpoints import read_offset_checkpoint
 from storage.log.log_dir import load_log_dir
@@ -77,7 +77,7 @@ class Restoring:
             StoreError: the store cannot be listed.
 
         """
-        if not order.log_dir.is_dir():
+        if not is_directory(order.log_dir):
             raise UsageError(f"{order.log_dir} is no directory",
                              hint="give an entry of log.dirs, or make one for this: mkdir DIR")  # fmt: skip
         sight = look(order.scope, self.sources)

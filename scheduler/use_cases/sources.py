@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scheduler.use_cases.cluster_metadata import ClusterMetadata, find_metadata_log
+from storage.disk import is_there
 from storage.errors import UsageError
 from storage.log.log_dir import META_PROPERTIES
 from storage.remote.store_log_dir import open_source
@@ -195,7 +196,7 @@ def is_of(sighted: Sighted, source: str) -> bool:
 def _refuse_inside(sighted: Sighted, url: str) -> None:
     partition, path = sighted.inventory.partition, local_path(url)
     if path is not None and isinstance(partition.path, Path) and isinstance(sighted.log_dir.path, Path):
-        is_a_brokers = (sighted.log_dir.path / META_PROPERTIES).exists()
+        is_a_brokers = is_there(sighted.log_dir.path / META_PROPERTIES)
         # Of a partition that lies apart, where no broker works, its own directory alone is protected.
         root = sighted.log_dir.path if is_a_brokers else partition.path
         if path.resolve().is_relative_to(root.resolve()):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from replay.staging import snapshot_key
+from storage.disk import is_directory, is_there
 from storage.errors import FormatError, LogDirError, ObjectNotFoundError, UsageError, VerificationError, in_file
 from storage.log.producer_snapshot import read_snapshot
 from storage.remote.urls import is_store_url
@@ -45,9 +46,9 @@ def staged_snapshots(sighted: Sighted, root: str, sources: Sources) -> dict[int,
         store = sources.store(root.rstrip("/"))
         there = {info.key for info in store.list(f"{sighted.topic_partition}/")}
         return {offset: f"{store.url}/{key}" for offset, key in found.items() if key in there}
-    if not Path(root).is_dir():
+    if not is_directory(Path(root)):
         raise UsageError(f"{root} is no directory", hint="give what `resnap regenerate --into` was given")
-    return {offset: str(path) for offset, key in found.items() if (path := Path(root, key)).is_file()}
+    return {offset: str(path) for offset, key in found.items() if is_there(path := Path(root, key))}
 
 
 def check_staged(sight: Sight, root: str, sources: Sources) -> StagedCheck:

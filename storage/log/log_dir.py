@@ -9,6 +9,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from storage.disk import is_there
 from storage.errors import LogDirError, UsageError
 from storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
 from storage.log.partition_dir import (
@@ -125,7 +126,7 @@ def _load_lone_partition(path: Path, topics: Callable[[TopicPartition], bool] | 
     if topics is None or topics(topic_partition):
         checkpoints = survey.read_checkpoints()
         survey.add_partition(path, partial(load_partition_dir, path, checkpoints=checkpoints))
-    return survey.finish(clean_shutdown=(path.parent / CLEAN_SHUTDOWN).exists())
+    return survey.finish(clean_shutdown=is_there(path.parent / CLEAN_SHUTDOWN))
 
 
 def _content(directory: Path, name: str) -> bytes | None:
@@ -169,4 +170,4 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 def log_dir_around(path: Path) -> Path | None:
     """Return the broker's log dir that ``path``, which need not exist, lies in; None where it lies in none."""
     resolved = path.resolve()
-    return next((above for above in (resolved, *resolved.parents) if (above / META_PROPERTIES).exists()), None)
+    return next((above for above in (resolved, *resolved.parents) if is_there(above / META_PROPERTIES)), None)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage.disk import is_there
 from storage.errors import LogDirError, LogDirInUseError
 from storage.log.partition_dir import readable
 
@@ -62,7 +63,7 @@ def lock_holder(log_dir: Path) -> LockHolder | None:
 
     """
     path = log_dir / LOCK_FILE
-    if not path.exists() or _identity(log_dir) in _HELD:
+    if not is_there(path) or _identity(log_dir) in _HELD:
         return None
     with readable(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -295,7 +295,8 @@ def readable(path: Path) -> Iterator[None]:
         raise LogDirError(f"no permission to read {_concerned(path, error)}",
                           hint="run as the user that the broker runs as, often kafka") from error  # fmt: skip
     except OSError as error:
-        raise LogDirError(f"cannot read {_concerned(path, error)}: {error.strerror}") from error
+        hint = "look into the kernel's log for this disk, and run the same command again"
+        raise LogDirError(f"cannot read {_concerned(path, error)}: {error.strerror}", hint=hint) from error
 
 
 def _concerned(path: Path, error: OSError) -> Path:

@@ -252,7 +252,9 @@ class LocalObjectStore:
         return sorted(found, key=lambda entry: f"{entry[0]}/" if entry[1] else entry[0])
 
     def _check_parent(self) -> None:
-        if not self._root.parent.is_dir():
+        with self._translated(None):
+            is_there = self._root.parent.is_dir()
+        if not is_there:
             raise StoreAccessError(f"{self._root.parent}: no such directory", hint=self._parent_hint())
 
     def _parent_hint(self) -> str:

@@ -20,7 +20,7 @@ from scheduler.clock import FixedClock
 from scheduler.use_cases.installing import Installing, InstallOrder
 from scheduler.use_cases.sources import Scope
 from storage.disk import Disk
-from storage.errors import LogDirError
+from storage.errors import LogDirError, StalePlanError
 from storage.remote.s3_settings import S3Settings
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries
@@ -228,7 +228,10 @@ def test_a_loss_of_power_after_any_step_leaves_old_and_new_files_only(place: Pla
     _watch_power(place)
 
 
-SYNCS = ("_write.sync", "write_file.sync_directory", "remove_file.sync_directory", "make_directories.sync_directory")
+SYNCS = (
+    "_write.sync", "write_file.sync_directory", "remove_file.sync_directory", "make_directories.sync_directory",
+    "make_new_directory.sync_directory",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("forgotten", SYNCS)
@@ -283,6 +286,33 @@ def _run_and_kill(place: Place, draw: random.Random, *, undoing: bool = False) -
 
 def _tell(told: int) -> None:
     os.write(told, b".")
+
+
+def test_runs_at_two_log_dirs_at_the_same_moment_have_places_of_their_own(original: Place, quick: Path) -> None:
+    """A loop over the log dirs of a broker, say, with what is kept for all of them in one place."""
+    one, other = (Place(copied(original.root, quick / name)) for name in ("one", "other"))
+    other.undo = one.undo
+    before, reports = [look(place.data) for place in (one, other)], []
+
+    def meanwhile() -> None:
+        if not reports:
+            reports.append(None)
+            reports[0] = other.install()
+
+    reports.append(one.install(WatchedDisk(2, meanwhile)))
+    assert len({report.manifest for report in reports if report}) == 2
+    assert all(is_complete(place) for place in (one, other))
+    one.take_back()
+    assert [look(place.data) for place in (one, other)] == before
+
+
+def test_an_undoing_of_what_has_gone_touches_nothing(place: Place) -> None:
+    place.install()
+    shutil.rmtree(place.data / PARTITION)
+    before = look(place.data)
+    with pytest.raises(StalePlanError, match="no longer there"):
+        place.take_back()
+    assert look(place.data) == before
 
 
 def test_a_run_that_is_interrupted_ends_with_130_and_leaves_whole_files(

@@ -150,7 +150,19 @@ def test_a_lease_whose_answer_was_lost_is_ours(store: MemoryObjectStore) -> None
     assert len(leases(store)) == 1
 
 
-@pytest.mark.parametrize("body", [b"", b"not json", b"[]", b'{"run": 1}', json.dumps({"process": 1}).encode()])
+def told(**changes: object) -> bytes:
+    process = {"machine": "another", "number": 7, "started_ticks": 7}
+    return json.dumps({"run": "r", "who": "w", "since_ms": 1, "process": process} | changes).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"not json", b"[]", b"[" * 5_000, b'{"run": 1}', told(process=1), told(who=None)),
+        *(told(since_ms=since_ms) for since_ms in ("1", 1.5, -1, 10**30)),
+        *(told(process={"machine": machine, "number": 7, "started_ticks": "7"}) for machine in ("another", 7)),
+    ],
+)
 def test_a_lease_that_cannot_be_read_is_somebodys_until_its_time_is_up(
     store: MemoryObjectStore, clock: Clock, body: bytes
 ) -> None:

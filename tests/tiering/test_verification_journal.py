@@ -58,6 +58,17 @@ def test_where_nothing_can_be_kept_it_says_so_once(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out.count("cannot be kept") == 1
 
 
+def test_a_journal_that_cannot_be_removed_is_told_and_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = opened(tmp_path)
+    [path] = tmp_path.iterdir()
+    path.unlink()
+    path.mkdir()
+    journal.end()
+    assert "--fresh reads everything anew" in capsys.readouterr().out
+
+
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_counts_as_nothing(garbage: bytes, after_a_head: bool) -> None:
     with TemporaryDirectory() as name:

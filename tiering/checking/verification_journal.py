@@ -59,7 +59,10 @@ class VerificationJournal:
     def end(self) -> None:
         """Forget everything: the verification has come to its end."""
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            try:
+                self.path.unlink(missing_ok=True)
+            except OSError as error:
+                self.complain(f"{self.path}: cannot be removed: {error.strerror}; --fresh reads everything anew")
 
     def _recall(self, now_ms: int) -> bool:
         """Take over what an interrupted run left; False where that is nothing."""

@@ -56,13 +56,12 @@ class Installer:
     def write_down(
         self, surveyed: Sequence[Surveyed], mark: ShutdownMark, undo_dir: Path, *, now_ms: int
     ) -> UndoManifest:
-        """Keep the bytes that will go, then write the manifest into ``undo_dir``, all of it durable.
+        """Keep the bytes that will go, then write the manifest into the empty ``undo_dir``, all of it durable.
 
         Raises:
             LogDirError: it cannot be written; nothing in the log dir has been changed.
 
         """
-        make_directories(self.disk, undo_dir)
         changes = [
             self._change(partition, decision, undo_dir)
             for partition in surveyed

@@ -96,6 +96,9 @@ class StagingArea:
             LogDirError, StoreError: a segment cannot be read, or the fingerprint not be written.
 
         """
+        made, standing = [*made], [*standing]
+        if not made and not standing:
+            return  # the place may not even have come into being
         earlier = self._earlier(partition.topic_partition)
         unknown = [one for one in standing if earlier is None or earlier.at(one.offset) != one]
         snapshots = sorted([*made, *unknown], key=lambda snapshot: snapshot.offset)

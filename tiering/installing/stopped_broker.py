@@ -40,18 +40,29 @@ def shutdown_mark(log_dir: Path) -> ShutdownMark:
     """Return the mark that the broker left when it stopped in order.
 
     Raises:
-        LogDirError: there is none.
+        LogDirError: there is none, or it cannot be read.
 
     """
-    path = log_dir / CLEAN_SHUTDOWN
-    digest = digest_of_file(path)
-    if digest is None:
+    mark = find_shutdown_mark(log_dir)
+    if mark is None:
         raise LogDirError(
             f"{log_dir}: the broker did not stop in order, {CLEAN_SHUTDOWN} is not there",
             hint="start the broker, so that it recovers its logs, and stop it once more with SIGTERM "
             "(kafka-server-stop.sh); then run the same command again",
         )
-    return ShutdownMark(digest=digest, mtime_ns=dress_of(path).mtime_ns or 0)
+    return mark
+
+
+def find_shutdown_mark(log_dir: Path) -> ShutdownMark | None:
+    """Return the mark that the broker left when it stopped in order; None where it has left none.
+
+    Raises:
+        LogDirError: it cannot be read.
+
+    """
+    path = log_dir / CLEAN_SHUTDOWN
+    digest = digest_of_file(path)
+    return None if digest is None else ShutdownMark(digest=digest, mtime_ns=dress_of(path).mtime_ns or 0)
 
 
 def refuse_running(log_dir: Path) -> None:

@@ -11,9 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.disk import Disk, digest_of_file, dress_of, read_chunks, remove_file, temporary_of, writable, write_file
-from storage.errors import LogDirError, StalePlanError, UsageError, VerificationError, in_file
-from tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
+from storage.disk import (
+    Disk,
+    digest_of_file,
+    dress_of,
+    is_directory,
+    is_there,
+    read_chunks,
+    remove_file,
+    temporary_of,
+    writable,
+    write_file,
+)
+from storage.errors import FileGoneError, StalePlanError, UsageError, VerificationError, in_file
+from tiering.installing.stopped_broker import find_shutdown_mark, refuse_running, stopped
 from tiering.installing.undo_manifest import ASIDE, MANIFEST_FILE, read_manifest
 
 if TYPE_CHECKING:
@@ -49,10 +60,15 @@ class Undo:
         """Return what there is to do, in an order that a crash may end at any point; nothing is changed.
 
         Raises:
-            StalePlanError: a file is neither as it was nor as it was left.
+            StalePlanError: a file is neither as it was nor as it was left, or a partition has gone.
             LogDirError: a file cannot be read, or one that was kept aside is not what it was.
 
         """
+        gone = next((name for name in self.manifest.folder_times_ns if not is_directory(self.log_dir / name)), None)
+        if gone is not None:
+            raise StalePlanError(f"{self.log_dir / gone}: the partition's directory is no longer there",
+                                 hint="whoever took it away took what was installed with it: put it back, or leave it"
+                                 + self._where_old_files_are())  # fmt: skip
         judged = ((change, self._judge(change)) for change in reversed(self.manifest.changes))
         return [UndoStep(change=change, removes=change.old is None) for change, is_due in judged if is_due]
 
@@ -61,15 +77,12 @@ class Undo:
 
         Raises:
             LogDirInUseError: one runs now.
+            LogDirError: that cannot be found out.
             StalePlanError: one has.
 
         """
         refuse_running(self.log_dir)
-        try:
-            as_it_was = shutdown_mark(self.log_dir) == self.manifest.shutdown
-        except LogDirError:
-            as_it_was = False
-        if not as_it_was:
+        if find_shutdown_mark(self.log_dir) != self.manifest.shutdown:
             raise StalePlanError(
                 f"a broker has run on {self.log_dir} since the installation",
                 hint="it has loaded these snapshots, may have tiered segments with them, and keeps them by itself now: "
@@ -125,7 +138,7 @@ class Undo:
         """Remove what a run that was killed was just writing."""
         for change in self.manifest.changes:
             temporary = temporary_of(self.log_dir / change.place)
-            if temporary.exists():
+            if is_there(temporary):
                 remove_file(self.disk, temporary)
 
     def _undo(self, step: UndoStep) -> None:
@@ -138,7 +151,7 @@ class Undo:
     def _restore_times(self) -> None:
         for name, mtime_ns in self.manifest.folder_times_ns.items():
             folder = self.log_dir / name
-            if folder.stat().st_mtime_ns != mtime_ns:
+            if dress_of(folder).mtime_ns != mtime_ns:
                 with writable(folder):
                     self.disk.set_directory_time(folder, mtime_ns)
                     self.disk.sync_directory(folder)
@@ -149,14 +162,14 @@ def read_undo(path: Path, disk: Disk) -> Undo:
 
     Raises:
         UsageError: there is no such file.
+        LogDirError: it cannot be read.
         FormatError: it is no manifest.
 
     """
-    file = path / MANIFEST_FILE if path.is_dir() else path
+    file = path / MANIFEST_FILE if is_directory(path) else path
     try:
-        text = file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}",
-                         hint="give the manifest that `resnap install` named") from error  # fmt: skip
+        text = b"".join(read_chunks(file))
+    except FileGoneError as error:
+        raise UsageError(str(error), hint="give the manifest that `resnap install` named") from error
     with in_file(file):
         return Undo(manifest=read_manifest(text), folder=file.absolute().parent, disk=disk)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid5
 
-from storage.disk import FileDigest, digest_of_file, dress_of, writable, write_new_file
+from storage.disk import FileDigest, digest_of_file, dress_of, is_directory, is_there, writable, write_new_file
 from storage.errors import FormatError, ObjectNotFoundError, VerificationError
 from storage.log.names import segment_name
 from storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
@@ -132,7 +132,7 @@ class Restorer:
 
         """
         target = self._target(restoration)
-        if not target.exists():
+        if not is_there(target):
             return Restored.RESTORED
         same = all(_is_there(target / file.name, file) for file in restoration.files)
         return Restored.ALREADY_THERE if same else Restored.OCCUPIED
@@ -193,7 +193,7 @@ class Restorer:
 
     def _remove(self, folder: Path) -> None:
         """Remove what a run that did not come to its end has left."""
-        if folder.is_dir():
+        if is_directory(folder):
             with writable(folder):
                 for path in folder.iterdir():
                     self.disk.remove(path)

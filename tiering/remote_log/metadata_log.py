@@ -8,6 +8,7 @@ Source: ``ConsumerTask``.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -85,10 +86,11 @@ def event_of(metadata_partition: int, offset: int, value: Buffer | None, at: int
 
 def _batches(file: BinaryIO, segment: Segment) -> Iterator[tuple[int, bytes]]:
     """Yield whole batches with their positions, up to the end of the file, or to what is not whole at the log's end."""
-    position = 0
+    position, size = 0, os.fstat(file.fileno()).st_size
     while start := file.read(HEADER.size):
         length = int.from_bytes(start[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)
-        batch = start + file.read(max(LOG_OVERHEAD + length - len(start), 0))
+        there = min(LOG_OVERHEAD + length, size - position)  # memory is taken for what is asked for
+        batch = start + file.read(max(there - len(start), 0))
         is_whole = len(batch) >= HEADER.size and len(batch) == LOG_OVERHEAD + length
         if not is_whole and segment.is_active:
             return

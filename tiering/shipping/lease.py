@@ -32,6 +32,8 @@ LEASE_MS: Final = 300_000
 """After so long without renewal a lease is anybody's."""
 _RENEWALS: Final = 5
 """In the time that a lease lasts."""
+_LAST_MS: Final = 253_402_300_799_999
+"""The last moment that can be shown: it ends the year 9999."""
 _GENERATION_DIGITS: Final = 10
 _ATTEMPTS: Final = 5
 
@@ -146,12 +148,9 @@ class Lease:
     def _holder(self, key: str) -> Holder | None:
         """Return who wrote ``key``; None if it is gone."""
         try:
-            said = json.loads(self.store.get(key))
-            return Holder(**said | {"process": Process(**said["process"])})
+            return read_holder(self.store.get(key))
         except ObjectNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):
-            return _SOMEBODY
 
 
 @dataclass(slots=True, kw_only=True)
@@ -203,6 +202,21 @@ def leased(store: ObjectStore, place: str, *, who: str, now_ms: int, lease_ms: i
         yield tenure
     finally:
         tenure.end()
+
+
+def read_holder(data: bytes) -> Holder:
+    """Return who wrote the lease ``data``; somebody, where it is not in a form of ours."""
+    with suppress(ValueError, RecursionError):
+        match json.loads(data):
+            case {
+                "run": str(run),
+                "who": str(who),
+                "since_ms": int(since_ms),
+                "process": {"machine": str(machine), "number": int(number), "started_ticks": int(ticks)},
+            } if 0 <= since_ms <= _LAST_MS:
+                process = Process(machine=machine, number=number, started_ticks=ticks)
+                return Holder(run=run, who=who, since_ms=since_ms, process=process)
+    return _SOMEBODY
 
 
 def _generation(key: str) -> int:

@@ -23,6 +23,8 @@ _DICTIONARY_BYTES: Final = (0, 1, 2, 4)
 _SIZE_BYTES: Final = (0, 2, 4, 8)
 _SINGLE_SEGMENT: Final = 1 << 5
 _RESERVED: Final = 1 << 3
+_MOST_PER_BYTE: Final = 1 << 15
+"""A block holds 128 KiB at most, and has 3 bytes of header and 1 of content at least."""
 _SHORT_SIZE_FROM: Final = 256
 """A size in two bytes is counted from here: smaller ones take a single byte."""
 
@@ -45,6 +47,9 @@ def decompressed(frame: bytes, size: int) -> bytes:
     told = frame_content_size(frame)
     if told != size:
         raise FormatError("zstd frame: content size", position=0, expected=size, found=told)
+    if size > len(frame) * _MOST_PER_BYTE:
+        raise FormatError("zstd frame: content size", position=0, expected=f"{len(frame) * _MOST_PER_BYTE} at most",
+                          found=size)  # fmt: skip
     import pyarrow as pa  # noqa: PLC0415 - as above
 
     try:

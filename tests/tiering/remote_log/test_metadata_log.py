@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -89,6 +90,19 @@ def test_a_batch_that_is_being_written_is_not_there_yet(tmp_path: Path, cut: int
     log = write_metadata_partition(tmp_path, copied("a", 0, 9))
     log.write_bytes(log.read_bytes()[:-cut])
     assert [event.offset for event in all_events(tmp_path)] == [0]
+
+
+def test_a_length_that_goes_beyond_the_file_takes_no_memory(tmp_path: Path) -> None:
+    log = write_metadata_partition(tmp_path, copied("a", 0, 9))
+    with log.open("r+b") as file:
+        file.seek(8)
+        file.write(b"\x7f\xff\xff\xff")
+    [partition] = metadata_partitions([load_log_dir(tmp_path)]).values()
+    tracemalloc.start()
+    assert list(read_events(partition)) == []
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_a_changed_byte_is_damage(tmp_path: Path) -> None:

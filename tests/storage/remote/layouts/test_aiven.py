@@ -429,6 +429,12 @@ def test_no_frame_of_a_stranger_takes_more_than_it_may(data: bytes, magic: bytes
         decompressed(magic + data, 1 << 20)
 
 
+def test_a_frame_that_is_too_short_for_what_it_tells_takes_no_memory() -> None:
+    told = (2**31 - 1).to_bytes(4, "little")
+    with pytest.raises(FormatError, match="at most"):
+        decompressed(b"\x28\xb5\x2f\xfd\xa0" + told + bytes(40), 2**31 - 1)
+
+
 @pytest.fixture(scope="session")
 def pair(fixture_set: Sets) -> tuple[RsaKey, KeyRing]:
     """The plugin's own keys: the public one, and what opens."""
