@@ -21,7 +21,13 @@ from storage.crc32c import crc32c
 from storage.disk import Disk, make_directories, writable
 from storage.errors import LogDirError
 from storage.log.names import segment_name
-from storage.log.producer_snapshot import ENTRY_DTYPE, SnapshotDigest, snapshot_array_bytes, store_snapshot_arrays
+from storage.log.producer_snapshot import (
+    ENTRY_DTYPE,
+    SnapshotDigest,
+    snapshot_array_bytes,
+    snapshot_array_parts,
+    store_snapshot_arrays,
+)
 from storage.remote.urls import open_store
 
 if TYPE_CHECKING:
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 
     from replay.results import PartSink
     from replay.scan.header_scan import Array
+    from storage.crc32c import Buffer
     from storage.log.names import TopicPartition
     from storage.remote.object_store import ObjectStore
     from storage.remote.s3_settings import S3Settings
@@ -122,7 +129,7 @@ class DiscardSink:
 
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:  # noqa: ARG002
         """Return what the snapshot would have been."""
-        return digest_of(snapshot_array_bytes(entries))
+        return digest_of(*snapshot_array_parts(entries))
 
     def write_parts(
         self,
@@ -159,6 +166,10 @@ class MemorySink:
         return self.write(topic_partition, offset, entries)
 
 
-def digest_of(body: bytes) -> SnapshotDigest:
-    """Return what identifies a snapshot with these bytes."""
-    return SnapshotDigest(size_bytes=len(body), crc32c=crc32c(body), sha256=hashlib.sha256(body).hexdigest())
+def digest_of(*parts: Buffer) -> SnapshotDigest:
+    """Return what identifies a snapshot with these bytes, which may come in parts."""
+    checksum, sha256 = 0, hashlib.sha256()
+    for part in parts:
+        checksum = crc32c(part, checksum)
+        sha256.update(part)
+    return SnapshotDigest(size_bytes=sum(map(len, parts)), crc32c=checksum, sha256=sha256.hexdigest())

@@ -21,6 +21,7 @@ from storage.log.producer_snapshot import ENTRY_DTYPE
 ORDER_DTYPE: Final = np.dtype([("row", "i8")])
 """The number of the row that stands at a place."""
 IN_DOUBT: Final = -1
+_NOBODY: Final = -1
 _order_at = record_at(ORDER_DTYPE)
 _ENTRY_BYTES: Final = ENTRY_DTYPE.itemsize
 _offsets: Final = {name: ENTRY_DTYPE.fields[name][1] for name in ENTRY_DTYPE.names or ()}  # type: ignore[index]
@@ -31,6 +32,34 @@ _OFFSET_DELTA: Final = _offsets["offset_delta"]
 _TIMESTAMP: Final = _offsets["timestamp"]
 _COORDINATOR_EPOCH: Final = _offsets["coordinator_epoch"]
 _TXN_FIRST_OFFSET: Final = _offsets["current_txn_first_offset"]
+
+
+@compiled
+def merge_order(
+    ids_at: int, order_at: int, known: int, by_id_at: int, made_ids_at: int, made_at: int, fold_at: int
+) -> bool:
+    """Merge the rows from number ``known`` on into the order of those below; tell whether rows stand where they belong.
+
+    ``order`` and ``by_id`` (``ORDER_DTYPE``) number the rows below by producer id, and those above from 0 on; ``ids``
+    are the producer ids of the former. What is made of both has room for all.
+    """
+    fold = record_of_fold(fold_at, 0)
+    below, above, is_in_place = 0, 0, True
+    for place in range(fold.rows):
+        number, producer_id = _NOBODY, _NOBODY
+        if above < fold.rows - known:
+            number = known + _order_at(by_id_at, above).row
+            producer_id = row_at(fold.rows_at, number).producer_id
+        if below < known and (number == _NOBODY or _order_at(ids_at, below).row < producer_id):
+            number, producer_id = _order_at(order_at, below).row, _order_at(ids_at, below).row
+            below += 1
+        else:
+            above += 1
+        made_id, made = _order_at(made_ids_at, place), _order_at(made_at, place)
+        made_id.row = producer_id
+        made.row = number
+        is_in_place = is_in_place and number == place
+    return is_in_place
 
 
 @compiled

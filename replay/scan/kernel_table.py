@@ -73,12 +73,13 @@ class KernelTable(FoldArrays):
         known = len(self._order)
         if known == len(self):
             return
-        new = self._rows["producer_id"][known : len(self)]
-        by_id = np.argsort(new, kind="stable")
-        places = np.searchsorted(self._ids, new[by_id])
-        self._in_order = self._in_order and bool((places == known).all() and (np.diff(by_id) == 1).all())
-        self._ids = np.insert(self._ids, places, new[by_id])
-        self._order = np.insert(self._order, places, by_id + known)
+        by_id = np.ascontiguousarray(self._rows["producer_id"][known : len(self)]).argsort(kind="stable")
+        ids, order = np.empty((2, len(self)), dtype=np.int64)
+        self._in_order = entries.merge_order(
+            self._ids.ctypes.data, self._order.ctypes.data, known, by_id.ctypes.data, ids.ctypes.data,
+            order.ctypes.data, self.at,
+        )  # fmt: skip
+        self._ids, self._order = ids, order
 
     def _settled(self) -> Array:
         combine.settle_pieces(self._joined.ctypes.data, self.at)

@@ -157,8 +157,16 @@ def snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
 
 def snapshot_array_bytes(entries: npt.NDArray[np.void]) -> bytes:
     """Return a whole snapshot file of ``entries``, an array of ``ENTRY_DTYPE`` by rising producer id."""
-    covered = struct.pack(">i", len(entries)) + b"".join(array.tobytes() for array in _checked_order([entries]))
-    return struct.pack(">hI", VERSION, crc32c(covered)) + covered
+    return b"".join(snapshot_array_parts(entries))
+
+
+def snapshot_array_parts(entries: npt.NDArray[np.void]) -> tuple[bytes, memoryview]:
+    """Return the same in two parts, header and entries; the latter are not copied if they lie in one piece."""
+    for _ in _checked_order([entries]):
+        pass
+    body = np.ascontiguousarray(entries).view(np.uint8).data
+    count = struct.pack(">i", len(entries))
+    return struct.pack(">hI", VERSION, crc32c(body, crc32c(count))) + count, body
 
 
 def load_snapshot(path: Path) -> dict[int, ProducerEntry]:
@@ -269,7 +277,7 @@ def _checked_order(arrays: Iterable[npt.NDArray[np.void]]) -> Iterator[npt.NDArr
             raise AssertionError(f"entries of {array.dtype} instead of {ENTRY_DTYPE}")
         if not len(array):
             continue
-        producer_ids = array["producer_id"]
+        producer_ids = array["producer_id"].astype(np.int64)  # in this machine's byte order, in one piece
         if np.any(producer_ids[1:] <= producer_ids[:-1]) or (last is not None and producer_ids[0] <= last):
             raise AssertionError("entries do not come by rising producer id")
         last = int(producer_ids[-1])
