@@ -32,7 +32,6 @@ class Mismatch(StrEnum):
     """A shipped snapshot is not what a replay gives."""
 
 
-_SHIP_AGAIN: Final = "delete the manifest, and tier the segment again"
 _SHIP_THE_GAP: Final = "ship it from a replica that still has it; a broker that restores from here stops at the gap"
 _CHOOSE: Final = (
     "two histories claim these offsets: keep the one that the cluster has, and delete the other's manifests"
@@ -61,10 +60,10 @@ def shipping_faults(topic_partition: TopicPartition, refusals: Iterable[Refusal]
     return [DataError(f"{what}{more}", hint=wrong[0].hint)]
 
 
-def segment_faults(problems: Iterable[str]) -> Iterator[ResnapError]:
-    """Yield what reading a shipped segment back showed to be wrong."""
+def segment_faults(problems: Iterable[str], remedy: str) -> Iterator[ResnapError]:
+    """Yield what reading a shipped segment back showed to be wrong, with what its layout has as a remedy."""
     for problem in problems:
-        yield VerificationError(problem, hint=_SHIP_AGAIN)
+        yield VerificationError(problem, hint=remedy)
 
 
 def chain_faults(chain: Chain) -> Iterator[ResnapError]:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from scheduler.use_cases.sources import Sighted
     from scheduler.use_cases.work_items import Cost, PartitionScan, Planned
     from storage.log.names import TopicPartition
-    from tiering.checking.aiven_verification import VerifiedCopy
+    from storage.remote.layouts.aiven_log import CopiedSegment
+    from storage.remote.manifest import Manifest
     from tiering.checking.chains import Chain
     from tiering.checking.verification import VerifiedSegment
     from tiering.inventory import PartitionInventory
@@ -207,7 +208,7 @@ def shipment_row(shipment: PartitionShipment) -> Row:
     }
 
 
-def verified_row(verified: VerifiedSegment | VerifiedCopy) -> Row:
+def verified_row(verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment]) -> Row:
     """Return what reading one shipped segment back showed."""
     manifest = verified.manifest
     return {

@@ -1,7 +1,7 @@
 """How what is read back of a store is shown: its segments, the chains they make, and its snapshots."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
@@ -9,10 +9,13 @@ from scheduler.clock import instant
 
 if TYPE_CHECKING:
     from scheduler.answers.progress import Progress
-    from scheduler.use_cases.copies_check import CopiesCheck
     from scheduler.use_cases.service import Service
     from scheduler.use_cases.store_check import StoreCheck
+    from storage.remote.layouts.aiven_log import CopiedSegment
+    from storage.remote.manifest import Manifest
     from tiering.checking.chains import Chain
+
+    Check: TypeAlias = StoreCheck[Manifest] | StoreCheck[CopiedSegment]
 
 
 class _Totals:
@@ -22,7 +25,7 @@ class _Totals:
         self.segments = self.bytes = self.different = self.snapshots = self.wrong = 0
         self.chains: list[Chain] = []
 
-    def row(self, check: "StoreCheck | CopiesCheck") -> Row:
+    def row(self, check: "Check") -> Row:
         """Return the summary in JSON."""
         from scheduler.answers.reports import chain_row  # noqa: PLC0415
 
@@ -41,7 +44,6 @@ class _Totals:
 def answer_store(run: Invocation, service: "Service", url: str, since: str | None) -> None:
     """Print what reading a store back showed; every difference is an error."""
     from scheduler.answers.faults import nothing_shipped  # noqa: PLC0415
-    from scheduler.use_cases.copies_check import holds_copies  # noqa: PLC0415
     from scheduler.use_cases.sources import Scope  # noqa: PLC0415
     from scheduler.wiring import journal_of  # noqa: PLC0415
     from storage.remote.urls import open_store  # noqa: PLC0415
@@ -50,8 +52,7 @@ def answer_store(run: Invocation, service: "Service", url: str, since: str | Non
     store = open_store(url, run.settings.s3())
     journal = journal_of(run.settings, run.clock, store.url, run.warn)
     scope = Scope(sources=(url,), topics=run.settings.topics)
-    checks = service.check_copies if holds_copies(store) else service.check_store
-    check, totals = checks(scope, store, journal, since_ms), _Totals()
+    check, totals = service.check_store(scope, store, journal, since_ms), _Totals()
     with run.progress_of("verify", "replay") as (reading, replaying):
         run.answer(
             Answer(
@@ -85,7 +86,7 @@ def _moment(run: Invocation, since: str | None) -> int | None:
 
 
 def _rows(
-    run: Invocation, check: "StoreCheck | CopiesCheck", totals: _Totals, reading: "Progress", replaying: "Progress"
+    run: Invocation, check: "Check", totals: _Totals, reading: "Progress", replaying: "Progress"
 ) -> Iterator[Row]:
     """Yield a row per segment that was read or is wrong, and then look at what they are together."""
     from scheduler.answers.faults import segment_faults, snapshot_fault  # noqa: PLC0415
@@ -95,7 +96,7 @@ def _rows(
         totals.segments += verified.was_read
         totals.bytes += verified.size_bytes
         totals.different += bool(verified.problems)
-        for fault in segment_faults(verified.problems):
+        for fault in segment_faults(verified.problems, check.layout.remedy):
             run.error(fault)
         if verified.was_read or verified.problems:
             yield verified_row(verified)
@@ -120,7 +121,7 @@ def _report_chain(run: Invocation, chain: "Chain") -> None:
             run.warn(f"{what}; their leader epochs are the same there")
 
 
-def _closing(check: "StoreCheck | CopiesCheck", totals: _Totals) -> Iterator[str]:
+def _closing(check: "Check", totals: _Totals) -> Iterator[str]:
     for chain in totals.chains:
         faults = [f"{len(chain.gaps)} gaps"] * bool(chain.gaps) + [f"{len(chain.overlaps)} overlaps"] * bool(
             chain.overlaps

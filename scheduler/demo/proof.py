@@ -67,7 +67,7 @@ class PartitionProof:
 class Proof:
     """All of it: every object in the store read back, and every snapshot compared."""
 
-    segments: tuple[VerifiedSegment, ...]
+    segments: tuple[VerifiedSegment[Manifest], ...]
     partitions: tuple[PartitionProof, ...]
 
     @property
@@ -110,7 +110,7 @@ class Proof:
 def prove(
     partitions: Iterable[DemoPartition],
     lost: Path,
-    segments: Iterable[VerifiedSegment],
+    segments: Iterable[VerifiedSegment[Manifest]],
     store: ObjectStore,
     *,
     at_ms: int,

@@ -19,6 +19,7 @@ from scheduler.answers.progress import SilentProgress
 from scheduler.demo.log import lose_snapshots, write_demo_log
 from scheduler.demo.proof import Proof, prove
 from scheduler.use_cases.sources import Scope
+from scheduler.use_cases.stored_layouts import ShippedLayout
 from storage.errors import LogDirError, UsageError
 from storage.remote.urls import open_store
 from tiering.checking.verification_journal import VerificationJournal
@@ -133,7 +134,7 @@ class Demo:
 
         """
         store = self._store()
-        check = self.service.check_store(self._scope(), store, VerificationJournal(), None)
+        check = self.service.check(ShippedLayout(store=store, scope=self._scope()), VerificationJournal())
         return prove(partitions, self.lost, check.segments(progress), store, at_ms=self.now_ms)
 
     def tier_again(self, now_ms: int) -> Tiered:

@@ -397,7 +397,7 @@ class _Verification(_Work):
         for verified in check.segments(self.report.progress("verify")):
             totals.update(segments=int(verified.was_read), bytes=verified.size_bytes)
             totals["different"] += bool(verified.problems)
-            self._differs(Mismatch.OBJECT, segment_faults(verified.problems))
+            self._differs(Mismatch.OBJECT, segment_faults(verified.problems, check.layout.remedy))
             self.report.done += not verified.problems
         if not check.manifests and not totals["segments"]:
             raise nothing_shipped(self.destination)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from scheduler.use_cases.copies_check import holds_copies
 from scheduler.use_cases.tier_run import this_run
 from storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
 from storage.remote.layouts import aiven
 from storage.remote.layouts.flat import lease_place
 from storage.remote.layouts.local_tiered import LocalTieredKey
 from storage.remote.manifest import ObjectKind
-from tiering.checking.aiven_verification import list_copies, verify_copy
+from tiering.checking.aiven_verification import holds_copies, list_copies, verify_copy
 from tiering.checking.verification import StoreReader, list_shipped
 from tiering.remote_log.announceable import is_ours, of_copy, of_manifest
 from tiering.remote_log.announced_records import payload, records_of

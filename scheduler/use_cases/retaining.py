@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from scheduler.use_cases.copies_check import holds_copies
 from scheduler.use_cases.tier_run import this_run
 from storage.errors import LockedError, StoreError, UsageError, VerificationError
 from storage.remote.layouts.flat import lease_place
+from tiering.checking.aiven_verification import holds_copies
 from tiering.checking.verification import StoreReader, list_shipped
 from tiering.keeping.retention import delete_beyond, retention_of
 from tiering.shipping.lease import leased

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Final, Literal
 from replay.explain import Explanation, explain
 from replay.results import partition_result
 from replay.staging import DISCARD
-from scheduler.use_cases.copies_check import CopiesCheck
 from scheduler.use_cases.planner import Planner, wanted_boundaries
 from scheduler.use_cases.sources import Scope, Sight, Sighted, destination_url, lies_beside, look
 from scheduler.use_cases.staged import StagedCheck, check_staged
 from scheduler.use_cases.store_check import StoreCheck
+from scheduler.use_cases.stored_layouts import CopiedLayout, ShippedLayout
 from scheduler.use_cases.tier_run import TierRun, Uploading
 from scheduler.use_cases.work_items import PartitionScan, Planned, Replayed, TierOrder
 from storage.errors import FileGoneError, StalePlanError, UsageError
 from storage.remote.urls import is_store_url, open_store
+from tiering.checking.aiven_verification import holds_copies
 from tiering.eligibility import before_replay, broker_blockers
 from tiering.installing.fingerprint import print_segment
 from tiering.installing.staging_area import StagingArea, prints_of
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
     from scheduler.clock import Clock
     from scheduler.use_cases.engines import Engine
     from scheduler.use_cases.remembering import Remembering
+    from scheduler.use_cases.stored_layouts import Held, StoredLayout
     from storage.log.log_dir import PartitionProblem, Segment
     from storage.log.names import TopicPartition
+    from storage.remote.layouts.aiven_log import CopiedSegment
+    from storage.remote.manifest import Manifest
     from storage.remote.object_store import ObjectStore
     from storage.source import Sources
     from tiering.checking.verification_journal import VerificationJournal
@@ -290,32 +294,25 @@ class Service:
 
     def check_store(
         self, scope: Scope, store: ObjectStore, journal: VerificationJournal, since_ms: int | None
-    ) -> StoreCheck:
-        """Return the verification of what was shipped into ``store``; ``journal`` tells how far an earlier one came.
+    ) -> StoreCheck[Manifest] | StoreCheck[CopiedSegment]:
+        """Return the verification of what lies in ``store``, in the layout of the first segment that is met.
 
-        Of ``scope`` the topics count. Segments shipped before ``since_ms``, by the store's clock, are not read.
+        ``journal`` tells how far an earlier one came. Of ``scope`` the topics count. Segments shipped before
+        ``since_ms``, by the store's clock, are not read.
+
+        Raises:
+            StoreError: the store failed.
+
         """
-        return StoreCheck(
-            store=store,
-            engine=self.engine,
-            rules=self.rules,
-            journal=journal,
-            wants=lambda key: "=" in key.topic or scope.wants(key.topic),
-            since_ms=since_ms,
-        )
+        if holds_copies(store):
+            return self.check(CopiedLayout(store=store, scope=scope, sources=self._sources), journal, since_ms)
+        return self.check(ShippedLayout(store=store, scope=scope), journal, since_ms)
 
-    def check_copies(
-        self, scope: Scope, store: ObjectStore, journal: VerificationJournal, since_ms: int | None
-    ) -> CopiesCheck:
-        """Return the verification of what lies in ``store`` in the layout ``aiven``, otherwise as ``check_store``."""
-        return CopiesCheck(
-            store=store,
-            engine=self.engine,
-            rules=self.rules,
-            journal=journal,
-            wants=lambda key: scope.wants(key.topic),
-            since_ms=since_ms,
-        )
+    def check(
+        self, layout: StoredLayout[Held], journal: VerificationJournal, since_ms: int | None = None
+    ) -> StoreCheck[Held]:
+        """Return the verification of what lies in ``layout``, otherwise as ``check_store``."""
+        return StoreCheck(layout=layout, engine=self.engine, rules=self.rules, journal=journal, since_ms=since_ms)
 
     def _look(self, scope: Scope, saved: SavedPlan | None) -> Sight:
         """Look at what is in scope, and whether it is still what ``saved`` was made for.

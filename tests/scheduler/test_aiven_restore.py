@@ -24,12 +24,15 @@ ENCRYPTED: Final = "kafka-3.9.1-aiven-encrypted"
 JSON: Final = ("--output", "json", "-q")
 
 
+def key_of(fixture: FixtureSet) -> tuple[str, ...]:
+    private = fixture.root / "keys" / "private.pem"
+    return ("--encryption-private-key", f"key1={private}") if private.exists() else ()
+
+
 def restored(command: Resnap, fixture: FixtureSet, store: Path, into: Path, *arguments: object) -> Ran:
     """Restore below the key prefix of a set, with its key where it has one."""
     into.mkdir(exist_ok=True)
-    private = fixture.root / "keys" / "private.pem"
-    key = ("--encryption-private-key", f"key1={private}") if private.exists() else ()
-    return command("restore", f"{store.as_uri()}/tiered", "--into", into, *key, *arguments, *JSON)
+    return command("restore", f"{store.as_uri()}/tiered", "--into", into, *key_of(fixture), *arguments, *JSON)
 
 
 @pytest.mark.parametrize("name", AIVEN)
@@ -64,10 +67,12 @@ def test_it_is_what_comes_back_from_the_layout_flat(command: Resnap, fixture_set
     for store, own in (("flat", ()), ("copies", form)):
         to = ("--to", (tmp_path / store).as_uri(), *own, "--engine", "local", "--as-of", "roll", "-q")
         assert command("tier", fixture.data, "--topic", "payments", *to).code == 0
+        segments = len([path for path in (tmp_path / store).rglob("*manifest") if path.is_file()])
+        read = command("verify", "--store", (tmp_path / store).as_uri(), *key_of(fixture), *to[2 + len(own) :], *JSON)
+        assert (read.code, read.document["summary"]["snapshotsReplayed"]) == (0, segments), read.err
         (tmp_path / f"from-{store}").mkdir()
-        key = ("--encryption-private-key", f"key1={fixture.root / 'keys' / 'private.pem'}")
         # Where the key prefix ends without a slash only manifests tell where the topic's name begins.
-        ran = command("restore", (tmp_path / store).as_uri(), "--into", tmp_path / f"from-{store}", *key,
+        ran = command("restore", (tmp_path / store).as_uri(), "--into", tmp_path / f"from-{store}", *key_of(fixture),
                       "--topic", "pay*", *JSON)  # fmt: skip
         assert (ran.code, ran.document["summary"]["restored"]) == (0, 2), ran.err
     flat, copies = ({path: look[::2] for path, look in tree(tmp_path / f"from-{name}").items() if look[2] != "folder"}

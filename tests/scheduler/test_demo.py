@@ -22,6 +22,7 @@ from scheduler.demo.proof import Fate, Proof, prove
 from scheduler.demo.story import Demo, Tiered, rules_at, workplace
 from scheduler.settings.settings import Settings
 from scheduler.use_cases.sources import Scope
+from scheduler.use_cases.stored_layouts import ShippedLayout
 from scheduler.wiring import service_of
 from storage.errors import LogDirError, UsageError
 from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
@@ -63,7 +64,8 @@ class Played:
 
     def prove(self, *, lost: Path | None = None, partitions: Sequence[DemoPartition] | None = None) -> Proof:
         store = open_store(self.demo.store_url)
-        check = self.demo.service.check_store(Scope(sources=(store.url,)), store, VerificationJournal(), None)
+        layout = ShippedLayout(store=store, scope=Scope(sources=(store.url,)))
+        check = self.demo.service.check(layout, VerificationJournal())
         segments = check.segments(SilentProgress())
         return prove(partitions or self.partitions, lost or self.demo.lost, segments, store, at_ms=NOW_MS)
 

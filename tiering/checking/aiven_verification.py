@@ -7,7 +7,6 @@ batches; the snapshot and the leader epochs against their own forms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,10 +14,11 @@ from replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
 from storage.log.checkpoints import read_leader_epochs
 from storage.log.producer_snapshot import read_snapshot_array
+from storage.remote.layouts import flat
 from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
 from storage.remote.layouts.aiven_log import copied_segment, segment_of
 from storage.remote.store_path import StorePath
-from tiering.checking.verification import ShippedListing
+from tiering.checking.verification import ShippedListing, VerifiedSegment
 from tiering.shipping.segment_indexes import load_indexes
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from storage.source import Sources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedCopy:
-    """What reading one segment back showed."""
+def holds_copies(store: ObjectStore) -> bool:
+    """Whether the first segment that is met in ``store`` is in the layout ``aiven``.
 
-    manifest_key: str
-    manifest: CopiedSegment | None
-    """None where it could not be read."""
-    problems: tuple[str, ...]
-    """Empty if all is well."""
-    size_bytes: int = 0
-    """Of the objects that were read."""
-    was_read: bool = True
-    """Whether its objects were read; else its manifest alone."""
+    Raises:
+        StoreError: the store failed.
+
+    """
+    kinds = (parse_key(info.key) is not None for info in store.list() if _is_of_a_segment(info.key))
+    return next(kinds, False)
+
+
+def _is_of_a_segment(key: str) -> bool:
+    return parse_key(key) is not None or flat.parse_key(key) is not None
 
 
 def list_copies(store: ObjectStore, wants: Callable[[AivenKey], bool]) -> tuple[ShippedListing, dict[str, ObjectInfo]]:
@@ -65,7 +65,7 @@ def list_copies(store: ObjectStore, wants: Callable[[AivenKey], bool]) -> tuple[
 
 def verify_copy(
     store: ObjectStore, infos: dict[str, ObjectInfo], key: str, sources: Sources, *, reads_objects: bool
-) -> VerifiedCopy:
+) -> VerifiedSegment[CopiedSegment]:
     """Return what the manifest at ``key`` is worth, and the objects beside it if they are to be read.
 
     Raises:
@@ -80,12 +80,12 @@ def verify_copy(
         with in_file(key):
             found = copied_segment(place, store.get(key))
     except (FormatError, ObjectNotFoundError) as error:
-        return VerifiedCopy(manifest_key=key, manifest=None, problems=(str(error),))
+        return VerifiedSegment(manifest_key=key, manifest=None, problems=(str(error),))
     if not reads_objects:
-        return VerifiedCopy(manifest_key=key, manifest=found, problems=(), was_read=False)
+        return VerifiedSegment(manifest_key=key, manifest=found, problems=(), was_read=False)
     problems = tuple(_missing(infos, found)) or tuple(problems_of(_stored(store, infos, found), sources))
     size = sum(infos[beside].size_bytes for suffix in (LOG, INDEXES) if (beside := place.beside(suffix)) in infos)
-    return VerifiedCopy(manifest_key=key, manifest=found, problems=problems, size_bytes=size)
+    return VerifiedSegment(manifest_key=key, manifest=found, problems=problems, size_bytes=size)
 
 
 def _missing(infos: dict[str, ObjectInfo], found: CopiedSegment) -> Iterator[str]:

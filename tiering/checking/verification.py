@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from storage.crc32c import crc32c
 from storage.errors import FormatError, ObjectNotFoundError, in_file
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from storage.remote.layouts.flat import FlatKey
     from storage.remote.manifest import Manifest, ManifestObject
     from storage.remote.object_store import ObjectInfo, ObjectStore
+
+Held = TypeVar("Held")
+"""What a manifest tells of its segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,11 @@ class ShippedListing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedSegment:
-    """What reading one shipped segment back showed."""
+class VerifiedSegment(Generic[Held]):
+    """What reading one shipped segment back showed, whatever its layout."""
 
     manifest_key: str
-    manifest: Manifest | None
+    manifest: Held | None
     """None where it could not be read."""
     problems: tuple[str, ...]
     """Empty if all is well."""
@@ -80,10 +83,10 @@ class StoreReader:
     """Verifies the segments of a store one after the other."""
 
     store: ObjectStore
-    first_at: dict[tuple[str, str, int, int], VerifiedSegment] = field(default_factory=dict)
+    first_at: dict[tuple[str, str, int, int], VerifiedSegment[Manifest]] = field(default_factory=dict)
     """The first manifest of each segment that was met."""
 
-    def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
+    def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[Manifest]:
         """Return what the manifest at ``key`` is worth, and the objects that it names if they are to be read.
 
         Raises:
@@ -101,7 +104,7 @@ class StoreReader:
         twice = f"{key}: the same segment has another manifest, of another log: {first.manifest_key}"
         return replace(verified, problems=(*verified.problems, twice))
 
-    def _verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
+    def _verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[Manifest]:
         try:
             with in_file(key):
                 manifest = read_manifest(self.store.get(key))
@@ -121,7 +124,7 @@ class StoreReader:
         return replace(found, problems=tuple(problems), size_bytes=sum(entry.size_bytes for entry in manifest.objects))
 
 
-def _may_stand_together(first: VerifiedSegment, other: VerifiedSegment) -> bool:
+def _may_stand_together(first: VerifiedSegment[Manifest], other: VerifiedSegment[Manifest]) -> bool:
     """Whether both tell of the same log: two runs at the same instant may leave two manifests, and both are true.
 
     So may two replicas, which end the segment at other offsets.

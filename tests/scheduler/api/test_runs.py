@@ -229,3 +229,15 @@ def test_verifying_where_nothing_was_shipped_fails_as_it_does_in_a_shell(service
     kept = service.services.history.get(run.id)
     assert kept is not None
     assert "holds no shipped segment" in kept.errors[0].message
+
+
+def test_what_brokers_tiered_is_verified_like_what_was_shipped(
+    service: Whole, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    remote = fixture_set("kafka-3.9.1-aiven-plain").remote
+    asked = RunRequest(kind=RunKind.VERIFY, destination=remote.as_uri())
+    run = service.services.worker.submit(asked, origin="schedule:check", principal="schedule")
+    assert service.services.worker.wait(run.id) is RunState.SUCCEEDED
+    kept = service.services.history.get(run.id)
+    assert kept is not None
+    assert kept.totals["snapshotsReplayed"] == len(list(remote.rglob("*.rsm-manifest"))) > 0

@@ -1,0 +1,155 @@
+"""What verifying a store asks of the layout that its segments lie in: Resnap's own, or that of brokers' plugin.
+
+In both, manifests make segments visible. Those of the plugin, which brokers write, tell no digests and no moment T:
+what lies there is held against itself, and snapshots against a replay under the rules that are given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from replay.producer_state import Expiry
+from replay.window import AsOf
+from scheduler.use_cases.sources import Scope
+from storage.remote.layouts import aiven
+from storage.remote.layouts.aiven_log import CopiedSegment
+from storage.remote.layouts.aiven_members import member_of
+from storage.remote.manifest import Manifest
+from tiering.checking.aiven_verification import list_copies, verify_copy
+from tiering.checking.verification import StoreReader, list_shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from replay.window import ReplayRules
+    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from storage.source import Sources
+    from tiering.checking.verification import ShippedListing, VerifiedSegment
+
+Held = TypeVar("Held", Manifest, CopiedSegment)
+"""What a manifest tells of its segment."""
+
+
+class StoredLayout(Protocol[Held]):
+    """The segments of a store, in one layout."""
+
+    remedy: str
+    """What to do about a segment that is damaged."""
+
+    def list(self) -> ShippedListing:
+        """Return what lies there; raises StoreError."""
+        ...
+
+    def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[Held]:
+        """Return what the manifest at ``key`` is worth, after ``list``; raises StoreError, ConfigurationError."""
+        ...
+
+    def scopes(self, found: Mapping[str, Held]) -> Iterator[Scope]:
+        """Yield what is to be replayed for the segments ``found``, by the keys of their manifests."""
+        ...
+
+    def manifest_of(self, snapshot: str) -> str:
+        """Return the key of the manifest beside the locator of a snapshot."""
+        ...
+
+    def rules(self, held: Held, rules: ReplayRules) -> ReplayRules:
+        """Return the rules that the snapshot was made under; ``rules`` tell what the manifest does not."""
+        ...
+
+    def left_out(self, held: Held) -> Collection[int]:
+        """Return the producers that the snapshot lacks as its manifest says."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ShippedLayout:
+    """What Resnap has shipped in a layout of which its own manifests tell."""
+
+    store: ObjectStore
+    scope: Scope
+    """Of which the topics count."""
+    remedy: str = "delete the manifest, and tier the segment again"
+    _reader: StoreReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to read."""
+        self._reader = StoreReader(store=self.store)
+
+    def list(self) -> ShippedListing:
+        """Return what lies there."""
+        return list_shipped(self.store, lambda key: "=" in key.topic or self.scope.wants(key.topic))
+
+    def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[Manifest]:
+        """Return what the manifest at ``key`` is worth."""
+        return self._reader.verify(key, reads_objects=reads_objects)
+
+    def scopes(self, found: Mapping[str, Manifest]) -> Iterator[Scope]:
+        """Yield one for each cluster's part of the store: a source has one cluster only."""
+        topics = tuple(sorted({manifest.topic for manifest in found.values()}))
+        for cluster in sorted({key.partition("/")[0] for key in found}):
+            yield Scope(sources=(f"{self.store.url}/{cluster}",), topics=topics)
+
+    def manifest_of(self, snapshot: str) -> str:
+        """Return the key of the manifest."""
+        return snapshot.removeprefix(f"{self.store.url}/").removesuffix("snapshot") + "manifest"
+
+    def rules(self, held: Manifest, rules: ReplayRules) -> ReplayRules:
+        """Return the rules that the manifest names."""
+        origin = held.snapshot_origin
+        roll = origin.as_of == "roll"
+        now_ms = rules.as_of.now_ms if roll or origin.as_of_ms is None else origin.as_of_ms
+        expiry = Expiry(origin.producer_id_expiration_ms, origin.check_interval_ms)
+        return replace(rules, as_of=AsOf(now_ms=now_ms, roll=roll), expiry=expiry, max_reach_back_ms=None)
+
+    def left_out(self, held: Manifest) -> Collection[int]:
+        """Return those that were in doubt."""
+        return {one.producer_id for one in held.snapshot_origin.left_out}
+
+
+_REMEDY: Final = (
+    "brokers cannot read it either: `resnap remote status --store` tells whether they believe in it; if they do, only"
+    " another copy of the object helps, else delete the three objects of the segment, and tier it again"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class CopiedLayout:
+    """What lies in the layout ``aiven``, whoever wrote it."""
+
+    store: ObjectStore
+    scope: Scope
+    """Of which the topics count."""
+    sources: Sources
+    """Which open what was encrypted, too."""
+    remedy: str = _REMEDY
+    _infos: dict[str, ObjectInfo] = field(default_factory=dict)
+
+    def list(self) -> ShippedListing:
+        """Return what lies there."""
+        listing, self._infos = list_copies(self.store, lambda key: self.scope.wants(key.topic))
+        return listing
+
+    def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[CopiedSegment]:
+        """Return what the manifest at ``key`` is worth."""
+        return verify_copy(self.store, self._infos, key, self.sources, reads_objects=reads_objects)
+
+    def scopes(self, found: Mapping[str, CopiedSegment]) -> Iterator[Scope]:
+        """Yield one for each folder above topics, which is where a source begins."""
+        topics = tuple(sorted({one.topic for one in found.values()}))
+        for prefix in sorted({one.place.prefix for one in found.values()}):
+            yield Scope(sources=(f"{self.store.url}/{prefix}".rstrip("/"),), topics=topics)
+
+    def manifest_of(self, snapshot: str) -> str:
+        """Return the key of the manifest."""
+        member = member_of(snapshot)
+        stem = "" if member is None else member.stem.removeprefix(f"{self.store.url}/")
+        return f"{stem}.{aiven.MANIFEST}"
+
+    def rules(self, held: CopiedSegment, rules: ReplayRules) -> ReplayRules:  # noqa: ARG002 - it tells none
+        """Return the rules that are given."""
+        return rules
+
+    def left_out(self, held: CopiedSegment) -> Collection[int]:  # noqa: ARG002 - as above
+        """Return nobody: brokers leave none out, and no manifest tells of whom Resnap does."""
+        return ()
