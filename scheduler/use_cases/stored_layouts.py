@@ -7,13 +7,13 @@ what lies there is held against itself, and snapshots against a replay under the
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from replay.producer_state import Expiry
 from replay.window import AsOf
 from scheduler.use_cases.sources import Scope
 from storage.remote.layouts import aiven
-from storage.remote.layouts.aiven_log import CopiedSegment
+from storage.remote.layouts.aiven_log import REMEDY, CopiedSegment
 from storage.remote.layouts.aiven_members import member_of
 from storage.remote.manifest import Manifest
 from tiering.checking.aiven_verification import list_copies, verify_copy
@@ -107,12 +107,6 @@ class ShippedLayout:
         return {one.producer_id for one in held.snapshot_origin.left_out}
 
 
-_REMEDY: Final = (
-    "brokers cannot read it either: `resnap remote status --store` tells whether they believe in it; if they do, only"
-    " another copy of the object helps, else delete the three objects of the segment, and tier it again"
-)
-
-
 @dataclass(slots=True, kw_only=True)
 class CopiedLayout:
     """What lies in the layout ``aiven``, whoever wrote it."""
@@ -122,7 +116,7 @@ class CopiedLayout:
     """Of which the topics count."""
     sources: Sources
     """Which open what was encrypted, too."""
-    remedy: str = _REMEDY
+    remedy: str = REMEDY
     _infos: dict[str, ObjectInfo] = field(default_factory=dict)
 
     def list(self) -> ShippedListing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from typing import TYPE_CHECKING, Any, Final
@@ -275,3 +276,31 @@ def test_only_brokers_delete_in_it(command: Resnap, fixture_set: Sets, tmp_path:
         ran = command("retain", url, "--retention", "1s", "--delete", *JSON)
         assert (ran.code, "retention.ms" in ran.error["hint"]) == (2, True)
     assert files_of(store) == before
+
+
+def test_a_wrong_key_is_told_as_such_and_nobody_is_told_to_delete_anything(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    RSA = pytest.importorskip("Crypto.PublicKey.RSA")  # noqa: N806 - a module
+    (tmp_path / "other.pem").write_bytes(RSA.generate(2048).export_key(pkcs=8))
+    store = fixture_set(ENCRYPTED).remote.as_uri()
+    ran = command("verify", "--store", store, "--encryption-private-key", f"key1={tmp_path / 'other.pem'}", *HOW)
+    assert (ran.code, ran.error["type"], "delete" in ran.err) == (10, "ConfigurationError", False)
+    assert "'key1'" in ran.error["message"]
+
+
+def test_of_a_damaged_segment_it_is_asked_first_whether_brokers_believe_in_it(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    """Without its manifest a segment whose local copies are gone would be lost for good."""
+    fixture = fixture_set(PLAIN)
+    for change, suffix in ((lambda path: path.unlink(), "log"), (lambda path: path.write_bytes(b"{"), "rsm-manifest")):
+        store = shutil.copytree(fixture.remote, tmp_path / suffix)
+        change(sorted(store.rglob(f"0/*.{suffix}"))[1])
+        for ran in (
+            command("verify", "--store", store.as_uri(), *HOW),
+            command("scan", f"{store.as_uri()}/tiered", *JSON),
+            tier(command, fixture, store),
+        ):
+            hints = [line["error"]["hint"] for line in map(json.loads, ran.err.splitlines()) if "error" in line]
+            assert (ran.code != 0, "whether they believe in it" in hints[0]) == (True, True), ran.err

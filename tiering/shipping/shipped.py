@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from storage.remote.layouts import aiven
-from storage.remote.layouts.aiven_log import copied_segment
+from storage.remote.layouts.aiven_log import REMEDY, copied_segment
 from storage.remote.layouts.flat import (
     MANIFEST_EXTENSION,
     UNKNOWN,
@@ -102,6 +102,11 @@ class Manifests(Protocol):
         """Whether readers find their way where segments overlap."""
         ...
 
+    @property
+    def remedy(self) -> str:
+        """What to do about a segment that is damaged."""
+        ...
+
     def partition_prefixes(self, partition: int, topic_id: str) -> list[str]:
         """Return what all keys of a partition begin with, if the id of its topic is or was not known."""
         ...
@@ -140,6 +145,11 @@ class FlatManifests:
         """Readers take one chain."""
         return True
 
+    @property
+    def remedy(self) -> str:
+        """Nobody else knows of it."""
+        return "see `resnap verify --store URL`; delete the manifest to have the segment shipped anew"
+
     def partition_prefixes(self, partition: int, topic_id: str) -> list[str]:
         """Return what all keys of a partition begin with."""
         return [
@@ -175,6 +185,11 @@ class AivenManifests:
     def may_overlap(self) -> bool:
         """Brokers write here, too, and expect one chain."""
         return False
+
+    @property
+    def remedy(self) -> str:
+        """Brokers may know of it."""
+        return REMEDY
 
     def partition_prefixes(self, partition: int, topic_id: str) -> list[str]:
         """Return what all keys of a partition begin with."""
@@ -302,6 +317,7 @@ class ShippedTopic:
         try:
             return self._manifest(key)
         except FormatError as error:
+            error.hint = self._layout.remedy
             return Unreadable(base_offset, error)
 
     def _based_in(self, partition: int, start: int, end: int, topic_id: str | None) -> list[str]:
@@ -333,7 +349,7 @@ class ShippedTopic:
             if found != size_bytes:
                 raise VerificationError(
                     f"{segment.manifest_key}: names {key} of {size_bytes} bytes, found {found}",
-                    hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
+                    hint=self._layout.remedy,
                 )
 
     def _may_be_of(self, key: str, topic_id: str | None) -> bool:

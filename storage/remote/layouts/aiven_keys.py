@@ -57,8 +57,8 @@ class KeyRing:
         """Return what opens the pieces of a segment.
 
         Raises:
-            ConfigurationError: the private key of that name is not at hand, or PyCryptodome is not installed.
-            FormatError: the data key was not encrypted under it.
+            ConfigurationError: the private key of that name is not at hand, or is another one than the data key was
+                encrypted under, or PyCryptodome is not installed.
 
         """
         pair = next((one for one in self.keys if one.key_id == key.key_id), None)
@@ -73,9 +73,11 @@ class KeyRing:
         except ValueError:
             data_key = b""
         if len(data_key) != DATA_KEY_BYTES:
-            raise FormatError("manifest encryption.dataKey", position=0,
-                              expected=f"a data key encrypted under the key pair {key.key_id!r}",
-                              found="what its private key does not open") from None  # fmt: skip
+            raise ConfigurationError(
+                f"the private key that was given as {key.key_id!r} does not open the segment's data key",
+                hint=f"give the file of the key pair that brokers call {key.key_id!r}; if it opens other segments, the"
+                " manifest of this one is damaged",
+            )
         return SegmentCipher(data_key, aad)
 
 

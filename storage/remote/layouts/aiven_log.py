@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from storage.errors import FormatError, ResnapError, VerificationError, in_file
 from storage.log.names import TopicPartition
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from storage.remote.layouts.aiven import AivenKey
     from storage.remote.layouts.aiven_metadata import SegmentMetadata
     from storage.remote.object_store import ObjectInfo, ObjectStore
+
+REMEDY: Final = (
+    "brokers cannot read it either: `resnap remote status --store` tells whether they believe in it; if they do, only"
+    " another copy of the object helps, else delete the three objects of the segment, and tier it again"
+)
+"""What to do about a segment that is damaged: without its manifest one that brokers believe in is lost for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +152,7 @@ def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) 
             segment = copied_segment(place, store.get(place.key))
         _check_objects(store, infos, segment)
     except (FormatError, VerificationError) as error:
+        error.hint = REMEDY
         return _Read(place, None, error)
     return _Read(place, segment, None)
 
@@ -158,10 +165,7 @@ def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment:
         found = infos.get(key)
         if found is None or found.size_bytes < size or (key == log and found.size_bytes != size):
             there = "nothing" if found is None else f"{found.size_bytes} bytes"
-            raise VerificationError(
-                f"{store.url}/{segment.place.key}: tells of {key} of {size} bytes, found {there}",
-                hint="see `resnap verify --store URL`; a broker cannot read this segment either",
-            )
+            raise VerificationError(f"{store.url}/{segment.place.key}: tells of {key} of {size} bytes, found {there}")
 
 
 def _log_dir(

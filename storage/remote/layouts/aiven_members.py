@@ -91,8 +91,7 @@ class StoredSegment:
         """Return the segment of ``manifest``, with what opens it.
 
         Raises:
-            ConfigurationError: it is encrypted, and the private key is not at hand.
-            FormatError: its data key was not encrypted under that key.
+            ConfigurationError: it is encrypted, and the private key is not at hand, or another one.
 
         """
         encryption = manifest.encryption
