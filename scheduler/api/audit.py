@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from scheduler.access.audit_log import AuditFilter
-from scheduler.api.bodies import AuditAnswer, AuditEntryAnswer
+from scheduler.api.answers import AuditAnswer, AuditEntryAnswer
 from scheduler.api.context import Serving
-from scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded, validated
+from scheduler.api.etags import validated
+from scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
 from scheduler.api.security import Admin
 from scheduler.clock import instant
 

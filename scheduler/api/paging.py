@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
-from fastapi import Query, Response
+from fastapi import Query
 
 from scheduler.api.problem_kinds import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastapi import Request
-    from pydantic import BaseModel
 
 PAGE: Final = 50
 LARGEST_PAGE: Final = 500
@@ -60,16 +57,3 @@ def cut(found: Sequence[Any], limit: int, cursor_of: Callable[[Any], str]) -> tu
     """Return a page of what was found, one more than ``limit`` at most, and the cursor of the next."""
     page = list(found[:limit])
     return page, cursor_of(page[-1]) if len(found) > limit else None
-
-
-def validated(
-    request: Request, answer: BaseModel, status: int = 200, headers: dict[str, str] | None = None
-) -> Response:
-    """Return ``answer`` with its ETag, or 304 where the caller has it already."""
-    body = answer.model_dump_json(by_alias=True).encode()
-    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-    told = {"ETag": etag, "Cache-Control": "no-cache", **(headers or {})}
-    if request.method == "GET" and status == 200 and (etag in known or "*" in known):  # noqa: PLR2004
-        return Response(status_code=304, headers=told)
-    return Response(body, status, headers=told, media_type="application/json")

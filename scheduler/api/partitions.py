@@ -6,7 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from scheduler.access.roles import Principal
-from scheduler.api.bodies import (
+from scheduler.api.context import Serving
+from scheduler.api.etags import validated
+from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from scheduler.api.partition_answers import (
     BoundariesAnswer,
     BoundaryAnswer,
     ChangedEntry,
@@ -18,8 +21,6 @@ from scheduler.api.bodies import (
     SourceAnswer,
     SourcesAnswer,
 )
-from scheduler.api.context import Serving
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded, validated
 from scheduler.api.problem_kinds import ConflictError, NotFoundError
 from scheduler.api.problems import problems
 from scheduler.api.security import Viewer

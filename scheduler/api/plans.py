@@ -4,11 +4,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
+from scheduler.api.answers import PlanAnswer, PlansAnswer
 from scheduler.api.asking import submitted, things
-from scheduler.api.bodies import PlanAnswer, PlanBody, PlannedRunBody, PlansAnswer
+from scheduler.api.bodies import PlanBody, PlannedRunBody
 from scheduler.api.context import Serving
+from scheduler.api.etags import validated
 from scheduler.api.notes import note_of
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded, validated
+from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from scheduler.api.problem_kinds import NotFoundError
 from scheduler.api.problems import problems
 from scheduler.api.runs import TAKEN, IdempotencyKey, accepted

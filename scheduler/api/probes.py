@@ -10,7 +10,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from scheduler.api.bodies import Readyz
+from scheduler.api.answers import Readyz
 from scheduler.api.context import Serving
 from scheduler.daemon.services import Services
 from storage.errors import ResnapError

@@ -6,12 +6,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from scheduler.api.answers import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
 from scheduler.api.asking import submitted
-from scheduler.api.bodies import ReplayBody, RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
+from scheduler.api.bodies import ReplayBody
 from scheduler.api.context import Serving
+from scheduler.api.etags import validated
 from scheduler.api.events import LARGEST_ID, event_stream
 from scheduler.api.notes import note_of
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded, validated
+from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from scheduler.api.problem_kinds import ConflictError, NotFoundError
 from scheduler.api.problems import problems
 from scheduler.api.security import Operator, Viewer

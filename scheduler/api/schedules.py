@@ -4,10 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
+from scheduler.api.answers import ScheduleAnswer, SchedulesAnswer
 from scheduler.api.asking import things
-from scheduler.api.bodies import ScheduleAnswer, SchedulesAnswer
 from scheduler.api.context import Serving
-from scheduler.api.paging import validated
+from scheduler.api.etags import validated
 from scheduler.api.problem_kinds import NotFoundError
 from scheduler.api.problems import problems
 from scheduler.api.runs import TAKEN, accepted

@@ -2,7 +2,8 @@
 
 An event is a constant sentence and values by name. While a run or a partition is worked on, its id is bound, and
 everything that is logged meanwhile has it, by libraries too: they log by Python's own ``logging``, of which what is a
-warning or worse is taken over in the same form. Secrets are masked last, in whatever text comes out.
+warning or worse is taken over in the same form. Secrets are masked last, in whatever text comes out, tracebacks
+included: by the names that values stand under, and in running text, since libraries quote requests in their messages.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import structlog
 
-from scheduler.observing.redaction import redacted_value
+from scheduler.answers.redaction import MASK, redacted
+from scheduler.settings.values import shown_as
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -122,3 +125,14 @@ def _tell_of_a_thread(ended: threading.ExceptHookArgs) -> None:
     if ended.exc_value is not None and ended.exc_type is not SystemExit:
         name = ended.thread.name if ended.thread else "unknown"
         logger(__name__).critical("a thread has ended with an error", thread=name, exc_info=ended.exc_value)
+
+
+def redacted_value(name: str, value: object) -> object:
+    """Return what is logged under ``name``, down to the last text in it, without secrets."""
+    if isinstance(value, Mapping):
+        return {str(key): redacted_value(str(key), entry) for key, entry in value.items()}
+    if isinstance(value, tuple | list | set | frozenset):
+        return [redacted_value(name, entry) for entry in value]
+    if value is None or shown_as(name, 0) == 0:
+        return value if value is None or isinstance(value, bool | int | float) else redacted(str(value))
+    return MASK

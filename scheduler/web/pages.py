@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -10,6 +9,7 @@ from urllib.parse import urlencode
 from fastapi.responses import HTMLResponse, Response
 
 from scheduler.access.roles import Role
+from scheduler.api.etags import tagged
 from scheduler.web.commands import Command, curl, plan_file
 from scheduler.web.rendering import in_path, render
 
@@ -34,11 +34,8 @@ def page(request: Request, services: Services, who: Principal, template: str, va
         "version": request.app.version,
         "now_ms": services.clock.now_ms(),
     }
-    body = render(template, {**common, **values}).encode()
-    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    headers = {"ETag": etag, "Cache-Control": "private, no-cache", "Vary": "Cookie, Authorization"}
-    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-    return Response(status_code=304, headers=headers) if etag in known else HTMLResponse(body, headers=headers)
+    headers = {"Cache-Control": "private, no-cache", "Vary": "Cookie, Authorization"}
+    return tagged(request, HTMLResponse(render(template, {**common, **values}), headers=headers))
 
 
 def link(path: str, **parameters: object) -> str:

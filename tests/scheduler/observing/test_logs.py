@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scheduler.answers.redaction import redacted
 from scheduler.observing import logs
-from scheduler.observing.redaction import redacted_value
+from scheduler.observing.logs import redacted_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
