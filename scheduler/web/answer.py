@@ -42,7 +42,8 @@ def _of_what_was_seen(counts: Mapping[Readiness, int]) -> Answer:
     stops = counts[Readiness.BLOCKED] + counts[Readiness.UNFIT]
     waits = counts[Readiness.PREPARED]
     if not everything:
-        return Answer(word="Not known yet", tone="none", sentence="No scan has shown a partition.")
+        step = 'have the log dirs scanned: a schedule with `run = "scan"` does, at its time or when it is run by hand'
+        return Answer(word="Not known yet", tone="none", sentence="No scan has shown a partition.", steps=(step,))
     if not all_in:
         sentence = f"{some(everything, 'partition')}, all of compacted topics, which cannot be tiered."
         return Answer(word="Nothing to tier", tone="none", sentence=sentence)

@@ -15,7 +15,7 @@ from scheduler.runs.run import Run
 from scheduler.runs.sightings import SeenFilter, SeenPartition
 from scheduler.web.answer import answer_of
 from scheduler.web.commands import Command, Shell
-from scheduler.web.pages import api_command, destination_of, glob_of, link, page
+from scheduler.web.pages import api_command, destination_of, glob_of, link, page, post_command
 from scheduler.web.words import READINESS
 
 router = APIRouter(include_in_schema=False)
@@ -59,6 +59,7 @@ def show_overview(
         "next_url": link("/", **asked, cursor=following) if following else None,
         "commands": [
             *(_replays(request, services, topic, source) if counts[Readiness.BLOCKED] else ()),
+            *_scans(request, services),
             Command(says="the same in a shell", line=Shell.of(services).scan(source, topic)),
             api_command(request, services, link("/v1/partitions", **asked), "the same from the API"),
         ],
@@ -103,6 +104,15 @@ def _replays(request: Request, services: Services, topic: str, source: str = "")
     return [
         api_command(request, services, "/v1/replays", "have this service make what is missing", body),
         Command(says="make it in a shell", line=Shell.of(services).regenerate(source, topic)),
+    ]
+
+
+def _scans(request: Request, services: Services) -> list[Command]:
+    """Return how to have everything looked at now, such as after an installation."""
+    return [
+        post_command(request, services, f"/v1/schedules/{spec.name}/run", "have it scanned now")
+        for spec in services.settings.schedules
+        if spec.run == "scan"
     ]
 
 
