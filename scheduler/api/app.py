@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from scheduler.api import audit, partitions, plans, probes, runs, schedules
+from scheduler.api.following import Following
 from scheduler.api.guard import guard
 from scheduler.api.notes import route_in
 from scheduler.web import explain, keeping, login, overview, static_files
@@ -30,7 +31,7 @@ def create_app(services: Services, version: str) -> FastAPI:
     app = FastAPI(
         title="Resnap", version=version, description=DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    app.state.services = services
+    app.state.services, app.state.following = services, Following(services)
     for part in (probes, partitions, runs, plans, schedules, audit):
         app.include_router(part.router)
     for pages in (login, overview, partition_pages, explain, run_pages, plan_pages, keeping, static_files):

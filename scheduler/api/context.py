@@ -7,8 +7,8 @@ from fastapi import Depends, Request
 from scheduler.daemon.services import Services
 
 
-def services_in(request: Request) -> Services:
-    """Return the services of the application that a request was made to."""
+async def services_in(request: Request) -> Services:
+    """Return the services of the application that a request was made to; at once, and so in no thread of its own."""
     services: Services = request.app.state.services
     return services
 

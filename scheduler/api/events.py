@@ -1,94 +1,78 @@
-"""Progress as server-sent events: from the history what was, from the hub what comes, each event once and in order."""
+"""Progress as server-sent events: from the history what was, then what comes, each event once and in order."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import TYPE_CHECKING, Final
 
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.answers.records import plain
-from scheduler.runs.run import RunEvent, RunState
+from scheduler.api.following import AT_ONCE, message_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from fastapi import Request
+    from starlette.types import Receive, Scope, Send
 
-    from scheduler.daemon.services import Services
+    from scheduler.api.following import Following, Message, Tail
+    from scheduler.runs.history import History
     from scheduler.runs.run import Run
 
 LARGEST_ID: Final = (1 << 63) - 1
 """Of an event; what SQLite takes."""
-BEAT_S: Final = 10.0
-"""A comment after so long of silence, so that what stands between does not take the connection for dead."""
-_PAGE: Final = 500
-_POLL_S: Final = 1.0
-"""How often a stream looks whether the service is about to end."""
+_BEGIN: Final = b"retry: 2000\n\n"
+_BEAT: Final = b": still here\n\n"
 
 
-def event_stream(request: Request, services: Services, run: Run, after: int) -> Response:
+def event_stream(following: Following, history: History, run: Run, after: int) -> Response:
     """Return the events of ``run`` behind the event ``after``, until the run, the caller or the service ends.
 
     Where nothing will come any more the answer is 204, which ends a browser's attempts.
     Source: HTML Standard, 9.2, server-sent events.
     """
-    if run.state.is_final and not services.history.events(run.id, after=after, limit=1):
+    if run.state.is_final and not history.events(run.id, after=after, limit=1):
         return Response(status_code=204)
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_told(request, services, run.id, after), media_type="text/event-stream", headers=headers)
+    return _EventStream(following, history, run.id, after)
 
 
-async def _told(request: Request, services: Services, run_id: str, after: int) -> AsyncIterator[str]:
-    loop, fresh = asyncio.get_running_loop(), asyncio.Queue[RunEvent]()
+class _EventStream(Response):
+    """Follows a run for as long as somebody is there to hear of it."""
 
-    def tell(event: RunEvent) -> None:
-        loop.call_soon_threadsafe(fresh.put_nowait, event)
+    media_type = "text/event-stream"
 
-    services.observation.event_stream(+1)
-    try:
-        with services.hub.listening(run_id, tell):
-            yield "retry: 2000\n\n"
-            while found := await run_in_threadpool(services.history.events, run_id, after=after, limit=_PAGE):
-                for event in found:
-                    yield _message(event)
-                    if _is_last(event):
-                        return
-                after = found[-1].seq
-            async for heard in _following(request, services, fresh):
-                if heard is None:
-                    yield ": still here\n\n"
-                elif heard.seq > after:
-                    after = heard.seq
-                    yield _message(heard)
-                if heard is not None and _is_last(heard):
-                    return
-    finally:
-        services.observation.event_stream(-1)
+    def __init__(self, following: Following, history: History, run_id: str, after: int) -> None:
+        super().__init__()
+        self._following, self._history, self._run_id, self._after = following, history, run_id, after
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._following.of(self._run_id) as tail:
+            headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            answer = StreamingResponse(self._told(tail), media_type=self.media_type, headers=headers)
+            await answer(scope, receive, send)
 
-async def _following(
-    request: Request, services: Services, fresh: asyncio.Queue[RunEvent]
-) -> AsyncIterator[RunEvent | None]:
-    """Yield events as they come, and None where there was none for a while."""
-    silent_s = 0.0
-    while not services.is_ending and not await request.is_disconnected():
-        try:
-            yield await asyncio.wait_for(fresh.get(), _POLL_S)
-            silent_s = 0.0
-        except TimeoutError:
-            silent_s += _POLL_S
-            if silent_s >= BEAT_S:
-                silent_s = 0.0
-                yield None
+    async def _told(self, tail: Tail) -> AsyncIterator[bytes]:
+        yield _BEGIN
+        after, beats = self._after, tail.beats
+        while found := await self._kept(after):
+            yield b"".join(message.data for message in found)
+            if found[-1].is_last:
+                return
+            after = found[-1].seq
+        while True:
+            behind = tail.behind(after)
+            if behind is None:  # so slowly is it read, or so much happens
+                behind = await self._kept(after)
+            if behind:
+                yield b"".join(message.data for message in behind)
+                after = behind[-1].seq
+            elif tail.is_over:
+                return
+            else:
+                await tail.news()
+            if tail.beats != beats:
+                beats = tail.beats
+                yield _BEAT
 
-
-def _message(event: RunEvent) -> str:
-    data = json.dumps({"atMs": event.at_ms, **{str(key): plain(value) for key, value in event.data.items()}})
-    return f"id: {event.seq}\nevent: {event.kind}\ndata: {data}\n\n"
-
-
-def _is_last(event: RunEvent) -> bool:
-    return event.kind == "state" and RunState(str(event.data["state"])).is_final
+    async def _kept(self, after: int) -> list[Message]:
+        found = await run_in_threadpool(self._history.events, self._run_id, after=after, limit=AT_ONCE)
+        return [message_of(event) for event in found]

@@ -61,6 +61,10 @@ class PreconditionError(HttpError):
     """What ``If-Match`` asked for does not hold."""
 
 
+class TooManyStreamsError(HttpError):
+    """As many event streams are open as may."""
+
+
 class OtherHttpError(HttpError):
     """What a server refuses by itself, such as a request that is no HTTP."""
 
@@ -217,6 +221,10 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
     ),
     errors.CancelledError: Kind(
         code="cancelled", status=503, title="The work was told to end", hint=_WAIT, retry_after_s=10
+    ),
+    TooManyStreamsError: Kind(
+        code="too-many-streams", status=503, title="As many event streams are open as may",
+        hint="close some, or get the run itself now and then", retry_after_s=10,
     ),
     StateError: Kind(
         code="state-unusable", status=503, title="The service's own file cannot be read or written",

@@ -143,9 +143,9 @@ def _routes(prefix: str, kinds: tuple[RunKind, ...], tag: str) -> None:  # noqa:
         summary="Its progress, as server-sent events",
         tags=[tag],
         response_class=StreamingResponse,
-        responses={**_EVENTS, **problems("not-found")},
+        responses={**_EVENTS, **problems("not-found", "too-many-streams")},
     )
-    async def stream_run_events(
+    def stream_run_events(
         request: Request,
         services: Serving,
         _: Viewer,
@@ -155,7 +155,7 @@ def _routes(prefix: str, kinds: tuple[RunKind, ...], tag: str) -> None:  # noqa:
         """Tell what happens as it happens; who lost the connection goes on behind `Last-Event-ID`."""
         run = found(services, run_id)
         after = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
-        return event_stream(request, services, run, min(after, LARGEST_ID))
+        return event_stream(request.app.state.following, services.history, run, min(after, LARGEST_ID))
 
     @router.post(
         f"{prefix}/{{run_id}}/cancel",

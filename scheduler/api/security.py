@@ -4,10 +4,12 @@ The role stands in the description of the API as well (``security`` of each oper
 looking: what changes something needs the token itself, which no browser sends by itself.
 """
 
+from functools import partial
 from typing import Annotated, Final, TypeAlias
 
 from fastapi import Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
+from starlette.concurrency import run_in_threadpool
 
 from scheduler.access.gate import Gate, require
 from scheduler.access.roles import Principal, Role
@@ -26,7 +28,7 @@ def gate_of(request: Request) -> Gate:
     return gate
 
 
-def identified(
+async def identified(
     request: Request,
     roles: SecurityScopes,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
@@ -39,11 +41,15 @@ def identified(
     """
     note = note_of(request)
     if note.principal is None:  # not known yet: the request changes nothing
-        note.principal = gate_of(request).identify(
+        gate = gate_of(request)
+        identify = partial(
+            gate.identify,
             bearer=None if credentials is None else credentials.credentials,
             session=request.cookies.get(SESSION_COOKIE),
             address=address_in(request.scope),
         )
+        # Where there are no tokens nothing is looked up, and nobody need wait for a thread.
+        note.principal = identify() if gate.auth == "none" else await run_in_threadpool(identify)
     for role in roles.scopes:
         require(note.principal, Role(role))
     return note.principal

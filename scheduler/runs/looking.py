@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.answers.reports import explanation_rows
 from scheduler.inspecting.inspection import producer_row
 from scheduler.runs.run import RunKind, RunRequest
-from scheduler.use_cases.sources import Scope
+from scheduler.use_cases.sources import Scope, look
 from scheduler.wiring import service_of
 from storage.errors import ResnapError, UsageError, in_file
 from storage.log.names import TopicPartition, segment_name
@@ -68,10 +68,9 @@ class Looking:
             ResnapError: the source cannot be read, or has no such partition any more.
 
         """
-        service = self._service(seen)
-        scans, problems = service.scan(self._scope(seen))
-        for scanned in scans:
-            inventory = scanned.sighted.inventory
+        sight = look(self._scope(seen), self.engine.reading.sources)
+        for sighted in sight.partitions:
+            inventory = sighted.inventory
             ends = {b.base_offset: a for a, b in pairwise(inventory.partition.segments)}
             made = frozenset[int]().union(*(one.offsets for one in self._made(seen)))
             return [
@@ -85,7 +84,7 @@ class Looking:
                 )
                 for boundary in inventory.boundaries
             ]
-        raise problems[0].error if problems else UsageError(f"{name_of(seen)} is no longer in {seen.source}")
+        raise sight.problems[0].error
 
     def snapshot(self, seen: SeenPartition, offset: int) -> LoadedSnapshot:
         """Return the snapshot at ``offset``: the one beside the segments, else one that a run has made.
