@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from scheduler.api.following import AT_ONCE, message_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from starlette.types import Receive, Scope, Send
 
@@ -52,27 +52,25 @@ class _EventStream(Response):
 
     async def _told(self, tail: Tail) -> AsyncIterator[bytes]:
         yield _BEGIN
-        after, beats = self._after, tail.beats
-        while found := await self._kept(after):
-            yield b"".join(message.data for message in found)
-            if found[-1].is_last:
-                return
-            after = found[-1].seq
+        after, beats, is_behind = self._after, tail.beats, True
         while True:
-            behind = tail.behind(after)
-            if behind is None:  # so slowly is it read, or so much happens
-                behind = await self._kept(after)
-            if behind:
-                yield b"".join(message.data for message in behind)
-                after = behind[-1].seq
-            elif tail.is_over:
-                return
-            else:
+            found = None if is_behind else tail.behind(after)
+            if found is None:  # at first; later where it is read so slowly, or so much happens
+                found = await self._kept(after)
+                is_behind = len(found) == AT_ONCE
+            elif not found:
+                if tail.is_over:
+                    return
                 await tail.news()
+            if found:
+                yield b"".join(message.data for message in found)
+                after = found[-1].seq
+                if found[-1].is_last:
+                    return
             if tail.beats != beats:
                 beats = tail.beats
                 yield _BEAT
 
-    async def _kept(self, after: int) -> list[Message]:
+    async def _kept(self, after: int) -> Sequence[Message]:
         found = await run_in_threadpool(self._history.events, self._run_id, after=after, limit=AT_ONCE)
         return [message_of(event) for event in found]

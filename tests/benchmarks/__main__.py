@@ -22,6 +22,7 @@ from tests.benchmarks import (
     quota_day,
     sanity,
     scaling,
+    service,
     upload,
     window,
 )
@@ -49,6 +50,7 @@ BENCHMARKS = {
         quota,
         quota_day,
         upload,
+        service,
     )
 }
 

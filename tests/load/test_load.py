@@ -1,0 +1,108 @@
+"""200 clients of a service that replays: nothing is lost, doubled or left behind. How fast it is, no test asks.
+
+``python -m tests.benchmarks service`` measures; half an hour at a time is for the nightly run, a few seconds for each.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.benchmarks.datasets import LogOptions, LogStore
+from tests.benchmarks.machine import cores
+from tests.load.accounts import faults
+from tests.load.under_load import UnderLoad, clients, seen, under_load
+from tests.scheduler.daemon.process import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import httpx
+
+STREAMS: Final = 150
+POLLERS: Final = 50
+PARTITIONS: Final = 30
+SMALL: Final = LogOptions(size_bytes=8 << 20, batch_bytes=200, segment_bytes=512 << 10, producers=200)
+ROOM_BYTES: Final = 400 << 20
+"""What 200 clients may add to a service that takes about 300 MB; each of them could have a megabyte and more."""
+HALF_AN_HOUR_S: Final = 1800
+MAY_GROW: Final = 1.1
+"""The last third of the time against the first."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnderLoad]:
+    directory = tmp_path_factory.mktemp("load")
+    with under_load(directory, LogStore(directory / "logs").log(SMALL), PARTITIONS) as found:
+        yield found
+
+
+def streams_open(client: httpx.Client) -> int:
+    found = re.search(r"^resnap_event_streams (\S+)$", client.get("/metrics").text, re.MULTILINE)
+    assert found is not None
+    return int(float(found[1]))
+
+
+def test_two_hundred_clients_hear_everything_once_and_leave_nothing_behind(service: UnderLoad) -> None:
+    before = service.usage()
+    found = seen(clients(service.orders(streams=STREAMS, pollers=POLLERS, cores=cores())))
+    assert found.errors == []
+    assert [run["state"] for run in found.runs] == ["succeeded"]
+    assert len(found.streams) == STREAMS
+    assert faults(found) == []
+    assert {Counter(one.kinds)["partition"] for one in found.streams} == {PARTITIONS}
+    assert {one.last_state for one in found.streams} == {"succeeded"}
+    assert found.reads
+    assert service.usage().rss_bytes < before.rss_bytes + ROOM_BYTES
+    with service.process.client() as client:
+        eventually(lambda: streams_open(client), lambda count: count == 0)
+    eventually(lambda: service.usage().files, lambda files: files < before.files + STREAMS // 2)
+
+
+def test_who_never_reads_and_who_vanishes_keep_nobody_from_anything(service: UnderLoad) -> None:
+    with service.process.client() as client:
+        at = client.post("/v1/replays", json=service.replays(1)[0]).headers["location"]
+        silent = [deaf_follower(service.port, f"{at}/events") for _ in range(20)]
+        eventually(lambda: streams_open(client), lambda count: count == len(silent))
+        for vanished in silent[::2]:
+            # At once and without a word, as whoever is killed.
+            vanished.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            vanished.close()
+        found = seen(clients(service.orders(streams=5, pollers=5, cores=cores())))
+        assert (found.errors, faults(found)) == ([], [])
+        assert client.get(at).json()["state"] == "succeeded"
+        eventually(lambda: streams_open(client), lambda count: count == 0)
+        for one in silent[1::2]:
+            told = b"".join(iter(lambda one=one: one.recv(1 << 16), b""))
+            assert told.count(b"event: partition") == PARTITIONS, "all of it was sent, and waits to be read"
+            one.close()
+
+
+def deaf_follower(port: int, path: str) -> socket.socket:
+    """Ask for events, with little room for them, and read nothing."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect(("127.0.0.1", port))
+    made.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+    return made
+
+
+@pytest.mark.heavy
+def test_memory_is_flat_over_half_an_hour(service: UnderLoad, record_property: Callable[[str, object], None]) -> None:
+    ends_s, resident = time.monotonic() + HALF_AN_HOUR_S, list[int]()
+    out = service.process.directory / "out"
+    while time.monotonic() < ends_s:
+        running = clients(service.orders(replays=10, streams=STREAMS, pollers=POLLERS, cores=cores()))
+        found = seen(running, lambda: resident.append(service.usage().rss_bytes))
+        assert (found.errors, faults(found)) == ([], [])
+        shutil.rmtree(out)
+    third = len(resident) // 3
+    first, last = (sum(part) / third for part in (resident[:third], resident[-third:]))
+    record_property("resident", {"first third": first, "last third": last, "most": max(resident)})
+    assert last < MAY_GROW * first
