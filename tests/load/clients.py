@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 POLL_S: Final = 2.0
+TICK_S: Final = 0.05
 READS: Final = (
     "/", "/metrics", "/v1/runs", "/v1/replays/{run}", "/livez", "/partitions/{topic}/{partition}",
     "/v1/partitions", "/runs/{run}", "/v1/partitions/{topic}/{partition}/boundaries", "/readyz", "/topics",
@@ -72,6 +73,8 @@ class Seen:
         runs: as the service told them when they were over.
         reads: seconds that each read took, by route.
         cpu_s: what the clients themselves took of a processor.
+        late: seconds that they woke up later than they meant to, every ``TICK_S``: what they owe to themselves, or to
+            the machine, of the time that reads took.
 
     """
 
@@ -80,6 +83,7 @@ class Seen:
     streams: list[Followed] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     cpu_s: float = 0
+    late: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Seen:
@@ -95,15 +99,15 @@ class _Clients:
 
     async def work(self) -> Seen:
         """Ask for every replay, with everybody watching, until the last one is over."""
-        polling: list[asyncio.Task[None]] = []
+        polling = [asyncio.create_task(self._tick())]
         async with self._connection() as connection:
             for body in self._orders.replays:
                 answer = await connection.ask("POST", "/v1/replays", body=json.dumps(body).encode())
                 if answer.status != 202:
                     raise SystemExit(f"no replay was begun: {answer}")
                 self._run = str(json.loads(answer.body)["id"])
-                if not polling:
-                    polling = [asyncio.create_task(self._poll(one)) for one in range(self._orders.pollers)]
+                if len(polling) == 1:
+                    polling += [asyncio.create_task(self._poll(one)) for one in range(self._orders.pollers)]
                 await asyncio.gather(*(self._follow(self._run, number) for number in range(self._orders.streams)))
                 self._seen.runs.append(await self._over(connection, answer.head["location"]))
         for task in polling:
@@ -134,6 +138,12 @@ class _Clients:
                     _hear(followed, messages)
         except (OSError, EOFError, ValueError) as error:
             self._seen.errors.append(f"events of {run}: {error!r}")
+
+    async def _tick(self) -> None:
+        while True:
+            due_s = time.monotonic() + TICK_S
+            await asyncio.sleep(TICK_S)
+            self._seen.late.append(time.monotonic() - due_s)
 
     async def _poll(self, number: int) -> None:
         """Read one thing after the other, one every ``POLL_S``."""
