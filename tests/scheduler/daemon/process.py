@@ -11,6 +11,7 @@ import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -66,9 +67,9 @@ class Process:
 @contextmanager
 def serving(directory: Path, *, variables: dict[str, str] | None = None) -> Iterator[Process]:
     """Run the service with the ``resnap.toml`` of ``directory``; it is ready when the context begins."""
-    address = directory / "notify"
-    address.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+    # Elsewhere, since the path of a socket may have 107 bytes.
+    with TemporaryDirectory() as place, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        address = Path(place, "notify")
         notices.bind(str(address))
         notices.settimeout(PATIENCE_S)
         popen = started(directory, NOTIFY_SOCKET=str(address), **(variables or {}))
