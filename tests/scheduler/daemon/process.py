@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -112,7 +112,10 @@ def eventually(look: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
 
 def _port_of(process: int) -> int:
     """Return the port at which a process listens, as the kernel has it."""
-    sockets = {str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir()}
+    sockets = set[str]()
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile: the service is at work
+            sockets.add(str(link.readlink()))
     for line in Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
