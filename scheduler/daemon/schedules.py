@@ -21,6 +21,7 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from scheduler.clock import milliseconds
+from scheduler.runs.database import StateError
 from scheduler.runs.history import RunFilter
 from scheduler.runs.run import RunKind, RunRequest
 from scheduler.runs.worker import QueueFullError
@@ -84,6 +85,8 @@ class Schedules:
         self._clock, self._observer = clock, observer
         self._lock = threading.RLock()
         self._specs: dict[str, ScheduleSpec] = {}
+        self._owed: set[str] = set()
+        """Those that were due while the service's file took nothing."""
         self._scheduler = BackgroundScheduler(
             timezone=UTC,
             executors={"default": ThreadPoolExecutor(_MOST_AT_ONCE)},
@@ -123,6 +126,21 @@ class Schedules:
         with self._lock:
             for name, spec in self._specs.items():
                 self._arm(name, trigger_of(spec), makes_up=True)
+
+    def make_up(self) -> None:
+        """Make what was due while the service's file took nothing.
+
+        Raises:
+            StateError: it takes nothing yet.
+
+        """
+        with self._lock:
+            if not self._owed:
+                return
+            self._database.probe()
+            owed, self._owed = self._owed & self._specs.keys(), set()
+            for name in owed:
+                self._arm(name, trigger_of(self._specs[name]), makes_up=True)
 
     def all(self) -> list[ScheduleView]:
         """Return every schedule, by name."""
@@ -168,6 +186,11 @@ class Schedules:
             run = self.run_now(name, BY_SCHEDULE)
         except QueueFullError as error:
             self._observer.scheduler_event("queue_full", name, str(error))
+            return
+        except StateError as error:
+            self._observer.scheduler_event("error", name, str(error))
+            with self._lock:
+                self._owed.add(name)
             return
         self._worker.wait(run.id)
 

@@ -126,14 +126,17 @@ class Daemon:
 
     def _reload(self) -> None:
         self._systemd.reloading(self._services.clock.monotonic_s())
+        observation = self._services.observation
         try:
-            self._services.reload()
+            waiting = self._services.reload()
         except ResnapError as error:
-            self._services.observation.metrics.config_reloaded(succeeded=False)
-            self._services.observation.warn(f"the configuration stays as it was: {error}")
+            observation.metrics.config_reloaded(succeeded=False)
+            observation.warn(f"the configuration stays as it was: {error}")
         else:
-            self._services.observation.metrics.config_reloaded(succeeded=True)
-            self._services.observation.note("the configuration was read anew")
+            observation.metrics.config_reloaded(succeeded=True)
+            observation.note("the configuration was read anew")
+            if waiting:
+                observation.warn(f"wait for the next start of the service: {', '.join(waiting)}")
         self._systemd.ready(self._status())
 
     def _status(self) -> str:
@@ -144,6 +147,7 @@ class Daemon:
     async def _tick(self) -> None:
         clock = self._services.clock
         drift_ms, forgot_s = clock.now_ms() - clock.monotonic_s() * 1000, clock.monotonic_s()
+        was_kept = True
         while True:
             await asyncio.sleep(self._tick_s)
             if not self._services.is_ending:
@@ -154,12 +158,15 @@ class Daemon:
                     self._services.observation.warn("the machine's clock was set: schedules are counted anew")
                     self._services.schedules.clock_was_set()
                     drift_ms = now_ms
-                await asyncio.to_thread(self._services.worker.keep_ends)
+                await asyncio.to_thread(self._services.catch_up)
                 if clock.monotonic_s() - forgot_s > FORGET_EVERY_S:
                     forgot_s = clock.monotonic_s()
                     await asyncio.to_thread(self._services.forget_old)
+                was_kept = True
             except ResnapError as error:  # a full disk: the next tick tries again
-                self._services.observation.warn(f"the service's file could not be kept: {error}")
+                if was_kept:
+                    self._services.observation.warn(f"the service's file could not be kept: {error}")
+                was_kept = False
 
 
 class _Server(uvicorn.Server):

@@ -14,9 +14,10 @@ from scheduler.access.gate import Gate
 from scheduler.access.hosts import Hosts, check_listening
 from scheduler.daemon.observation import Observation
 from scheduler.daemon.preconditions import check_places, warnings
+from scheduler.daemon.reloading import taken_over
 from scheduler.daemon.schedules import Schedules
 from scheduler.observing.metrics import Metrics, Watched
-from scheduler.runs.configuration import check_still_within_places
+from scheduler.runs.configuration import check_still_within_places, within_places
 from scheduler.runs.database import DATABASE_FILE, Database
 from scheduler.runs.execution import Execution
 from scheduler.runs.history import History
@@ -25,7 +26,7 @@ from scheduler.runs.ids import Ids
 from scheduler.runs.looking import Looking
 from scheduler.runs.plans import Plans
 from scheduler.runs.reporting import told
-from scheduler.runs.run import BY_API, RunEnd, RunState
+from scheduler.runs.run import BY_API, RunEnd, RunKind, RunRequest, RunState
 from scheduler.runs.sightings import Sightings
 from scheduler.runs.worker import Worker
 from scheduler.settings.loading import process_environment, state_directory
@@ -100,18 +101,33 @@ class Services:
             self.observation.note("run that waited when the last service ended is taken up", run=run.id)
             self.worker.take_up(run)
 
-    def reload(self) -> None:
-        """Read the configuration anew; where it cannot be used, the old one stays in force.
+    def reload(self) -> tuple[str, ...]:
+        """Read the configuration anew, and return the settings that wait for the next start.
 
         Raises:
-            ResnapError: it cannot be used.
+            ResnapError: it cannot be used; the old one stays in force.
 
         """
         settings = self.configuration.load()
+        _check(settings, self.database.path.parent)
+        engine_of(settings)
         self.schedules.load(settings.schedules)
         self.observation.metrics.watch(watched(settings))
         self.admission.watch(settings.metadata_log)
-        self.settings = settings
+        self.worker.queue_size = settings.queue_size
+        self.configuration.put_in_force(settings)
+        self.settings, waiting = taken_over(self.settings, settings)
+        return waiting
+
+    def catch_up(self) -> None:
+        """Do what could not be done while the service's file took nothing.
+
+        Raises:
+            StateError: it takes nothing yet.
+
+        """
+        self.worker.keep_ends()
+        self.schedules.make_up()
 
     def forget_old(self) -> None:
         """Forget what ended longer ago than ``history_retention``."""
@@ -140,15 +156,14 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     """
     settings = configuration.load()
     directory = state_directory_of(settings)
-    host, _ = address_of(settings.listen)
-    check_listening(host, settings.auth)
-    check_places(settings, directory)
+    _check(settings, directory)
+    configuration.put_in_force(settings)
     observation = Observation(Metrics(watched(settings), version=resnap_version(), revision=resnap_revision()), clock)
     database = Database(directory / DATABASE_FILE, is_service=True)
     hub, sightings = Hub(), Sightings(database, clock.now_ms)
     history = History(database, clock.now_ms, hub.publish)
     ids = Ids(clock.now_ms, secrets.randbits, newest=history.newest_id())
-    engine = engine_of(settings)
+    engine, hosts = engine_of(settings), Hosts(address_of(settings.listen)[0], settings.allow_hosts)
     plans = Plans(database=database, configuration=configuration, engine=engine, ids=ids, clock=clock)
     admission = AdmissionControl(directory, settings.metadata_log, clock, observation.warn)
     observation.metrics.quota(partial(series, admission.manager))
@@ -175,10 +190,28 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
         worker=worker,
         schedules=Schedules(worker, history, database, clock, observation),
         looking=Looking(configuration=configuration, engine=engine, clock=clock, sightings=sightings),
-        gate=Gate.of(database, clock, secrets.token_bytes, auth=settings.auth, hosts=Hosts(host, settings.allow_hosts)),
+        gate=Gate.of(
+            database,
+            clock,
+            secrets.token_bytes,
+            auth=settings.auth,
+            hosts=hosts,
+        ),
         admission=admission,
         observation=observation,
     )
+
+
+def _check(settings: Settings, directory: Path) -> None:
+    """Make sure that a service may go by ``settings``.
+
+    Raises:
+        ConfigurationError: it may not.
+
+    """
+    check_listening(address_of(settings.listen)[0], settings.auth)
+    check_places(settings, directory)
+    within_places(settings, RunRequest(kind=RunKind.SCAN))
 
 
 def watched(settings: Settings) -> Watched:

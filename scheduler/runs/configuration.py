@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from scheduler.runs.run import RunRequest
+    from scheduler.settings.layers import SettingFiles
     from scheduler.settings.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Configuration:
     """Where the settings of the service come from.
+
+    Runs go by the files as they were when they were put in force, whatever became of them since.
 
     Attributes:
         flags: of ``resnap serve``, by name of the setting.
@@ -31,19 +34,24 @@ class Configuration:
     flags: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] | None = None
     directory: Path | None = None
+    _in_force: SettingFiles | None = field(default=None, init=False)
 
     def file(self) -> Path | None:
         """Return the file that settings are read from; None if there is none."""
         return settings_file(self.flags, self.environment, self.directory)
 
     def load(self) -> Settings:
-        """Return the settings of the service as they are now.
+        """Return the settings of the service as the files have them now; they are not in force by that.
 
         Raises:
             UsageError, ConfigurationError: a value cannot be used, or a file cannot be read.
 
         """
         return load_settings(self.flags, environment=self.environment, directory=self.directory, places=())
+
+    def put_in_force(self, settings: Settings) -> None:
+        """Have runs go by the files that ``settings`` were loaded from."""
+        self._in_force = settings.files
 
     def of(self, request: RunRequest) -> Settings:
         """Return the settings for one run; what the metadata log beside its sources says counts, too.
@@ -53,7 +61,13 @@ class Configuration:
 
         """
         flags = {**self.flags, **request.settings}
-        return load_settings(flags, environment=self.environment, directory=self.directory, places=request.sources)
+        return load_settings(
+            flags,
+            environment=self.environment,
+            directory=self.directory,
+            places=request.sources,
+            files=self._in_force,
+        )
 
 
 def within_places(settings: Settings, asked: RunRequest) -> RunRequest:

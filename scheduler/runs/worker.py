@@ -82,7 +82,7 @@ class Worker:
         self, history: History, execution: Executor, ids: Ids, clock: Clock, observer: Observer, *, queue_size: int
     ) -> None:
         self._history, self._execution, self._ids = history, execution, ids
-        self._clock, self._observer, self._queue_size = clock, observer, queue_size
+        self._clock, self._observer, self.queue_size = clock, observer, queue_size
         self._lanes = {"look": _Lane(), "work": _Lane()}
         self._lock = threading.Lock()
         self._at_work: dict[str, RunReport] = {}
@@ -116,9 +116,9 @@ class Worker:
         with self._lock:
             if self._is_stopping:
                 raise QueueFullError("the service is about to end", hint="ask again when it is back")
-            if len(self._awaited) - len(self._at_work) >= self._queue_size:
+            if len(self._awaited) - len(self._at_work) >= self.queue_size:
                 hint = f"ask again in {RETRY_AFTER_S} s, or cancel a run that waits"
-                raise QueueFullError(f"{self._queue_size} runs wait, more are not taken", hint=hint)
+                raise QueueFullError(f"{self.queue_size} runs wait, more are not taken", hint=hint)
             self._awaited[run.id] = Future()
         try:
             self._history.add(run)
@@ -144,15 +144,23 @@ class Worker:
         return RunState.CANCELLED if run is None else run.state
 
     def cancel(self, run_id: str) -> bool:
-        """Let a run end, or not begin; False if it is over already."""
-        if self._history.cancelled_before_it_began(run_id):
-            self._settle(run_id, RunState.CANCELLED)
-            return True
-        is_at_work = self._history.cancelling(run_id)
-        with self._lock:
-            report = self._at_work.get(run_id)
-        if report is not None:
-            report.cancel()
+        """Let a run end, or not begin; False if it is over already.
+
+        Raises:
+            StateError: that could not be kept; a run that is at work ends all the same.
+
+        """
+        report = None
+        try:
+            if self._history.cancelled_before_it_began(run_id):
+                self._settle(run_id, RunState.CANCELLED)
+                return True
+            is_at_work = self._history.cancelling(run_id)
+        finally:
+            with self._lock:
+                report = self._at_work.get(run_id)
+            if report is not None:
+                report.cancel()
         return is_at_work or report is not None
 
     @property

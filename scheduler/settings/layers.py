@@ -72,6 +72,15 @@ class Given(NamedTuple):
 Layer: TypeAlias = dict[str, Given]
 
 
+class SettingFiles(NamedTuple):
+    """What was read of the files that settings come from."""
+
+    configuration: Layer
+    properties: Path | None
+    static: Layer
+    """What the ``server.properties`` at that path say."""
+
+
 def flag_of(name: str) -> str:
     """Return the flag of the setting ``name``."""
     singular = {plural: one for one, plural in ALIASES.items()}

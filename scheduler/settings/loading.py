@@ -10,6 +10,7 @@ from typing import Final
 
 from scheduler.settings.layers import (
     Layer,
+    SettingFiles,
     environment_layer,
     file_layer,
     flag_layer,
@@ -65,6 +66,7 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     places: Sequence[str] | None = None,
+    files: SettingFiles | None = None,
 ) -> Settings:
     """Return the settings of one command.
 
@@ -74,6 +76,7 @@ def load_settings(
         directory: where ``resnap.toml`` is looked for; the working directory, unless given.
         places: the SOURCE arguments, where what a metadata log says counts; empty for ``log.dirs``, None for a
             command to which it does not matter.
+        files: what was read of them for earlier settings, which are not read again then.
 
     Raises:
         UsageError: a flag's value cannot be used.
@@ -82,20 +85,24 @@ def load_settings(
 
     """
     variables = process_environment() if environment is None else environment
-    names = SETTING_NAMES
     given = flag_layer(flags or {})
-    from_environment, unknown = environment_layer(variables, names)
+    from_environment, unknown = environment_layer(variables, SETTING_NAMES)
     layers = [given, from_environment]
-    file = _file(layers, directory)
-    if file is not None:
-        layers.append(file_layer(file, names))
-    properties = _path(layers, "server_properties")
-    static = Layer() if properties is None else server_properties_layer(properties)
-    said = NOTHING if places is None else _from_metadata(layers, static, places)
-    stranger = None if properties is None else of_another_node(properties, places or ())
-    layers += [said.layer, static]
+    read = files or _read_files(layers, directory)
+    layers.append(read.configuration)
+    said = NOTHING if places is None else _from_metadata(layers, read.static, places)
+    stranger = None if read.properties is None else of_another_node(read.properties, places or ())
+    layers += [said.layer, read.static]
     warnings = (*said.warnings, *filter(None, [stranger]))
-    return Settings.from_layers(tuple(layers), unknown, warnings, said.metadata)
+    return Settings.from_layers(tuple(layers), unknown, warnings, said.metadata, read)
+
+
+def _read_files(layers: list[Layer], directory: Path | None) -> SettingFiles:
+    file = _file(layers, directory)
+    configuration = Layer() if file is None else file_layer(file, SETTING_NAMES)
+    properties = _path([*layers, configuration], "server_properties")
+    static = Layer() if properties is None else server_properties_layer(properties)
+    return SettingFiles(configuration, properties, static)
 
 
 def settings_file(

@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from scheduler.answers.rendering import Form
 from scheduler.settings.kinds import DEFAULT_ORIGIN, from_text
-from scheduler.settings.layers import KAFKA_PROPERTIES, Layer, flag_of, origins_of, refusal
+from scheduler.settings.layers import KAFKA_PROPERTIES, Layer, SettingFiles, flag_of, origins_of, refusal
 from scheduler.settings.replay import EngineSettings, ReplaySettings
 from scheduler.settings.service import ServiceSettings
 from scheduler.settings.shipping import ShippingSettings
@@ -56,6 +56,8 @@ class Settings(ServiceSettings, StoreSettings, ShippingSettings, EngineSettings,
     """What a metadata log and other places do not agree on."""
     metadata: InstanceOf[ClusterMetadata] | None = Field(default=None, exclude=True)
     """The metadata log that the settings were read from, if there was one."""
+    files: InstanceOf[SettingFiles] | None = Field(default=None, exclude=True)
+    """What was read of the files, for settings that are to rest on the same."""
 
     @classmethod
     def settings_customise_sources(
@@ -78,6 +80,7 @@ class Settings(ServiceSettings, StoreSettings, ShippingSettings, EngineSettings,
         unknown_variables: tuple[str, ...],
         metadata_warnings: tuple[str, ...] = (),
         metadata: ClusterMetadata | None = None,
+        files: SettingFiles | None = None,
     ) -> Self:
         """Return the settings that ``layers`` make, the first of which wins.
 
@@ -93,6 +96,7 @@ class Settings(ServiceSettings, StoreSettings, ShippingSettings, EngineSettings,
             "unknown_variables": unknown_variables,
             "metadata_warnings": metadata_warnings,
             "metadata": metadata,
+            "files": files,
         }
         try:
             return cls(**values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import sqlite3
@@ -98,16 +99,23 @@ def test_a_good_configuration_is_taken_and_a_bad_one_is_not(directory: Path) -> 
             process.hears("RELOADING=1")
             process.hears("READY=1")
             assert schedules(client) == wanted
-        (directory / "resnap.toml").write_text("not = [toml")
-        process.tell(signal.SIGHUP)
-        process.hears("RELOADING=1")
-        process.hears("READY=1")
-        assert schedules(client) == ["look", "ship"]
+        text = (directory / "resnap.toml").read_text()
+        for broken in (f'auth = "token"\n{text}', "not = [toml"):
+            (directory / "resnap.toml").write_text(broken)
+            process.tell(signal.SIGHUP)
+            process.hears("RELOADING=1")
+            process.hears("READY=1")
+            assert schedules(client) == ["look", "ship"]
+        answer = client.post("/v1/replays", json={"destination": str(directory / "out")})
+        over = eventually(lambda: client.get(answer.headers["location"]).json(), lambda run: run["state"] in FINAL)
+        assert over["state"] == "succeeded", "a file that is broken has no run fail, either"
         process.tell(signal.SIGTERM)
         code, log = process.end()
     assert code == 0
     assert log.count("the configuration stays as it was") == 2
-    assert log.count("the configuration was read anew") == 1
+    assert re.search(r"resnap\.toml is no TOML: [^\"]+ \(at line 1,", log)
+    assert log.count("the configuration was read anew") == 2
+    assert "wait for the next start of the service: auth" in log
 
 
 def test_a_second_service_is_told_who_is_there_and_what_is_taken(directory: Path) -> None:
