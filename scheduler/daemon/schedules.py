@@ -188,9 +188,9 @@ class Schedules:
             self._observer.scheduler_event("queue_full", name, str(error))
             return
         except StateError as error:
-            self._observer.scheduler_event("error", name, str(error))
             with self._lock:
                 self._owed.add(name)
+            self._observer.scheduler_event("error", name, str(error))
             return
         self._worker.wait(run.id)
 

@@ -97,8 +97,8 @@ class FaultProxy:
 
 
 @contextmanager
-def proxying(upstream: str) -> Iterator[FaultProxy]:  # noqa: C901 - a handler in it, of small methods
-    """Run a proxy in front of ``upstream`` for as long as the context lasts."""
+def proxying(upstream: str, *, port: int = 0) -> Iterator[FaultProxy]:  # noqa: C901 - a handler in it, of small methods
+    """Run a proxy in front of ``upstream`` for as long as the context lasts, at ``port`` unless any will do."""
     proxy = FaultProxy(upstream)
 
     class Handler(BaseHTTPRequestHandler):
@@ -141,14 +141,16 @@ def proxying(upstream: str) -> Iterator[FaultProxy]:  # noqa: C901 - a handler i
         def handle_error(self, request: object, client_address: object) -> None:
             """Say nothing of connections that were reset: that is what this is for."""
 
-    server = Server(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", port), Handler)
     proxy.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
-    yield proxy
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def flipped(body: bytes) -> bytes:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -190,6 +190,35 @@ def test_a_store_in_trouble_ends_no_run_by_its_lease(store: MemoryObjectStore) -
         lease.renew()
     assert tried.is_set()
     lease.check()
+
+
+@pytest.mark.parametrize("down_from", ["the creation on", "the release on"])
+def test_what_a_store_that_was_down_did_not_hear_of_keeps_no_later_run_of_the_process_out(
+    store: MemoryObjectStore, down_from: str
+) -> None:
+    class Down(PassingStore):
+        is_down = False
+
+        def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+            super().put(key, body, if_absent=if_absent)
+            self.is_down = down_from == "the creation on"
+
+        def get(self, key: str) -> bytes:
+            if self.is_down:
+                raise StoreUnavailableError("down")
+            return super().get(key)
+
+        def delete(self, key: str) -> None:
+            raise StoreUnavailableError(f"{key}: down")
+
+    with suppress(StoreUnavailableError), leased(Down(store), PLACE, who="1", now_ms=0) as first:
+        first.hold()
+    assert len(leases(store)) == 1
+    with leased(store, PLACE, who="2", now_ms=0) as second:
+        second.hold()
+        with pytest.raises(LockedError, match="there: 2, since"):
+            a_lease(store).acquire()
+    assert leases(store) == []
 
 
 def test_a_log_dir_has_one_run_at_a_time_and_the_loser_is_told_which(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ class Holder:
         return f"{self.who}, since {datetime.fromtimestamp(self.since_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+_OVER_HERE: Final[set[str]] = set()
+"""Runs of this process that have ended and could not tell the store, which was down: they hold nothing any more."""
 _NO_PROCESS: Final = Process(machine="", number=0, started_ticks=0)
 _SOMEBODY: Final = Holder(run="", who="a run that left no name", since_ms=0, process=_NO_PROCESS)
 
@@ -115,7 +117,7 @@ class Lease:
 
     def _refuse_fresh(self, newest: ObjectInfo) -> None:
         holder = self._holder(newest.key)
-        if holder is None or holder.process.is_dead:
+        if holder is None or holder.process.is_dead or holder.run in _OVER_HERE:
             return
         if store_clock_ms(self.store) - newest.modified_ms < self.lease_ms:
             raise self._held(holder)
@@ -174,16 +176,17 @@ class Tenure:
             if self._keeper is not None:
                 self.lease.check()
                 return
-            self.lease.acquire()
+            with _over_here_if_it_fails(self.lease.holder):
+                self.lease.acquire()
             self._keeper = threading.Thread(target=self._keep, name="resnap-lease", daemon=True)
             self._keeper.start()
 
     def end(self) -> None:
-        """Let go of the lease, if it was taken."""
+        """Let go of the lease, if it was taken; where the store does not hear of it, it ends by itself."""
         self._ended.set()
         if self._keeper is not None:
             self._keeper.join()
-            with suppress(StoreError):  # it ends by itself
+            with suppress(StoreError), _over_here_if_it_fails(self.lease.holder):
                 self.lease.release()
 
     def _keep(self) -> None:
@@ -191,6 +194,16 @@ class Tenure:
             # A store in trouble is noticed by those who work; the next renewal may go through.
             with suppress(StoreError):
                 self.lease.renew()
+
+
+@contextmanager
+def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
+    """Keep nobody of this process out by what the store has, or may have, of a run that ends because it is down."""
+    try:
+        yield
+    except StoreError:
+        _OVER_HERE.add(holder.run)
+        raise
 
 
 @contextmanager

@@ -29,7 +29,7 @@ CONFIGURATION: Final = """
 engine = "local"
 listen = "127.0.0.1:0"
 log.dirs = "{log_dir}"
-state-dir = "{directory}/state"
+state-dir = "{state}"
 allow-destinations = ["{directory}/out"]
 allow-sources = ["{directory}/more"]
 """
@@ -90,9 +90,10 @@ def started(directory: Path, *arguments: str, **variables: str) -> subprocess.Po
     )  # fmt: skip
 
 
-def configure(directory: Path, log_dir: Path, more: str = "") -> None:
+def configure(directory: Path, log_dir: Path, more: str = "", *, state: Path | None = None) -> None:
     """Write the configuration of a service over ``log_dir``; ``more`` may begin tables."""
-    (directory / "resnap.toml").write_text(CONFIGURATION.format(directory=directory, log_dir=log_dir) + more)
+    own = CONFIGURATION.format(directory=directory, log_dir=log_dir, state=state or directory / "state")
+    (directory / "resnap.toml").write_text(own + more)
 
 
 def states(directory: Path) -> dict[str, str]:
@@ -106,7 +107,7 @@ def eventually(look: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
     ends_s = time.monotonic() + PATIENCE_S
     while not wanted(seen := look()):
         assert time.monotonic() < ends_s, seen
-        time.sleep(0.02)
+        time.sleep(0.1)
     return seen
 
 

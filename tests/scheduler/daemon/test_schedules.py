@@ -12,9 +12,11 @@ import pytest
 
 from scheduler.clock import FixedClock, SystemClock, milliseconds
 from scheduler.daemon.schedules import Schedules
+from scheduler.runs.database import StateError
 from scheduler.runs.run import Run, RunKind, RunRequest, RunState
 from scheduler.settings.service import ScheduleSpec
 from storage.errors import ConfigurationError
+from tests.scheduler.files import BALLAST, fill
 from tests.scheduler.runs.working import PATIENCE_S, Bench, bench
 
 if TYPE_CHECKING:
@@ -184,6 +186,21 @@ def test_late_runs_are_made_and_one_at_a_time_and_the_rest_is_counted(tmp_path: 
         assert (by_hand.origin, by_hand.principal) == ("schedule:often", "somebody")
         assert now.at_work.worker.waiting == 1
         assert "missed" not in {event for event, _ in now.told.events}
+
+
+def test_what_was_due_while_the_disk_was_full_is_made_up_for(tiny_disk: Path) -> None:
+    with timed(tiny_disk) as now:
+        gate = now.at_work.hold("")
+        fill(tiny_disk)
+        now.schedules.start([hourly()])
+        assert now.told.heard.wait(PATIENCE_S)
+        assert now.told.events == [("error", "hourly")]
+        with pytest.raises(StateError):
+            now.schedules.make_up()
+        (tiny_disk / BALLAST).unlink()
+        now.schedules.make_up()
+        assert gate.begun.wait(PATIENCE_S), "and not at its next time, in an hour"
+        assert now.told.events == [("error", "hourly")]
 
 
 def test_a_full_queue_is_counted_and_the_schedule_goes_on(tmp_path: Path) -> None:

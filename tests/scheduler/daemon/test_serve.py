@@ -7,13 +7,18 @@ import signal
 import socket
 import sqlite3
 from contextlib import closing
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from scheduler.runs.database import DATABASE_FILE
+from scheduler.clock import SystemClock, milliseconds
+from scheduler.runs.database import DATABASE_FILE, Database
+from scheduler.runs.ids import Ids
+from scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
 from tests.scheduler.api.whole import FINAL
 from tests.scheduler.daemon.process import PATIENCE_S, Process, configure, eventually, serving, started, states
+from tests.scheduler.runs.working import history_of
 from tests.scheduler.scenes import SET, one_partition
 
 if TYPE_CHECKING:
@@ -34,6 +39,19 @@ settings = {{ as-of = "roll", bwlimit = "{rate}" }}
 """
 """Asked for by hand; so slowly that a segment takes longer than any test."""
 SLOWLY: Final = "50"
+LOOKING: Final = """
+[[schedules]]
+name = "hourly"
+run = "scan"
+every = "1h"
+
+[[schedules]]
+name = "daily"
+run = "scan"
+cron = "30 2 * * *"
+"""
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
 
 
 @pytest.fixture
@@ -179,3 +197,28 @@ def test_killed_in_any_state_of_a_run_it_is_told_and_counted_at_the_next_start(d
         over = eventually(lambda: client.get(answer.headers["location"]).json(), lambda run: run["state"] in FINAL)
         assert over["state"] == "succeeded", over
         assert [*directory.joinpath("out").rglob("*.snapshot")]
+
+
+def test_a_clock_that_was_set_back_over_a_restart_disorders_nothing_and_stops_no_schedule(directory: Path) -> None:
+    now_ms = SystemClock().now_ms()
+    configure(directory, directory / "data", LOOKING)
+    with closing(Database(directory / "state" / DATABASE_FILE)) as left:
+        ids, history = Ids(lambda: now_ms + 10 * DAY_MS, lambda _: 1), history_of(left)
+        for name in ("hourly", "daily", "hourly"):
+            run = Run(id=ids.make(), request=RunRequest(kind=RunKind.SCAN), state=RunState.QUEUED,
+                      origin=f"schedule:{name}", principal="schedule", created_ms=now_ms + 10 * DAY_MS)  # fmt: skip
+            history.add(run)
+            history.ended(run.id, RunEnd(state=RunState.SUCCEEDED, totals={}, errors=()))
+    with serving(directory) as process, process.client() as client:
+        told = client.get("/v1/schedules").json()["schedules"]
+        due = {one["name"]: milliseconds(datetime.fromisoformat(one["next"])) for one in told}
+        assert now_ms + HOUR_MS <= due["hourly"] <= SystemClock().now_ms() + HOUR_MS
+        assert now_ms < due["daily"] <= SystemClock().now_ms() + DAY_MS
+        assert len(client.get("/v1/runs").json()["runs"]) == 3, "nothing was due"
+        answer = client.post("/v1/replays", json={"destination": str(directory / "out")})
+        newest = client.get("/v1/runs", params={"limit": 2}).json()
+        assert [one["id"] for one in newest["runs"]] == [answer.json()["id"], run.id]
+        rest = client.get("/v1/runs", params={"limit": 9, "cursor": newest["nextCursor"]}).json()["runs"]
+        assert len(rest) == 2
+        over = eventually(lambda: client.get(answer.headers["location"]).json(), lambda run: run["state"] in FINAL)
+        assert over["state"] == "succeeded"
