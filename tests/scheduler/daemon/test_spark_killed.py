@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,22 +37,19 @@ def children(process: int) -> Iterator[int]:
             yield from children(child)
 
 
-def named(process: int, name: str) -> list[int]:
-    """Return those of a process's children whose command line has ``name`` in it."""
+def running(process: int, program: str) -> list[int]:
+    """Return those of a process's children that run ``program``, whatever version its name ends with."""
     found = []
     for child in children(process):
-        try:
-            line = Path(f"/proc/{child}/cmdline").read_bytes().decode()
-        except OSError:
-            continue
-        if name in line:
-            found.append(child)
+        with suppress(OSError):
+            if Path(f"/proc/{child}/exe").readlink().name.startswith(program):
+                found.append(child)
     return found
 
 
-def jvms(process: int) -> list[int]:
-    """Return those of a process's children that are Java."""
-    return [child for child in children(process) if Path(f"/proc/{child}/exe").resolve().name == "java"]
+def workers(process: int) -> list[int]:
+    """Return the processes in which Spark runs Python."""
+    return [worker for jvm in running(process, "java") for worker in running(jvm, "python")]
 
 
 def test_a_jvm_that_is_killed_under_a_run_fails_it_and_the_next_run_has_another(
@@ -69,10 +67,8 @@ def test_a_jvm_that_is_killed_under_a_run_fails_it_and_the_next_run_has_another(
         service = process.popen.pid
         at = ask(client, "first")
         # A worker of Python is there once a job has begun; it needs seconds to import what it works with.
-        eventually(
-            lambda: named(service, "spark_daemon") or named(service, "spark/daemon") or named(service, "daemon"), bool
-        )
-        (jvm,) = jvms(service)
+        eventually(lambda: workers(service), bool)
+        (jvm,) = running(service, "java")
         os.kill(jvm, signal.SIGKILL)
         run = over(client, at)
         assert run["state"] == "failed", run
@@ -82,7 +78,7 @@ def test_a_jvm_that_is_killed_under_a_run_fails_it_and_the_next_run_has_another(
 
         again = over(client, str(client.post(f"{at}/retry").headers["location"]))
         assert again["state"] == "succeeded", again
-        (another,) = jvms(service)
+        (another,) = running(service, "java")
         assert another != jvm
         assert [*tmp_path.joinpath("out/first").rglob("*.snapshot")]
         process.tell(signal.SIGTERM)
