@@ -37,6 +37,8 @@ class Reason(StrEnum):
     """It is not what it was when the log dir was listed."""
     TOPIC_ID_UNKNOWN = "topic-id-unknown"
     """The layout has it in its keys."""
+    TOPIC_NAME_TOO_LONG = "topic-name-too-long"
+    """The layout has it in its keys as it is."""
     MISSING_SNAPSHOT = "missing-snapshot"
     """Stops a stock broker; never a reason of ours."""
     UNUSABLE_SNAPSHOT = "unusable-snapshot"
@@ -76,6 +78,7 @@ _HINTS: Final = {
     ),
     Reason.SEGMENT_CHANGED: "run again: the next run sees the segment as it is then",
     Reason.TOPIC_ID_UNKNOWN: "give --metadata-log, or a log dir whose partitions have partition.metadata",
+    Reason.TOPIC_NAME_TOO_LONG: "ship the topic with --layout flat, or let the brokers tier it",
     Reason.MISSING_SNAPSHOT: _REBUILD,
     Reason.UNUSABLE_SNAPSHOT: _REBUILD,
 }

@@ -99,4 +99,8 @@ def snapshot_fault(problem: str) -> ResnapError:
 
 def nothing_shipped(url: str) -> ResnapError:
     """Return that there was nothing to verify in the store at ``url``."""
-    return UsageError(f"{url} holds no shipped segment", hint="give the URL that `resnap tier --to` was given")
+    hint = (
+        "give the URL that `resnap tier --to` was given; of what brokers tiered only the layout `aiven` can be"
+        " verified, and `resnap remote status --store URL` looks at the rest"
+    )
+    return UsageError(f"{url} holds no shipped segment", hint=hint)

@@ -53,5 +53,5 @@ def show_status(
         run.error(problem)
     harmful = [one for one in status.standing.findings if one.kind in HARMFUL]
     for one in harmful:
-        run.error(VerificationError(f"{one.place}: {one.kind.value}: {one.detail}"))
+        run.error(VerificationError(f"{one.place}: {one.kind.value}: {one.detail}", hint=one.hint))
     return VerificationError.exit_code if harmful else OK

@@ -96,8 +96,9 @@ class Announcing:
                 self._read_back(one, progress)
                 lease.hold()
                 facts = self._facts({one.partition.name})
-                now = self._tell(self._judged(one.partition, one.segments, facts), facts)
-            yield now
+                now = self._judged(one.partition, one.segments, facts)
+                told = self._tell(replace(now, below=one.below + now.below, stop=now.stop or one.stop), facts)
+            yield told
 
     def _shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
         found: dict[TopicIdPartition, list[Announceable]] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from storage.errors import UsageError
 from storage.log.log_dir import open_log_dir_or_partition
 from storage.log.survey import live_partition
-from storage.remote.layouts import aiven
+from storage.remote.layouts import aiven, local_tiered
 from storage.remote.layouts.aiven_log import copied_log_dir
 from storage.remote.layouts.flat import parse_key
 from storage.remote.layouts.flat_log import shipped_log_dir
@@ -70,6 +70,12 @@ def open_source(source: str, sources: Sources, *, topics: Callable[[TopicPartiti
             return mirrored_log_dir(sources.store(root), _rekeyed(chain(seen, listed), rest), topics)
         if path is not None and is_mirror_key(info.key):
             break
+    if any(local_tiered.parse_key(info.key) is not None for info in seen):
+        raise UsageError(
+            f"{url} holds what brokers tiered by LocalTieredStorage, where nothing tells of a segment as a whole",
+            hint="`resnap remote status --store URL` holds it against what brokers believe, and `resnap inspect` opens"
+            " each file",
+        )
     if path is not None:
         return open_log_dir_or_partition(path, topics=topics)
     raise UsageError(

@@ -18,6 +18,9 @@ import org.apache.kafka.clients.admin.ListOffsetsOptions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.ScramCredentialInfo;
+import org.apache.kafka.clients.admin.ScramMechanism;
+import org.apache.kafka.clients.admin.UserScramCredentialUpsertion;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -35,7 +38,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * What clients do to a broker, one verb at a time.
  *
  * create BOOTSTRAP TOPIC PARTITIONS NAME=VALUE...    a topic with these settings
+ * drop BOOTSTRAP TOPIC                               deletes a topic
  * configure BOOTSTRAP TOPIC NAME=VALUE...            other settings for it
+ * scram BOOTSTRAP USER PASSWORD                      lets a user log in by SCRAM-SHA-512
  * broker BOOTSTRAP ID NAME VALUE                     a setting of broker ID, or of all for "-"; VALUE "-" takes it away
  * place BOOTSTRAP TOPIC PARTITION LOG_DIR            moves a partition to a log dir of broker 1, if it is not there
  * traffic BOOTSTRAP TOPIC PARTITIONS ROUNDS SEED     producers of every kind, in turn; prints what became of them
@@ -55,6 +60,8 @@ public class Driver {
         String[] rest = Arrays.copyOfRange(arguments, 3, arguments.length);
         switch (arguments[0]) {
             case "create" -> create(topic, Integer.parseInt(rest[0]), settings(Arrays.copyOfRange(rest, 1, rest.length)));
+            case "drop" -> drop(topic);
+            case "scram" -> scram(topic, rest[0]);
             case "configure" -> configure(topic, settings(rest));
             case "broker" -> broker(topic.equals("-") ? "" : topic, rest[0], rest[1]);
             case "place" -> place(new TopicPartitionReplica(topic, Integer.parseInt(rest[0]), 1), rest[1]);
@@ -98,6 +105,19 @@ public class Driver {
     static void create(String topic, int partitions, Map<String, String> settings) throws Exception {
         try (Admin admin = admin()) {
             admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1).configs(settings))).all().get();
+        }
+    }
+
+    static void drop(String topic) throws Exception {
+        try (Admin admin = admin()) {
+            admin.deleteTopics(List.of(topic)).all().get();
+        }
+    }
+
+    static void scram(String user, String password) throws Exception {
+        ScramCredentialInfo how = new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096);
+        try (Admin admin = admin()) {
+            admin.alterUserScramCredentials(List.of(new UserScramCredentialUpsertion(user, how, password))).all().get();
         }
     }
 

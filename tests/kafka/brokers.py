@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tests.kafka.releases import HERE, PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tests.kafka.releases import Release
@@ -110,13 +110,17 @@ class Broker:
         properties: dict[str, object] | None = None,
         *,
         zookeeper: str | None = None,
+        secure: Mapping[str, int] | None = None,
     ) -> None:
-        """Choose ports, which stay the same over all starts; what it writes goes beside the first log dir."""
+        """Choose ports, which stay the same over all starts; what it writes goes beside the first log dir.
+
+        ``secure`` are the ports of further listeners, by security protocol, of a broker of KRaft.
+        """
         self.release, self.log_dirs = release, log_dirs
         self.root = log_dirs[0].parent
         self.output = self.root / f"broker-{release.version}.log"
         self.port, self._controller, self._zookeeper = free_port(), free_port(), zookeeper
-        self._properties = properties or {}
+        self._properties, self._secure = properties or {}, secure or {}
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0
         """How much it had told when it was started last."""
@@ -204,13 +208,15 @@ class Broker:
         }
 
     def _of_kraft(self) -> dict[str, object]:
+        more = "".join(f",{protocol}://127.0.0.1:{port}" for protocol, port in self._secure.items())
+        protocols = "".join(f",{protocol}:{protocol}" for protocol in self._secure)
         return {
             "process.roles": "broker,controller",
             "node.id": 1,
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self._controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self._controller}{more}",
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}",
         }
 
 

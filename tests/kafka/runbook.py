@@ -22,6 +22,7 @@ FOLLOWED: Final = {
     "4. Put them in, broker by broker": 3,
     "5. Switch tiering on": 2,
     "Announce what Resnap has shipped, and have nothing copied by brokers": 2,
+    "The same where brokers tier with Aiven's plugin": 2,
     "Several log dirs, and snapshots that are empty though they should not be": 3,
     "After a crash": 1,
 }
@@ -41,7 +42,7 @@ def blocks() -> dict[str, list[list[str]]]:
 class Operator:
     """Types what the runbook says, in a directory and with paths of the test's own."""
 
-    def __init__(self, root: Path, paths: Mapping[str, Path], actions: Mapping[str, Callable[[str], object]]) -> None:
+    def __init__(self, root: Path, paths: Mapping[str, object], actions: Mapping[str, Callable[[str], object]]) -> None:
         """Put ``paths`` for those of the text; a line that begins with a key of ``actions`` is given to its value."""
         self._root, self._paths, self._actions = root, paths, actions
         self._text = blocks()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "payments"
 FAULT: Final = '"producerStateSnapshotFile" is null'
-LOOK, MAKE, PUT_IN, SWITCH_ON, ANNOUNCE, TWO_DISKS, AFTER_A_CRASH = FOLLOWED
+LOOK, MAKE, PUT_IN, SWITCH_ON, ANNOUNCE, ANNOUNCE_COPIES, TWO_DISKS, AFTER_A_CRASH = FOLLOWED
 """Sections of the runbook."""
 
 

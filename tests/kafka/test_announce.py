@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -12,12 +11,13 @@ from storage.errors import ClusterError
 from storage.messages.wire import uuid_text
 from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.kafka.runbook import Operator
-from tests.kafka.story import ANNOUNCE, TOPIC
+from tests.kafka.story import ANNOUNCE, ANNOUNCE_COPIES, TOPIC
 from tests.scheduler.files import bases
 from tiering.cluster.client import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
     from tests.kafka.releases import Release
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kafka
 
 JSON: Final = ("--output", "json")
 PUBLISH: Final = 1
-"""The later block of the section."""
+"""The later block of either section."""
 
 
 @pytest.mark.parametrize("version", [pytest.param("3.9.1", marks=pytest.mark.heavy), "4.1.1"])
@@ -40,7 +40,7 @@ def test_a_stock_broker_serves_and_goes_on_from_what_resnap_alone_has_shipped(
     broker = Broker(release(version), [data], tiering(remote))
     operator = Operator(
         tmp_path,
-        {"/var/lib/kafka/data": data, "/var/lib/remote": remote, "localhost:9092": Path(broker.address)},
+        {"/var/lib/kafka/data": data, "/var/lib/remote": remote, "localhost:9092": broker.address},
         {"kafka-configs.sh": lambda line: broker.drive("configure", TOPIC, *line.split("--add-config ")[1].split(","))},
     )
 
@@ -96,16 +96,24 @@ def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_w
     remote.mkdir()
     bucket.mkdir()
     broker = Broker(release("3.9.1"), [data], tiering(remote))
-    form = ("--layout", "aiven", "--chunk-compression", "zstd", "--encryption-public-key", f"k={keys / 'public.pem'}")
-    prefix, private = ("--key-prefix", "tiered/"), ("--encryption-private-key", f"k={keys / 'private.pem'}")
+    prefix, private = ("--key-prefix", "tiered/"), ("--encryption-private-key", f"key1={keys / 'private.pem'}")
+    operator = Operator(
+        tmp_path,
+        {
+            "/var/lib/kafka/data": data,
+            "s3://bucket": bucket.as_uri(),
+            "/etc/kafka/public.pem": keys / "public.pem",
+            "/etc/kafka/private.pem": keys / "private.pem",
+            "localhost:9092": broker.address,
+        },
+        {"kafka-configs.sh": lambda line: broker.drive("configure", TOPIC, *line.split("--add-config ")[1].split(","))},
+    )
     with broker.running():
         broker.drive("create", TOPIC, 1, *SMALL["3.9.1"])
         broker.drive("append", TOPIC, 0, 40)
         closed_end = bases(data / f"{TOPIC}-0")[-1]
-        broker.drive("configure", TOPIC, "remote.log.copy.disable=true", "remote.storage.enable=true")
+        operator.follow(ANNOUNCE_COPIES)
         there = ("--bootstrap-server", broker.address, *JSON)
-        shipped = command("tier", data, "--to", bucket.as_uri(), *form, *prefix, "--engine", "local", *there)
-        assert shipped.code == 0, shipped.err
         announce = ("announce", bucket.as_uri(), *there)
 
         (without_prefix,) = command(*announce).document["partitions"]
@@ -121,11 +129,11 @@ def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_w
         status = ("remote", "status", "--store", bucket.as_uri(), *there)
         assert command(*status).document["partitions"] == []  # not a word was told so far
 
-        told = command(*announce, *prefix, *private, "--publish")
-        assert (told.code, told.document["partitions"][0]["endOffset"]) == (0, closed_end), told.err
+        operator.follow(ANNOUNCE_COPIES, PUBLISH)
         (believed,) = command(*status).document["partitions"]
         ours = {path.stem[21:] for path in bucket.rglob("*.rsm-manifest")}
         assert {one["id"] for one in believed["segments"] if one["readable"]} == ours
+        assert believed["endOffset"] == closed_end
         assert command(*status).document["summary"]["findings"] == []
         (again,) = command(*announce, *prefix, *private, "--publish").document["partitions"]
         assert (again["segments"], again["below"], again["stop"]) == (0, len(ours), None)

@@ -252,6 +252,19 @@ def test_without_a_topic_id_there_is_no_key(command: Resnap, fixture_set: Sets, 
     assert not list(tmp_path.glob("store/payments*"))
 
 
+@pytest.mark.parametrize(("layout", "longest"), [("aiven", 177), ("local-tiered", 175)])
+def test_a_topic_whose_name_no_store_is_sure_to_keep_in_a_key_is_refused_by_name(
+    command: Resnap, fixture_set: Sets, tmp_path: Path, layout: str, longest: int
+) -> None:
+    for length, reasons in ((longest, {"active-segment"}), (longest + 1, {"active-segment", "topic-name-too-long"})):
+        data, store = tmp_path / f"data-{length}", tmp_path / f"store-{length}"
+        shutil.copytree(fixture_set(PLAIN).data / "payments-0", data / f"{'t' * length}-0")
+        ran = command("tier", data, "--to", store.as_uri(), "--layout", layout, "--high-watermark", "9999", *HOW)
+        (row,) = ran.document["partitions"]
+        assert {refused["reason"] for refused in row["refused"]} == reasons, ran.err
+        assert bool(list(store.rglob("*.log"))) is (length == longest)
+
+
 def test_chunks_may_be_larger_than_any_segment(command: Resnap, fixture_set: Sets, tmp_path: Path) -> None:
     ran = tier(command, fixture_set(PLAIN), tmp_path / "store", "--layout", "aiven", "--chunk-size", f"{(1 << 30) - 1}")
     assert ran.code == 0, ran.err

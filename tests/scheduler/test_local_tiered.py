@@ -86,3 +86,20 @@ def test_a_topic_whose_id_nothing_tells_is_refused_by_name(
     reasons = {refused["reason"] for row in ran.document["partitions"] for refused in row["refused"]}
     assert reasons == {"active-segment", "topic-id-unknown"}
     assert not (tmp_path / "store" / "kafka-tiered-storage").exists()
+
+
+def test_what_brokers_tiered_there_is_told_to_have_no_manifest_and_each_file_of_it_opens(
+    command: Resnap, tiered: FixtureSet
+) -> None:
+    folder = tiered.remote / "kafka-tiered-storage"
+    for place in (tiered.remote, folder):
+        scanned = command("scan", place.as_uri(), *JSON)
+        assert (scanned.code, "tiered by LocalTieredStorage" in scanned.error["message"]) == (2, True)
+        assert "resnap remote status" in scanned.error["hint"]
+    verified = command("verify", "--store", tiered.remote.as_uri(), *JSON)
+    assert (verified.code, "resnap remote status" in verified.error["hint"]) == (2, True)
+    kinds = {path.suffix: command("inspect", path, *JSON).document["kind"] for path in sorted(folder.rglob("*.*"))}
+    assert kinds == {
+        ".log": "log", ".index": "index", ".timeindex": "timeindex", ".txnindex": "txnindex", ".snapshot": "snapshot",
+        ".leader_epoch_checkpoint": "leader-epoch-checkpoint",
+    }  # fmt: skip

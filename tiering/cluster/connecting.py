@@ -26,6 +26,8 @@ _ENOUGH: Final = 2
 """Failures of one kind that settle the matter: the first may be for want of time alone."""
 _FAILED: Final = re.compile(r"Bootstrap (?:connection|attempt) to \S+ failed: (.*?)(?: \(backoff .*)?$")
 """What the library logs of each attempt."""
+_TELLS_NOTHING: Final = "socket disconnected"
+"""What is heard, too, where a broker has said why before it hung up."""
 _BY_PROPERTY: Final = (
     "look at --bootstrap-server, and whether the broker runs and a firewall lets you through;"
     " socket.connection.setup.timeout.ms in --command-config waits longer"
@@ -73,7 +75,8 @@ def connected(
                 last = error
             if len(heard.why) >= _ENOUGH:
                 break
-    what = heard.why[0] if heard.why else f"{type(last).__name__}: {last}"
+    what = next((why for why in heard.why if _TELLS_NOTHING not in why), None)
+    what = what or next(iter(heard.why), f"{type(last).__name__}: {last}")
     raise ClusterError(f"cannot connect to {bootstrap}: {what}", hint=_BY_PROTOCOL) from last
 
 

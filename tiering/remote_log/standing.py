@@ -46,6 +46,13 @@ class FindingKind(StrEnum):
 
 HARMFUL: Final = frozenset({FindingKind.POISON, FindingKind.GAP, FindingKind.HOLE, FindingKind.MISSING_OBJECTS})
 """Those that lose records, or stop tiering."""
+_HINTS: Final = {
+    FindingKind.POISON: "stop whoever writes there; `kafka-delete-records.sh` up to and with the record, and a restart,"
+    " let brokers read on, but they forget all that was told before it",
+    FindingKind.GAP: "brokers never fill it: save what still has these offsets, on a disk of a replica or in a store",
+    FindingKind.HOLE: "look for a replica that still has these offsets",
+    FindingKind.MISSING_OBJECTS: "bring them back from a backup of the store, under the same keys",
+}
 _NEEDED: Final = {
     "local-tiered": frozenset(ObjectKind) - {ObjectKind.TXN_INDEX},
     "aiven": frozenset({aiven.LOG, aiven.INDEXES, aiven.MANIFEST}),
@@ -65,6 +72,11 @@ class Finding:
     size_bytes: int = 0
     """Of the logs, or objects, concerned; 0 where that says nothing."""
     detail: str
+
+    @property
+    def hint(self) -> str | None:
+        """What the operator does next, where harm is done."""
+        return _HINTS.get(self.kind)
 
 
 class SegmentPlace(NamedTuple):

@@ -45,7 +45,7 @@ from storage.remote.layouts.aiven_metadata import SegmentMetadata
 from storage.remote.layouts.aiven_pieces import stored_piece
 from storage.remote.manifest import ObjectKind
 from tiering.shipping.shipped import AivenManifests, ShippedSegment
-from tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError
+from tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError, check_length
 
 if TYPE_CHECKING:
     from storage.remote.layouts.aiven_keys import SegmentCipher
@@ -98,6 +98,7 @@ def copy(
         ShippedMeanwhileError: the segment has got a manifest from another run, or from a broker.
         SegmentChangedError: the segment changed meanwhile; what was written is left.
         TopicIdUnknownError: nothing tells the topic's id, which is part of the keys.
+        TopicNameTooLongError: the topic's name is part of the keys, too.
         ConfigurationError: the plugin could not read the segment's end in chunks of this size.
         VerificationError: an object came back different from what was written.
         StoreError: the store refused or failed.
@@ -105,6 +106,8 @@ def copy(
     """
     if provenance.topic_id is None:
         raise TopicIdUnknownError(f"{bundle.segment.path}: nothing tells the id of {provenance.topic_partition.topic}")
+    place, base_offset = provenance.topic_partition, bundle.segment.base_offset
+    check_length(segment_prefix(place, provenance.topic_id, base_offset, prefix=form.key_prefix), bundle)
     if bundle.segment.size_bytes + form.chunk_size > INT_MAX:
         raise ConfigurationError(
             f"{bundle.segment.path}: {bundle.segment.size_bytes} bytes and a chunk of {form.chunk_size} are more than"

@@ -32,7 +32,13 @@ from tiering.shipping.segment_indexes import IndexUnusableError
 from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
 from tiering.shipping.side_by_side import side_by_side
 from tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
-from tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError, publish, upload
+from tiering.shipping.uploader import (
+    ShippedMeanwhileError,
+    TopicIdUnknownError,
+    TopicNameTooLongError,
+    publish,
+    upload,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -279,6 +285,8 @@ def _refusal(segment: Segment, error: FormatError | LogDirError) -> Refusal:
             reason = Reason.INDEX_UNUSABLE
         case TopicIdUnknownError():
             reason = Reason.TOPIC_ID_UNKNOWN
+        case TopicNameTooLongError():
+            reason = Reason.TOPIC_NAME_TOO_LONG
         case NotLedToError():
             reason = Reason.LINEAGE_CONFLICT
         case FormatError():

@@ -30,6 +30,7 @@ from storage.remote.layouts.flat import (
 from storage.remote.layouts.local_tiered import object_key as local_tiered_key
 from storage.remote.lineage import epochs_in
 from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
+from storage.remote.object_store import MAX_KEY_PART_BYTES
 from tiering.shipping.shipped import ShippedSegment, shipped_segment
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ class TopicIdUnknownError(LogDirError):
     """The layout has the topic's id in its keys, and nothing tells it."""
 
 
+class TopicNameTooLongError(LogDirError):
+    """The layout has the topic's name in its keys as it is, and no store is sure to keep them."""
+
+
 class ShippedMeanwhileError(StoreError):
     """Another run has shipped the segment since this one looked; what this one wrote is named by nothing."""
 
@@ -96,6 +101,7 @@ def upload(
         SegmentChangedError: the segment changed meanwhile; what was written is left for a later run.
         VerificationError: an object came back different from what was written.
         TopicIdUnknownError: the layout needs it.
+        TopicNameTooLongError: the layout has no key for it.
         StoreError: the store refused or failed.
 
     """
@@ -234,7 +240,24 @@ def _object_key(provenance: Provenance, bundle: SegmentBundle, identity: UUID, k
     if provenance.topic_id is None:
         raise TopicIdUnknownError(f"{bundle.segment.path}: nothing tells the id of {provenance.topic_partition.topic}")
     base_offset = bundle.segment.base_offset
-    return local_tiered_key(provenance.topic_partition, provenance.topic_id, base_offset, identity, kind)
+    key = local_tiered_key(provenance.topic_partition, provenance.topic_id, base_offset, identity, kind)
+    check_length(key, bundle)
+    return key
+
+
+def check_length(key: str, bundle: SegmentBundle) -> None:
+    """Refuse a key that no store is sure to keep, since the topic's name is long.
+
+    Raises:
+        TopicNameTooLongError: it is.
+
+    """
+    longest = max(key.split("/"), key=len)
+    if len(longest) > MAX_KEY_PART_BYTES:
+        raise TopicNameTooLongError(
+            f"{bundle.segment.path}: its key would have a part of {len(longest)} bytes, and stores are sure to keep"
+            f" {MAX_KEY_PART_BYTES}"
+        )
 
 
 def _named(part: BundlePart, key: str) -> ManifestObject:
