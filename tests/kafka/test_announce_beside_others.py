@@ -313,7 +313,7 @@ def test_where_a_record_has_ended_the_brokers_reading_nothing_is_told(
     site = Site(broker=broker, data=data, remote=remote, command=command)
 
     def has_died(since: int) -> bool:
-        return any("ConsumerTask" in one and "processing the records" in one for one in broker.complaints(since))
+        return "ERROR Error occurred while processing the records (" in broker.told()[since:]
 
     with broker.running():
         site.make("poisoned")
