@@ -8,7 +8,7 @@ from storage.log.log_dir import load_log_dir
 from storage.log.log_writer import PartitionWriter, write_log_dir_files
 from storage.log.names import TopicPartition
 from storage.log.properties import MetaProperties
-from tests.strategies import START_MS
+from tests.builders import a_batch
 from tests.tiering.shipping import tier
 from tiering.eligibility import before_replay
 from tiering.inventory import take_inventory
@@ -32,7 +32,14 @@ class Replica:
     """A log of one record an offset, cut into segments at ``cuts``; leader epoch n + 1 begins at ``elections[n]``."""
 
     def __init__(
-        self, root: Path, cuts: Collection[int], length: int = LENGTH, elections: Sequence[int] = (7,), start: int = 0
+        self,
+        root: Path,
+        cuts: Collection[int],
+        length: int = LENGTH,
+        elections: Sequence[int] = (7,),
+        start: int = 0,
+        *,
+        producer_id: int = 7,
     ) -> None:
         self.data = root / "data"
         with PartitionWriter(self.data / str(PARTITION), first_offset=start) as writer:
@@ -40,7 +47,10 @@ class Replica:
                 if offset in cuts and offset > start:
                     writer.roll()
                 writer.leader_epoch = sum(election <= offset for election in elections)
-                writer.append_data(timestamps=START_MS, producer_id=7, producer_epoch=0, base_sequence=offset)
+                batch = a_batch(
+                    offset=offset, producer_id=producer_id, base_sequence=offset, leader_epoch=writer.leader_epoch
+                )
+                writer.append_batch(batch)
         write_log_dir_files(self.data, meta=META, high_watermarks={PARTITION: length})
         self.closed_end = max((cut for cut in cuts if start < cut < length), default=start)
         self.staged = root / "staged"

@@ -128,6 +128,22 @@ def test_a_history_that_parted_from_the_shipped_one_is_refused_from_there_on(tmp
     assert chain(store)[-1] == (10, 15)
 
 
+@pytest.mark.parametrize("cuts", [{5, 10, 15}, {5, 8, 20}, {4, 12, 20}, {20}], ids=str)
+@pytest.mark.parametrize("start", [0, 3])
+def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path, cuts: set[int], start: int) -> None:
+    """No id tells the two apart, as before Kafka 2.8, and the leader epochs are the same."""
+    store = a_store()
+    Replica(tmp_path / "a", {5, 10, 15}).ship(store)
+    before = ranges(store)
+    anew = Replica(tmp_path / "b", cuts, producer_id=8, start=start)
+    left = anew.left(store)
+    assert (left.order, left.already) == ((), 0)
+    assert all("another topic of this name" in one.detail for one in left.candidates.refusals[:-1])
+    assert left.candidates.refusals[0].base_offset == start
+    anew.ship(store)
+    assert ranges(store) == before
+
+
 def test_retention_leaves_a_chain_whatever_lies_beside_it_and_whatever_ends_it(tmp_path: Path) -> None:
     whole = a_store()
     Replica(tmp_path / "a", {5, 10, 15}).ship(whole)

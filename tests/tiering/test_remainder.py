@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
@@ -30,12 +31,14 @@ def _holding(candidates: Candidates, *ranges: tuple[int, int], log_bytes: int = 
     store = MemoryObjectStore(f"remainder-{uuid4()}")
     partition = candidates.inventory.partition
     number = partition.topic_partition.partition
+    there = {segment.base_offset: Path(segment.path) for segment in partition.segments}
     known = EpochHistory(partition).up_to(candidates.segments[-1])
     for base, end in ranges:
         where = {"cluster_id": None, "topic": "payments", "topic_id": None, "partition": number, "base_offset": base}
         name = uuid5(NAMESPACE_URL, f"{base}-{end}")
         keys = {kind: object_key(**where, segment_id=name, extension=kind) for kind in ("log", "snapshot", "manifest")}
-        store.put(keys["log"], bytes(log_bytes))
+        body = there[base].read_bytes() if base in there else b""
+        store.put(keys["log"], body[:log_bytes].ljust(log_bytes, b"\0"))
         store.put(keys["snapshot"], bytes(10))
         manifest = a_manifest(
             **where,

@@ -15,6 +15,7 @@ from storage.errors import FormatError, LogDirError, VerificationError
 from storage.remote.lineage import Span, epochs_in
 from storage.source import PLAIN
 from tiering.refusal import Reason, refuse
+from tiering.shipping import same_topic
 from tiering.shipping.placement import Placement, Verdict, place
 from tiering.shipping.segment_bundle import EpochHistory
 
@@ -127,11 +128,13 @@ class _Look(NamedTuple):
         start, end = spans[0].start, spans[-1].end
         number, topic_id = partition.topic_partition.partition, partition.topic_id
         beside = self.shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
+        others = same_topic.strangers(partition, beside.segments, self.shipped, self.lineage.sources)
         strangers: dict[int, str] = {}
         failures: dict[int, FormatError | VerificationError] = {}
         for index, near in enumerate(_side_by_side(spans, beside.segments)):
             error = self._failure(spans[index], near, beside)
             why = self.lineage.stranger(self.candidates.segments[index], spans[index], near)
+            why = why or next((others[one.manifest_key] for one in near if one.manifest_key in others), None)
             if why is None and not self.shipped.may_overlap:
                 why = _overlap(spans[index], near)
             if error is not None:
@@ -194,11 +197,11 @@ class _Lineage:
 
     def __init__(self, candidates: Candidates, sources: Sources) -> None:
         self._candidates = candidates
-        self._sources = sources
+        self.sources = sources
 
     @cached_property
     def _history(self) -> EpochHistory:
-        return EpochHistory(self._candidates.inventory.partition, self._sources)
+        return EpochHistory(self._candidates.inventory.partition, self.sources)
 
     @cached_property
     def _epochs(self) -> tuple[LeaderEpoch, ...]:

@@ -40,6 +40,7 @@ class ShippedSegment:
     base_offset: int
     next_base_offset: int
     manifest_key: str
+    log_key: str
     log_bytes: int
     """Size of its log."""
     leader_epochs: tuple[LeaderEpoch, ...]
@@ -66,11 +67,13 @@ class Neighbours(NamedTuple):
 
 def shipped_segment(manifest_key: str, manifest: Manifest) -> ShippedSegment:
     """Return what ``manifest`` names."""
+    log = next(entry for entry in manifest.objects if entry.kind is ObjectKind.LOG)
     return ShippedSegment(
         base_offset=manifest.base_offset,
         next_base_offset=manifest.next_base_offset,
         manifest_key=manifest_key,
-        log_bytes=next(entry.size_bytes for entry in manifest.objects if entry.kind is ObjectKind.LOG),
+        log_key=log.key,
+        log_bytes=log.size_bytes,
         leader_epochs=manifest.leader_epochs,
         objects=tuple((entry.key, entry.size_bytes) for entry in manifest.objects),
     )
@@ -206,6 +209,7 @@ class AivenManifests:
             base_offset=segment.base_offset,
             next_base_offset=segment.next_base_offset,
             manifest_key=key,
+            log_key=f"{stem}.{aiven.LOG}",
             log_bytes=chunks.file_size,
             leader_epochs=segment.leader_epochs,
             objects=((f"{stem}.{aiven.LOG}", chunks.stored_size), (f"{stem}.{aiven.INDEXES}", indexes.end)),
@@ -217,7 +221,7 @@ class ShippedTopic:
 
     def __init__(self, store: ObjectStore, manifests: Manifests, *, only: Sequence[str] | None = None) -> None:
         """Look at the whole topic, or at what lies below the prefixes ``only`` of it."""
-        self._store, self._layout = store, manifests
+        self.store, self._layout = store, manifests
         self._prefixes = [manifests.prefix] if only is None else only
         self._sizes = {info.key: info.size_bytes for info in self._listed()}
         self._known: dict[str, ShippedSegment] = {}
@@ -238,6 +242,11 @@ class ShippedTopic:
         """Whether readers of the layout find their way where segments overlap."""
         return self._layout.may_overlap
 
+    def topic_id_of(self, segment: ShippedSegment) -> str | None:
+        """Return the id that the topic of ``segment`` was known by when that was shipped."""
+        place = self._layout.place(segment.manifest_key)
+        return None if place is None else place.topic_id
+
     def is_same(self) -> bool:
         """Whether the store has the same manifests still; what is asked for afterwards is of the first look.
 
@@ -250,7 +259,7 @@ class ShippedTopic:
 
     def _listed(self) -> Iterator[ObjectInfo]:
         for prefix in self._prefixes:
-            yield from self._store.list(prefix)
+            yield from self.store.list(prefix)
 
     def find(
         self, partition: int, base_offset: int, next_base_offset: int, *, topic_id: str | None = None
@@ -334,7 +343,7 @@ class ShippedTopic:
     def _manifest(self, key: str) -> ShippedSegment:
         if key not in self._known:
             with in_file(key):
-                self._known[key] = self._layout.read(key, self._store.get(key))
+                self._known[key] = self._layout.read(key, self.store.get(key))
         return self._known[key]
 
     def check(self, segment: ShippedSegment) -> None:
@@ -360,7 +369,7 @@ class ShippedTopic:
         """Return the length of an object; asked for, where another run wrote it while the topic was being listed."""
         if key not in self._sizes:
             try:
-                self._sizes[key] = self._store.head(key).size_bytes
+                self._sizes[key] = self.store.head(key).size_bytes
             except ObjectNotFoundError:
                 return None
         return self._sizes[key]
