@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import sys
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -132,4 +133,6 @@ def _entity(parts: dict[str, object]) -> Entity:
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{key} is {json.dumps(value)}, expected a number")
+    if not abs(value) <= sys.float_info.max:
+        raise ValueError(f"{key} is beyond all numbers")
     return float(value)

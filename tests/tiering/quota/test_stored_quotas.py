@@ -81,6 +81,7 @@ def test_requests_at_once_are_all_carried_out(tmp_path: Path) -> None:
      b'{"version": 1, "quotas": [{"entity": {"user": 5}, "values": {"producer_ids_rate": 1}}]}',
      b'{"version": 1, "quotas": [{"entity": {"user": "a"}, "values": {"producer_ids_rate": "5"}}]}',
      b'{"version": 1, "quotas": [{"entity": {"user": "a"}, "values": {"producer_ids_rate": Infinity}}]}',
+     b'{"version": 1, "quotas": [{"entity": {"user": "a"}, "values": {"producer_byte_rate": 1e999}}]}',
      b'{"version": 1, "quotas": [%s, %s]}' % ((b'{"entity": {"user": "a"}, "values": {"producer_ids_rate": 5}}',) * 2)],
 )  # fmt: skip
 def test_a_file_of_something_else_is_an_error_and_stays_as_it_is(content: bytes, tmp_path: Path) -> None:
