@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.clock import instant
-from storage.errors import UsageError
+from storage.errors import FormatError, UsageError
+from storage.remote.layouts.aiven_metadata import read_custom_metadata
 from tiering.remote_log.beliefs import fold_events
 from tiering.remote_log.metadata_log import event_of, metadata_partitions, read_events
 from tiering.remote_log.records import METADATA_TOPIC, SegmentState
-from tiering.remote_log.standing import HARMFUL, Standing, stand, stored_segments
+from tiering.remote_log.standing import HARMFUL, Standing, stand
+from tiering.remote_log.stored import stored_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from tiering.cluster.client import Cluster
     from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs, RemoteSegment
     from tiering.remote_log.metadata_log import Event
-    from tiering.remote_log.standing import Finding, PartitionStanding, SegmentPlace, StoredSegment
+    from tiering.remote_log.standing import Finding, PartitionStanding
+    from tiering.remote_log.stored import SegmentPlace, StoredSegment
 
 _NO_METADATA: Final = (
     "give the log dirs of a broker with tiered storage; only brokers that follow a partition of the topic have it"
@@ -207,7 +210,20 @@ def _segment_row(segment: RemoteSegment, beliefs: PartitionBeliefs) -> Row:
         "maxTimestampMs": segment.max_timestamp_ms,
         "eventTimestampMs": segment.event_timestamp_ms,
         "segmentLeaderEpochs": {str(one.leader_epoch): one.offset for one in segment.leader_epochs},
+        "customMetadata": _custom_metadata(segment.custom_metadata),
     }
+
+
+def _custom_metadata(data: bytes | None) -> Row | None:
+    """Return what a plugin told of a segment; its bytes alone, where they are not those of the layout ``aiven``."""
+    if data is None:
+        return None
+    try:
+        told = read_custom_metadata(data)
+    except FormatError:
+        return {"bytes": data.hex()}
+    fields = {"remoteSize": told.remote_size, "objectPrefix": told.object_prefix, "objectKey": told.object_key}
+    return {"bytes": data.hex(), **{name: value for name, value in fields.items() if value is not None}}
 
 
 def _closing(status: RemoteStatus, findings: Iterable[Finding]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from storage.log.producer_snapshot import read_snapshot, read_snapshot_array
 from storage.log.properties import read_meta_properties, read_partition_metadata, read_properties
 from storage.log.record_batch import read_header
 from storage.remote.layouts.aiven_manifest import read_manifest as read_rsm_manifest
-from storage.remote.layouts.aiven_metadata import CustomMetadata, read_custom_metadata, write_custom_metadata
+from storage.remote.layouts.aiven_metadata import read_custom_metadata
 from storage.remote.layouts.flat import parse_key
 from storage.remote.manifest import read_manifest, write_manifest
 from tests.storage.remote.manifests import a_manifest
@@ -149,7 +149,7 @@ _EXAMPLE_BYTES: Final = {
             b':{"position":590,"size":8},"transaction":{"position":598,"size":102}},"compression":true}'
         ),
     ],
-    "custom-metadata": [write_custom_metadata(CustomMetadata(remote_size=100, object_prefix="p/", object_key="foo"))],
+    "custom-metadata": [bytes.fromhex("03 00 02 c801 01 03 03 702f 02 04 04 666f6f")],
     "file-name": [b"00000000000000000145.snapshot", b"00000000000000000145.log.deleted"],
     "directory-name": [b"payments-0", b"payments-0.0123456789abcdef0123456789abcdef-delete"],
     "object-key": [b"c/t/none/0/00000000000000000000-9347e368-7f13-58b2-a80e-cd487a8de498.log"],

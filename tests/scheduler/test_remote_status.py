@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import shutil
 from base64 import b64decode
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import pytest
@@ -12,6 +12,7 @@ from scheduler.settings.settings import Settings
 from scheduler.use_cases.remote_status import look
 from scheduler.wiring import scope_of
 from storage.log.names import TopicPartition
+from storage.log.varint import write_unsigned_varint, write_varint
 from storage.remote.layouts.local_tiered import object_key
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import ObjectKind
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from storage.log.survey import LogDir
     from storage.remote.object_store import ObjectInfo
     from tests.fixture_sets import FixtureSet
-    from tests.scheduler.conftest import Resnap
+    from tests.scheduler.conftest import Ran, Resnap
 
 JSON = ("--output", "json")
 OLD = [*copied("a", 0, 9), *copied("b", 10, 19)]
@@ -138,6 +139,69 @@ def test_what_brokers_copy_and_delete_while_they_are_looked_at_is_not_amiss(tmp_
     assert (one.beliefs.start_offset, one.beliefs.end_offset, status.standing.findings) == (10, 30, [])
     assert one.beliefs.copying is not None
     assert one.beliefs.copying.start_offset == 30
+
+
+OBJECTS: Final = {"log": 678, "indexes": 76, "rsm-manifest": 687}
+MAIN_PATH: Final = f"payments-{PARTITION.id}/0/{0:020d}-{segment_id('a').id}"
+
+
+def told_by_a_plugin(size: int = sum(OBJECTS.values()), prefix: str = "tiered/", key: str = MAIN_PATH) -> bytes:
+    """Custom metadata with all three fields."""
+    fields = [write_varint(size), *(write_unsigned_varint(len(text) + 1) + text.encode() for text in (prefix, key))]
+    return b"\3" + b"".join(bytes([tag, len(field)]) + field for tag, field in enumerate(fields))
+
+
+def of_a_plugin(command: Resnap, root: Path, told: bytes, *, at: str = "tiered/", store: str = "") -> Ran:
+    """Ask about a segment whose objects lie behind the key prefix ``at``, in a store that begins at ``store``."""
+    finished = replace(updated("a", SegmentState.COPY_SEGMENT_FINISHED), custom_metadata=told)
+    write_metadata_partition(root / "data", [started("a", 0, 9), finished])
+    for suffix, size in OBJECTS.items():
+        path = root / "remote" / f"{at}{MAIN_PATH}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(size))
+    return command("remote", "status", root / "data", "--store", (root / "remote" / store).as_uri(), *JSON)
+
+
+@pytest.mark.parametrize(("at", "store"), [("tiered/", ""), ("tiered/", "tiered"), ("mount/tiered/", "")])
+def test_what_a_plugin_told_of_a_segment_is_shown_and_compared(
+    command: Resnap, tmp_path: Path, at: str, store: str
+) -> None:
+    ran = of_a_plugin(command, tmp_path, told_by_a_plugin(), at=at, store=store)
+    assert (ran.code, kinds(ran.document)) == (0, {})
+    ((shown,),) = ([one["customMetadata"] for one in row["segments"]] for row in ran.document["partitions"])
+    assert shown == {
+        "bytes": told_by_a_plugin().hex(),
+        "remoteSize": 1441,
+        "objectPrefix": "tiered/",
+        "objectKey": MAIN_PATH,
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (told_by_a_plugin(prefix="old/"), f"is told to lie at old/{MAIN_PATH}, and lies at tiered/{MAIN_PATH}"),
+        (told_by_a_plugin(prefix="tiered/odd-"), f"is told to lie at tiered/odd-{MAIN_PATH}, and lies at"),
+        (told_by_a_plugin(size=1440), "is told to have 1440 bytes, and has 1441"),
+        (b"\3\0\2", "has custom metadata that the plugin cannot read"),
+    ],
+)
+def test_objects_that_are_not_what_a_plugin_told_of_are_harm(
+    command: Resnap, tmp_path: Path, told: bytes, said: str
+) -> None:
+    ran = of_a_plugin(command, tmp_path, told)
+    assert (ran.code, kinds(ran.document)) == (13, {"contradicted": 1})
+    assert f"{segment_id('a').id} at 0 {said}" in ran.error["message"]
+
+
+def test_custom_metadata_of_another_plugin_are_left_alone(command: Resnap, tmp_path: Path) -> None:
+    finished = replace(updated("a", SegmentState.COPY_SEGMENT_FINISHED), custom_metadata=b"anything")
+    write_metadata_partition(tmp_path / "data", [started("a", 0, 9), finished])
+    ran = command("remote", "status", tmp_path / "data", *JSON)
+    assert (ran.code, kinds(ran.document)) == (0, {})
+    assert [one["customMetadata"] for one in ran.document["partitions"][0]["segments"]] == [
+        {"bytes": b"anything".hex()}
+    ]
 
 
 def test_orphans_cost_room_and_do_no_harm(command: Resnap, tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class RemoteSegment:
     """When it was told of last."""
     told_at: int
     """Offset of its first record in the metadata partition."""
+    custom_metadata: bytes | None
+    """What the plugin that copied it told of it last, in its own form."""
 
     def parts(self) -> Iterator[tuple[int, int, int]]:
         """Yield each leader epoch with its first and last offset in the segment."""
@@ -237,6 +239,7 @@ class _PartitionFold:
             max_timestamp_ms=record.max_timestamp_ms,
             event_timestamp_ms=record.event_timestamp_ms,
             told_at=told_at,
+            custom_metadata=record.custom_metadata,
         )
 
     def update(self, record: RemoteLogSegmentMetadataUpdateRecord) -> None:
@@ -256,7 +259,11 @@ class _PartitionFold:
             else:
                 found.forget(start, segment_id)
         self._segments[segment_id] = replace(
-            known, state=state, broker_id=record.broker_id, event_timestamp_ms=record.event_timestamp_ms
+            known,
+            state=state,
+            broker_id=record.broker_id,
+            event_timestamp_ms=record.event_timestamp_ms,
+            custom_metadata=record.custom_metadata,
         )
 
     def delete(self, state: PartitionDeleteState) -> None:

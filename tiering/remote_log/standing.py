@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from storage.remote.layouts import aiven, local_tiered
-from storage.remote.manifest import ObjectKind
 from tiering.remote_log.records import SegmentState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from storage.log.partition_dir import PartitionDir
-    from storage.remote.object_store import ObjectInfo
-    from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs
+    from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs, RemoteSegment
+    from tiering.remote_log.stored import SegmentPlace, StoredSegment
+
+    _Fault = Callable[[RemoteSegment, StoredSegment | None], str | None]
 
 
 class FindingKind(StrEnum):
@@ -36,6 +36,7 @@ class FindingKind(StrEnum):
     GAP = "gap"
     HOLE = "hole"
     MISSING_OBJECTS = "missing-objects"
+    CONTRADICTED = "contradicted"
     OVERLAP = "overlap"
     ORPHANS = "orphans"
     REPLACED = "replaced"
@@ -44,7 +45,9 @@ class FindingKind(StrEnum):
     UNREFERENCED_OBJECTS = "unreferenced-objects"
 
 
-HARMFUL: Final = frozenset({FindingKind.POISON, FindingKind.GAP, FindingKind.HOLE, FindingKind.MISSING_OBJECTS})
+HARMFUL: Final = frozenset(
+    {FindingKind.POISON, FindingKind.GAP, FindingKind.HOLE, FindingKind.MISSING_OBJECTS, FindingKind.CONTRADICTED}
+)
 """Those that lose records, or stop tiering."""
 _HINTS: Final = {
     FindingKind.POISON: "stop whoever writes there; `kafka-delete-records.sh` up to and with the record, and a restart,"
@@ -52,13 +55,12 @@ _HINTS: Final = {
     FindingKind.GAP: "brokers never fill it: save what still has these offsets, on a disk of a replica or in a store",
     FindingKind.HOLE: "look for a replica that still has these offsets",
     FindingKind.MISSING_OBJECTS: "bring them back from a backup of the store, under the same keys",
+    FindingKind.CONTRADICTED: "brokers read log and indexes at the key that they were told: bring the objects back from"
+    " a backup, under that key; `resnap verify --store` tells which of them is damaged",
 }
-_NEEDED: Final = {
-    "local-tiered": frozenset(ObjectKind) - {ObjectKind.TXN_INDEX},
-    "aiven": frozenset({aiven.LOG, aiven.INDEXES, aiven.MANIFEST}),
-}
-"""The objects without which brokers cannot read a segment, by layout."""
-_OF_OBJECTS: Final = frozenset({FindingKind.MISSING_OBJECTS, FindingKind.UNREFERENCED_OBJECTS})
+_OF_OBJECTS: Final = frozenset(
+    {FindingKind.MISSING_OBJECTS, FindingKind.CONTRADICTED, FindingKind.UNREFERENCED_OBJECTS}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,52 +81,10 @@ class Finding:
         return _HINTS.get(self.kind)
 
 
-class SegmentPlace(NamedTuple):
-    """Which segment of which partition."""
-
-    topic_id: str
-    partition: int
-    segment_id: str
-
-
-@dataclass(slots=True)
-class StoredSegment:
-    """What a store holds of one segment."""
-
-    layout: str
-    objects: set[str]
-    """What each of them is, in the layout's own words."""
-    size_bytes: int = 0
-
-    @property
-    def lacks(self) -> list[str]:
-        """What is missing that brokers need."""
-        return sorted(_NEEDED[self.layout] - self.objects)
-
-
-def stored_segments(listed: Iterable[ObjectInfo]) -> dict[SegmentPlace, StoredSegment]:
-    """Return what the objects ``listed`` hold in a layout that brokers read; others do not count."""
-    found: dict[SegmentPlace, StoredSegment] = {}
-    for info in listed:
-        told = _told_by(info.key)
-        if told is None:
-            continue
-        place, layout, what = told
-        stored = found.setdefault(place, StoredSegment(layout, set()))
-        stored.objects.add(what)
-        stored.size_bytes += info.size_bytes
-    return found
-
-
-def _told_by(key: str) -> tuple[SegmentPlace, str, str] | None:
-    """Return the segment that ``key`` is of, its layout, and what the object is in it."""
-    local = local_tiered.parse_key(key)
-    if local is not None:
-        return SegmentPlace(local.topic_id, local.partition, local.segment_id), "local-tiered", local.kind
-    plugin = aiven.parse_key(key)
-    if plugin is not None:
-        return SegmentPlace(plugin.topic_id, plugin.partition, plugin.segment_id), "aiven", plugin.suffix
-    return None
+def _missing(_: RemoteSegment, stored: StoredSegment | None) -> str | None:
+    """Return what a segment lacks that brokers need."""
+    lacking = ["all"] if stored is None else stored.lacks
+    return f"lacks {', '.join(lacking)}" if lacking else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +107,7 @@ class PartitionStanding:
     def findings(self) -> Iterator[Finding]:
         """Yield what is not as it should be, the gravest first."""
         yield from self._unreachable()
-        yield from self._missing_objects()
+        yield from self._amiss()
         yield from self._idle()
         yield from self._unreferenced_objects()
 
@@ -168,19 +128,22 @@ class PartitionStanding:
             said = ", ".join(f"[{one.start}, {one.end})" for one in beliefs.overlaps)
             yield self._finding(FindingKind.OVERLAP, len(beliefs.overlaps), f"two segments have the offsets {said}")
 
-    def _missing_objects(self) -> Iterator[Finding]:
-        if self.stored is None:
-            return
-        missing = []
-        for one in self.beliefs.readable:
-            if self.before is not None and one.id not in self.before.readable_ids:
-                continue
-            stored = self.stored.get(one.id)
-            lacking = ["all"] if stored is None else stored.lacks
-            if lacking:
-                missing.append(f"{one.id} at {one.start_offset} lacks {', '.join(lacking)}")
-        if missing:
-            yield self._finding(FindingKind.MISSING_OBJECTS, len(missing), "; ".join(missing))
+    def _amiss(self) -> Iterator[Finding]:
+        """Yield what of the readable segments is not in the store, or is not there as brokers were told."""
+        for kind, fault in (
+            (FindingKind.MISSING_OBJECTS, _missing),
+            (FindingKind.CONTRADICTED, lambda one, stored: None if stored is None else stored.contradiction(one)),
+        ):
+            found = [f"{one.id} at {one.start_offset} {said}" for one, said in self._faulty(fault)]
+            if found:
+                yield self._finding(kind, len(found), "; ".join(found))
+
+    def _faulty(self, fault: _Fault) -> Iterator[tuple[RemoteSegment, str]]:
+        for one in () if self.stored is None else self.beliefs.readable:
+            if self.before is None or one.id in self.before.readable_ids:
+                said = fault(one, (self.stored or {}).get(one.id))
+                if said is not None:
+                    yield one, said
 
     def _idle(self) -> Iterator[Finding]:
         beliefs = self.beliefs

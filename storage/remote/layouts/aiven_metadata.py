@@ -2,7 +2,8 @@
 
 ``remoteLogSegmentMetadata`` in a manifest is what the broker knew when copying began; the plugin writes it and never
 reads it. Custom metadata stand in the broker's ``__remote_log_metadata``, and only where the plugin was asked for them:
-tagged fields as in Kafka's protocol, ascending, at most 128 bytes by default.
+tagged fields as in Kafka's protocol, ascending, at most 128 bytes by default. We only read them: without any, the
+plugin finds a segment by its ids and the key prefix that it is set to.
 
 Source: ``KafkaTypeSerdeModule``, ``SegmentCustomMetadataSerde`` of the plugin; ``TaggedFields`` of Kafka.
 """
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from storage.errors import FormatError
 from storage.log.checkpoints import LeaderEpoch
-from storage.log.varint import read_unsigned_varint, read_varlong, write_unsigned_varint, write_varint
+from storage.log.varint import read_unsigned_varint, read_varlong
 
 _REMOTE_SIZE, _OBJECT_PREFIX, _OBJECT_KEY = range(3)
 _LONG_END: Final = 1 << 63
@@ -76,19 +77,6 @@ def told_segment(values: object) -> SegmentMetadata | None:
         return None
 
 
-def write_custom_metadata(metadata: CustomMetadata) -> bytes:
-    """Return ``metadata`` as they travel; nothing at all for none."""
-    fields: dict[int, bytes] = {}
-    if metadata.remote_size is not None:
-        fields[_REMOTE_SIZE] = write_varint(metadata.remote_size)
-    if metadata.object_prefix is not None:
-        fields[_OBJECT_PREFIX] = _compact(metadata.object_prefix)
-    if metadata.object_key is not None:
-        fields[_OBJECT_KEY] = _compact(metadata.object_key)
-    tagged = (write_unsigned_varint(tag) + write_unsigned_varint(len(field)) + field for tag, field in fields.items())
-    return write_unsigned_varint(len(fields)) + b"".join(tagged) if fields else b""
-
-
 def read_custom_metadata(data: bytes) -> CustomMetadata:
     """Return what ``data`` hold; fields that are not known are passed over.
 
@@ -112,11 +100,6 @@ def read_custom_metadata(data: bytes) -> CustomMetadata:
         object_prefix=_string(data, found.get(_OBJECT_PREFIX)),
         object_key=_string(data, found.get(_OBJECT_KEY)),
     )
-
-
-def _compact(text: str) -> bytes:
-    encoded = text.encode()
-    return write_unsigned_varint(len(encoded) + 1) + encoded
 
 
 def _number(data: bytes, place: tuple[int, int] | None) -> int | None:

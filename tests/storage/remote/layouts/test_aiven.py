@@ -35,7 +35,6 @@ from storage.remote.layouts.aiven_metadata import (
     CustomMetadata,
     SegmentMetadata,
     read_custom_metadata,
-    write_custom_metadata,
 )
 from storage.remote.layouts.aiven_pieces import compressed, decompressed, frame_content_size, stored_piece
 from tests.fixture_sets import AIVEN
@@ -380,27 +379,35 @@ def test_nothing_is_written_that_could_not_be_read() -> None:
 # Custom metadata
 
 
-def test_custom_metadata_are_tagged_fields() -> None:
-    golden = bytes.fromhex("02 00 02 c8 01 02 04 04 66 6f 6f")
-    assert write_custom_metadata(CustomMetadata(remote_size=100, object_key="foo")) == golden
-    assert read_custom_metadata(golden) == CustomMetadata(remote_size=100, object_key="foo")
-    assert write_custom_metadata(CustomMetadata()) == b""
+# What the plugin wrote for a segment of three objects of 678, 76 and 687 bytes, asked for all its fields.
+CUSTOM_METADATA_OF_THE_PLUGIN: Final = (
+    bytes.fromhex("03 00 02 c216 01 08 08") + b"tiered/" + bytes.fromhex("02 49 49")
+    + b"one-5RNveczLSxiXSO5PtHCXeg/0/00000000000000000000-HZETdFIqTISOgntbSPAOyg"
+)  # fmt: skip
 
 
-@given(
-    st.builds(
-        CustomMetadata,
-        remote_size=st.none() | longs,
-        object_prefix=st.none() | st.text(max_size=200),
-        object_key=st.none() | st.text(max_size=200),
-    )
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (
+            CUSTOM_METADATA_OF_THE_PLUGIN,
+            CustomMetadata(
+                remote_size=678 + 76 + 687,
+                object_prefix="tiered/",
+                object_key="one-5RNveczLSxiXSO5PtHCXeg/0/00000000000000000000-HZETdFIqTISOgntbSPAOyg",
+            ),
+        ),
+        (bytes.fromhex("02 00 02 c801 02 04 04") + b"foo", CustomMetadata(remote_size=100, object_key="foo")),
+        (bytes.fromhex("01 01 01 01"), CustomMetadata(object_prefix="")),
+        (bytes.fromhex("02 00 01 01 07 02 abcd"), CustomMetadata(remote_size=-1)),
+        (b"", CustomMetadata()),
+    ],
 )
-def test_custom_metadata_survive_writing(metadata: CustomMetadata) -> None:
-    data = write_custom_metadata(metadata)
-    assert read_custom_metadata(data) == metadata
-    if data:
+def test_custom_metadata_are_tagged_fields(data: bytes, told: CustomMetadata) -> None:
+    assert read_custom_metadata(data) == told
+    for end in range(1, len(data)):
         with pytest.raises(FormatError):
-            read_custom_metadata(data[:-1])
+            read_custom_metadata(data[:end])
 
 
 @given(st.binary(max_size=40))

@@ -1,0 +1,98 @@
+"""What a store holds of the segments that brokers tier, by segment; and whether it is what brokers were told.
+
+A plugin may hand custom metadata to the broker: where a segment's objects lie, and how long they are together. The
+plugin then reads the log and the indexes at the key that was told, whatever its key prefix is by now.
+
+Source: ``ObjectKeyFactory``, ``RemoteStorageManager`` of Aiven's tiered-storage-for-apache-kafka, 1.0.0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage.errors import FormatError
+from storage.remote.layouts import aiven, local_tiered
+from storage.remote.layouts.aiven_metadata import read_custom_metadata
+from storage.remote.manifest import ObjectKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage.remote.object_store import ObjectInfo
+    from tiering.remote_log.beliefs import RemoteSegment
+
+_NEEDED: Final = {
+    "local-tiered": frozenset(ObjectKind) - {ObjectKind.TXN_INDEX},
+    "aiven": frozenset({aiven.LOG, aiven.INDEXES, aiven.MANIFEST}),
+}
+"""The objects without which brokers cannot read a segment, by layout."""
+
+
+class SegmentPlace(NamedTuple):
+    """Which segment of which partition."""
+
+    topic_id: str
+    partition: int
+    segment_id: str
+
+
+@dataclass(slots=True)
+class StoredSegment:
+    """What a store holds of one segment."""
+
+    layout: str
+    objects: set[str] = field(default_factory=set)
+    """What each of them is, in the layout's own words."""
+    stems: set[str] = field(default_factory=set)
+    """Their keys without suffixes; of layout ``aiven`` alone, and more than one where there are copies."""
+    size_bytes: int = 0
+
+    @property
+    def lacks(self) -> list[str]:
+        """What is missing that brokers need."""
+        return sorted(_NEEDED[self.layout] - self.objects)
+
+    def contradiction(self, segment: RemoteSegment) -> str | None:
+        """Return in what the custom metadata of ``segment`` differ from what is stored; None, if in nothing.
+
+        A store may be looked at from above, or from within the key prefix that brokers were told.
+        """
+        if self.layout != "aiven" or segment.custom_metadata is None:
+            return None
+        try:
+            told = read_custom_metadata(segment.custom_metadata)
+        except FormatError as error:
+            return f"has custom metadata that the plugin cannot read: {error}"
+        stem = f"{told.object_prefix or ''}{told.object_key or ''}"
+        if told.object_key is not None and not any(_is_within(stem, there) for there in self.stems):
+            return f"is told to lie at {stem}, and lies at {min(self.stems)}"
+        is_whole = len(self.stems) == 1 and not self.lacks
+        if is_whole and told.remote_size not in {None, self.size_bytes}:
+            return f"is told to have {told.remote_size} bytes, and has {self.size_bytes}"
+        return None
+
+
+def _is_within(one: str, other: str) -> bool:
+    """Whether the keys are the same, but for folders that stand before one of them."""
+    return f"/{one}".endswith(f"/{other}") or f"/{other}".endswith(f"/{one}")
+
+
+def stored_segments(listed: Iterable[ObjectInfo]) -> dict[SegmentPlace, StoredSegment]:
+    """Return what the objects ``listed`` hold in a layout that brokers read; others do not count."""
+    found: dict[SegmentPlace, StoredSegment] = {}
+    for info in listed:
+        local, plugin = local_tiered.parse_key(info.key), aiven.parse_key(info.key)
+        if local is not None:
+            place = SegmentPlace(local.topic_id, local.partition, local.segment_id)
+            stored = found.setdefault(place, StoredSegment("local-tiered"))
+            stored.objects.add(local.kind)
+        elif plugin is not None:
+            place = SegmentPlace(plugin.topic_id, plugin.partition, plugin.segment_id)
+            stored = found.setdefault(place, StoredSegment("aiven"))
+            stored.objects.add(plugin.suffix)
+            stored.stems.add(info.key.removesuffix(f".{plugin.suffix}"))
+        else:
+            continue
+        stored.size_bytes += info.size_bytes
+    return found
