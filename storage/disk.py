@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FileGoneError, LogDirError
+from storage.errors import FileGoneError, FileUnavailableError, LogDirError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,6 +26,7 @@ TEMPORARY: Final = ".tmp"
 READ_BYTES: Final = 1 << 20
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _DENIED: Final = {errno.EACCES, errno.EPERM}
+_MAY_PASS: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN, errno.ENOMEM}
 _IN_THE_WAY: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 
 
@@ -270,7 +271,15 @@ def legible(path: Path) -> Iterator[None]:
         raise FileGoneError(f"{path}: there is no such file", hint="run the same command again") from error
     except OSError as error:
         hint = "run as root, or as the user that the broker runs as" if error.errno in _DENIED else "check the disk"
-        raise LogDirError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
+        raise unread_error(path, error, hint=hint) from error
+
+
+def unread_error(path: str | Path, error: OSError, *, hint: str) -> LogDirError:
+    """Return that ``path`` could not be read; ``hint`` is for an ``error`` that will be the same the next time."""
+    what = f"{path}: cannot be read: {error.strerror}"
+    if error.errno not in _MAY_PASS:
+        return LogDirError(what, hint=hint)
+    return FileUnavailableError(what, hint="run the same command again; if it stays so, check the disk")
 
 
 @contextmanager

@@ -9,6 +9,7 @@
           MetadataVersionError ... or is of a version that is not known here
       LogDirError              a log directory cannot be read or written (exit 1)
         FileGoneError          a file of it is no longer there
+        FileUnavailableError   transient: the disk, or the server behind it, did not give it
         LogDirInUseError       a broker, or another run, holds its lock (exit 14)
       StoreError               an object store said no (exit 12)
         ObjectNotFoundError
@@ -137,6 +138,12 @@ class LogDirError(ResnapError):
 
 class FileGoneError(LogDirError):
     """A file is not there; where it was listed, the broker has deleted it since."""
+
+
+class FileUnavailableError(LogDirError):
+    """A file is there and may be read, but the disk, or the server behind it, did not give it this time."""
+
+    transient = True
 
 
 class LogDirInUseError(LogDirError):

@@ -16,7 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 
-from storage.errors import FileGoneError, LogDirError, ObjectNotFoundError, in_file
+from storage.disk import unread_error
+from storage.errors import FileGoneError, ObjectNotFoundError, in_file
 from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST
 from storage.remote.layouts.aiven_keys import NO_KEYS, KeyRing
 from storage.remote.layouts.aiven_manifest import read_manifest
@@ -294,7 +295,7 @@ def open_reader(locator: str) -> Iterator[RangeReader]:
     """Open the local file ``locator`` for as long as the context lasts.
 
     Raises:
-        LogDirError: it is gone, or may not be read.
+        LogDirError: it is gone, or cannot be read; ``FileUnavailableError`` where it may be the next time.
 
     """
     with _readable(locator):
@@ -302,7 +303,7 @@ def open_reader(locator: str) -> Iterator[RangeReader]:
     try:
         yield FileReader(locator, descriptor)
     except OSError as error:
-        raise LogDirError(f"{locator}: cannot be read: {error.strerror}", hint="check the disk") from error
+        raise unread_error(locator, error, hint="check the disk") from error
     finally:
         os.close(descriptor)
 
@@ -346,7 +347,7 @@ def _readable(path: str) -> Iterator[None]:
         raise FileGoneError(f"{path}: the file is gone", hint=hint) from error
     except OSError as error:
         hint = "give the user who runs resnap read access (the broker's group, usually)"
-        raise LogDirError(f"{path}: cannot be opened: {error.strerror}", hint=hint) from error
+        raise unread_error(path, error, hint=hint) from error
 
 
 @contextmanager

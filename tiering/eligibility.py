@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from replay.results import BLIND, Outcome, blind_outcome
-from storage.errors import FormatError
+from storage.errors import FileUnavailableError, FormatError
 from tiering.inventory import Compaction, CompactionOrigin, SnapshotState
 from tiering.refusal import Reason, Refusal, first_blocking, refuse
 
@@ -138,9 +138,11 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
     outcomes = {boundary.boundary.offset: boundary for boundary in result.boundaries}
     unread_from = _unread_from(candidates.inventory.partition, result)
     eligible, refusals = [], list(candidates.refusals)
+    unavailable: _Found | None = None
     for segment in candidates.segments:
         found = (
-            everywhere
+            unavailable
+            or everywhere
             or _by_outcome(outcomes.get(_end(segment)), result)
             or _by_damage(segment, outcomes.get(_end(segment)), unread_from, result)
             or _by_last_stable_offset(segment, last_stable_offset)
@@ -149,6 +151,8 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
             eligible.append(segment)
         else:
             refusals.append(refuse(segment, found.reason, found.detail, hint=found.hint))
+            if found.reason is Reason.UNREADABLE and isinstance(result.error, FileUnavailableError):
+                unavailable = found  # no gap of the log: what is above waits until it can be read
     return Eligibility(eligible=tuple(eligible), refusals=_in_order(refusals), last_stable_offset=last_stable_offset)
 
 

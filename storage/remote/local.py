@@ -48,8 +48,9 @@ _TEMPORARY_NAME = re.compile(r"\.resnap-[0-9a-f]{32}~")
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _DENIED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
-_AWAY: Final = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN}
-"""What network file systems say when their server does not answer."""
+_MAY_PASS: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN}
+"""What a disk says that fails, and network file systems when their server does not answer."""
+_DISK_HINT: Final = "look into the kernel's log for this disk"
 _NO_SUCH_FILE: Final = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 _IN_THE_WAY: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
@@ -287,14 +288,15 @@ class LocalObjectStore:
         if error.errno in _DENIED:
             hint = f"let the user who runs resnap read and write below {self._root}"
             return StoreAccessError(what, key=key, hint=hint)
-        if error.errno in _AWAY:
-            return StoreUnavailableError(what, key=key, hint="check the server of this network file system")
+        if error.errno in _MAY_PASS:
+            hint = _DISK_HINT if error.errno == errno.EIO else "check the server of this network file system"
+            return StoreUnavailableError(what, key=key, hint=hint)
         if error.errno == errno.ENOENT:
             return StoreAccessError(what, key=key, hint=self._parent_hint())
         if error.errno in _IN_THE_WAY:
             hint = "a name cannot be both an object and a folder of objects here; choose another prefix"
             return StoreError(what, key=key, hint=hint)
-        return StoreError(what, key=key, hint="look into the kernel's log for this disk")
+        return StoreError(what, key=key, hint=_DISK_HINT)
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:

@@ -17,7 +17,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from storage.crc32c import crc32c
-from storage.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, ResnapError, StoreError
+from storage.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ResnapError,
+    StoreError,
+    StoreFullError,
+)
 from storage.remote.object_store import ClaimRefusedError, WireStore
 
 if TYPE_CHECKING:
@@ -100,7 +107,7 @@ def condition(store: ObjectStore) -> Condition:
             if store.get(key) != b"first":
                 return Condition.IGNORED
         except StoreError as error:
-            if error.transient:
+            if error.transient or isinstance(error, StoreFullError):
                 raise
             return Condition.REFUSED
         else:

@@ -13,7 +13,7 @@ from replay.rebuild import rebuild_locally
 from replay.results import Outcome, PartitionResult
 from replay.staging import MemorySink
 from replay.window import AsOf, ReplayRules
-from storage.errors import LogDirError
+from storage.errors import FileUnavailableError, LogDirError
 from storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
 from storage.log.names import TopicPartition, segment_name
 from storage.log.producer_snapshot import snapshot_bytes
@@ -341,6 +341,19 @@ def test_a_segment_that_could_not_be_opened_keeps_back_all_that_was_not_rebuilt(
     assert {refusal.hint for refusal in found.refusals if refusal.reason is Reason.UNREADABLE} == {
         "retention may have deleted it since the log directory was listed; run again"
     }
+
+
+def test_what_the_disk_did_not_give_this_time_keeps_back_all_above_though_it_was_rebuilt(tmp_path: Path) -> None:
+    """What is damaged is a gap of the log, and what is above is shipped; what may be read the next time is none."""
+    candidates = before_replay(an_inventory(tmp_path))
+    whole = replayed(candidates)
+    for error, above in ((FileUnavailableError("EIO", hint="again"), {20}), (LogDirError("no", hint="mend"), set())):
+        blind = [replace(one, outcome=Outcome.UNREADABLE, reason="EIO") for one in whole.boundaries[1:2]]
+        found = after_replay(
+            candidates, replace(whole, error=error, boundaries=(whole.boundaries[0], *blind, *whole.boundaries[2:]))
+        )
+        assert bases(found.eligible) == sorted({0, 20} - above)
+        assert reasons(found.refusals) == dict.fromkeys({10} | above, Reason.UNREADABLE) | {30: Reason.ACTIVE_SEGMENT}
 
 
 def test_compaction_seen_in_batches_yields_to_the_topics_configuration(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def test_what_overlaps_and_shares_no_boundary_is_refused_and_all_that_rests_on_i
     conflicts = [refusal for refusal in left.candidates.refusals if refusal.reason is Reason.LINEAGE_CONFLICT]
     assert [refusal.base_offset for refusal in conflicts] == [segment.base_offset for segment in others]
     assert left.candidates.blocking == conflicts[0]
+    assert "no history is in doubt" in conflicts[0].hint
+    assert "ship to another prefix" in conflicts[0].hint
 
 
 def test_what_overlaps_and_shares_a_boundary_is_left_from_there_on(candidates: Candidates) -> None:
@@ -101,6 +103,7 @@ def test_other_bytes_at_the_same_offsets_are_of_another_log(candidates: Candidat
     assert left.already == 0
     assert left.candidates.blocking is not None
     assert "bytes of the same offsets" in left.candidates.blocking.detail
+    assert "verify --store" in left.candidates.blocking.hint
     assert left.candidates.segments == tuple(others)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import ObjectKind, SnapshotHow
 from storage.remote.memory import MemoryObjectStore
+from storage.source import FileReader
 from tests.tiering.shipping import (
     HOUR_MS,
     UPGRADED,
@@ -264,6 +267,30 @@ def test_a_segment_that_turns_out_unfit_is_refused_and_the_others_are_shipped(
     assert refusal.reason is reason
     assert refusal.hint
     assert shipment.eligibility.blocking == refusal
+
+
+def test_a_segment_that_the_disk_did_not_give_leaves_no_gap_and_the_next_run_goes_on(
+    own_order: Order, memory_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = own_order.candidates.segments
+    read = FileReader.read
+
+    def fail(self: FileReader, position: int, length: int) -> bytes:
+        if self.locator == segments[2].path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(self, position, length)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileReader, "read", fail)
+        shipment = shipped_by(own_order, memory_store)
+    assert bases(shipment) == [segment.base_offset for segment in segments[:2]]
+    assert shipment.eligibility.blocking is not None
+    assert shipment.eligibility.blocking.reason is Reason.UNREADABLE
+    assert shipment.eligibility.eligible == segments[:2]
+    assert os.strerror(errno.EIO) in shipment.eligibility.blocking.detail
+    assert bases(shipment) + bases(shipped_by(own_order, memory_store)) == bases(
+        shipped_by(own_order, MemoryObjectStore("never-failed"))
+    )
 
 
 def test_a_segment_that_retention_takes_while_it_is_shipped_is_refused_and_the_next_one_shipped(

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.crc32c import crc32c
+from storage.disk import unread_error
 from storage.errors import (
     ConfigurationError,
-    LogDirError,
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -123,7 +123,7 @@ def copy(
         _deliver(delivery, keys, contents)
     except OSError as error:
         bundle.check_unchanged()
-        raise LogDirError(f"{bundle.segment.path}: cannot be read: {error.strerror}", hint="check the disk") from error
+        raise unread_error(bundle.segment.path, error, hint="check the disk") from error
     except (VerificationError, ObjectNotFoundError, ObjectChangedError):
         # The body was not what it had been a moment ago: say so, if it is the segment that changed.
         bundle.check_unchanged()

@@ -33,6 +33,10 @@ _WHY: Final = {
     Verdict.COVERS_A_BEGINNING: "it would hide the beginning of {there}",
     Verdict.LEAVES_A_GAP: "it would leave a gap between it and {there}",
 }
+_OTHER_BOUNDARIES: Final = (
+    "no history is in doubt, the store has the same log in other pieces: go on from the log dir that shipped them, or"
+    " from a replica that still has a boundary in common with them; where none has, ship to another prefix"
+)
 
 
 class ToShip(NamedTuple):
@@ -85,7 +89,7 @@ class _Judged(NamedTuple):
     def remainder(self, candidates: Candidates) -> Remainder:
         segments, placement = candidates.segments, self.placement
         refused = [
-            refuse(segments[index], Reason.LINEAGE_CONFLICT, self._why(index, verdict))
+            refuse(segments[index], Reason.LINEAGE_CONFLICT, self._why(index, verdict), hint=self._hint(index, verdict))
             for index, verdict in enumerate(placement.verdicts)
             if verdict in _WHY or index in self.strangers
         ]
@@ -104,6 +108,10 @@ class _Judged(NamedTuple):
             failures=(*unread, *missing),
             unsettled=tuple(segments[index] for index in sorted(self.failures)),
         )
+
+    def _hint(self, index: int, verdict: Verdict) -> str | None:
+        """Return what to do where the leader epochs are those of one log; None for what is done of two histories."""
+        return _OTHER_BOUNDARIES if verdict in _WHY and index not in self.strangers else None
 
     def _why(self, index: int, verdict: Verdict) -> str:
         if index in self.strangers:

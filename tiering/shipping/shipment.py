@@ -2,8 +2,9 @@
 
 Several segments go up side by side; they become visible one after the other, in an order in which what the store shows
 of a partition never has a gap that is not in the log: upwards, as a rule. A segment that turns out unfit while it is
-bundled is refused like the others, and the next one that does not rest on it is tried. A store that fails ends the
-shipment, with what was shipped until then.
+bundled is refused like the others, and the next one that does not rest on it is tried; where the disk did not give it
+this time, all that follow are refused with it, and wait for the next run. A store that fails ends the shipment, with
+what was shipped until then.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
+from storage.errors import FileUnavailableError, FormatError, LockedError, LogDirError, StoreError, VerificationError
 from storage.source import PLAIN
 from tiering.eligibility import Eligibility, after_replay, refuse
 from tiering.refusal import Reason
@@ -196,12 +197,16 @@ class Shipper:
             return self._prepare(provenance, epochs, one.segment, rebuilt[_end(one.segment)], hold_lease)
 
         with closing(side_by_side(prepare, left.order, self.parallel, self.delivery.stop)) as under_way:
-            for one, prepared in under_way:
+            for number, (one, prepared) in enumerate(under_way):
                 try:
                     _check_rests_on(one, shipment.shipped)
                     ready = prepared()
                     hold_lease()
                     _add(shipment, self._publish(ready), ready.chosen.body)
+                except FileUnavailableError as error:
+                    # What could be read the next time is no gap of the log: those that follow wait for it.
+                    refusals += [_refusal(waiting.segment, error) for waiting in left.order[number:]]
+                    break
                 except (FormatError, LogDirError) as error:
                     refusals.append(_refusal(one.segment, error))
                 except ShippedMeanwhileError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from storage.crc32c import crc32c
+from storage.disk import unread_error
 from storage.errors import (
     FormatError,
     LogDirError,
@@ -166,7 +167,7 @@ def _put(delivery: Delivery, key: str, part: BundlePart, bundle: SegmentBundle) 
         delivery.deliver(key, part.open_body, size_bytes=part.size_bytes, checksum=part.crc32c, sha256=part.sha256)
     except OSError as error:
         bundle.check_unchanged()
-        raise LogDirError(f"{bundle.segment.path}: cannot be read: {error.strerror}", hint="check the disk") from error
+        raise unread_error(bundle.segment.path, error, hint="check the disk") from error
     except (VerificationError, ObjectNotFoundError, ObjectChangedError):
         # The body was not what it had been a moment ago: say so, if it is the segment that changed.
         bundle.check_unchanged()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from storage.crc32c import crc32c as crc32c_of
-from storage.errors import ObjectExistsError, StoreError, StoreUnavailableError
+from storage.errors import ObjectExistsError, StoreError, StoreFullError, StoreUnavailableError
 from storage.remote.local import LocalObjectStore
 from storage.remote.memory import MemoryObjectStore
 from storage.remote.object_store import ClaimRefusedError, ObjectInfo, Unfinished
@@ -26,7 +29,6 @@ from storage.remote.probe import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from storage.crc32c import Buffer
 
@@ -153,6 +155,18 @@ class Races(Wired):
 )
 def test_conditions_are_tried_alone_and_by_several_at_once(make: Callable[[], Wired], found: Condition) -> None:
     assert condition(make()) is found
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.EIO, StoreUnavailableError), (errno.ENOSPC, StoreFullError)])
+def test_a_disk_that_fails_says_nothing_of_conditions(
+    number: int, error: type[StoreError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, _: Path) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "hardlink_to", fail)
+    with pytest.raises(error, match=os.strerror(number).lower()):
+        condition(LocalObjectStore(tmp_path))
 
 
 def test_wrong_ranges_and_ranges_of_another_version_are_found() -> None:

@@ -1,0 +1,204 @@
+"""Runs verbs while reads fail, in a process of its own: ``python -m tests.scheduler.read_faults STOPS VERB...``.
+
+It is to be started with the library made of ``read_faults.c`` preloaded, whose path ``LD_PRELOAD`` tells. Prints a JSON
+object for each run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from scheduler.cli import run
+from tests.fixture_sets import unpack
+from tests.scheduler.installed import check_install, look
+from tests.scheduler.scenes import LOCAL, ON_WHAT_IS_SHIPPED, SET, Scene, one_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NUMBERS: Final = (errno.EIO, errno.ESTALE, errno.EACCES)
+PATIENCE_S: Final = 300
+
+
+class Run(NamedTuple):
+    """How a verb ended of which a read failed, and the same command after it."""
+
+    verb: str
+    failed: str
+    """What failed first, and of which file; empty if nothing did, since the run came to its end before."""
+    strerror: str
+    code: int
+    told: str
+    is_whole: bool
+    """Whether there is afterwards what is there without a fault."""
+    rerun_code: int
+    rerun_told: str
+    is_whole_after_rerun: bool
+
+
+class Ended(NamedTuple):
+    """How one process ended."""
+
+    code: int
+    told: str
+    steps: int
+    failed: str
+
+
+class Fault(NamedTuple):
+    """Which step fails, counted from 0, and how."""
+
+    step: int = -1
+    number: int = 0
+    goes_on: bool = False
+
+
+class Stage:
+    """What all places begin with: a log dir, what was regenerated for it, and a store in which it is shipped."""
+
+    def __init__(self, base: Path) -> None:
+        fixture = unpack(SET, base / "fixture")
+        self.base, self.expected = base, fixture.expected
+        self.log_dir = one_partition(fixture.data, base / "data")
+        self.staged, self.shipped = base / "staged", base / "shipped"
+        scene = Scene(self.log_dir, self.expected, base / "first")
+        assert scene.run("tier") == 0, scene.told
+        shutil.move(scene.root / "store", self.shipped)
+        code, told = quietly("regenerate", self.log_dir, "--into", self.staged, *LOCAL)
+        assert code == 0, told
+
+
+class Place:
+    """Where one verb is run, again and again; all that it reads is a copy of its own, or the stage's log dir."""
+
+    def __init__(self, stage: Stage, verb: str) -> None:
+        shutil.rmtree(stage.base / "place", ignore_errors=True)
+        self.verb, self.scene = verb, Scene(stage.log_dir, stage.expected, stage.base / "place")
+        self.root, self.data = self.scene.root, self.scene.root / "data"
+        if verb in {"install", "restore"}:
+            copied(stage.log_dir, self.data)
+            copied(stage.staged, self.root / "staged")
+            copied(stage.shipped, self.root / "store")
+        elif verb in ON_WHAT_IS_SHIPPED:
+            self.scene.begin_with(stage.shipped, verb)
+        if verb == "restore":
+            shutil.rmtree(self.data / "payments-1")
+        self.before = look(self.data) if verb == "install" else {}
+
+    def run(self) -> tuple[int, str]:
+        """Run the verb in this process."""
+        store = (self.root / "store").as_uri()
+        match self.verb:
+            case "install":
+                return quietly("install", self.root / "staged", self.data, "--undo-dir", self.root / "undo")
+            case "restore":
+                return quietly("restore", store, "--into", self.data)
+            case "scan":
+                return quietly("scan", self.scene.log_dir)
+        return self.scene.run(self.verb), self.scene.told
+
+    def check(self) -> object:
+        """Check what the verb has left, and return what there is of it."""
+        match self.verb:
+            case "install":
+                return sorted(check_install(self.data, self.before, self.root / "staged", killed=True))
+            case "restore":
+                folder = self.data / "payments-1"
+                return sorted((path.name, path.stat().st_size) for path in folder.glob("*"))
+            case "scan":
+                return None
+        return self.scene.check(self.verb, self.root)
+
+
+def copied(source: Path, target: Path) -> None:
+    """Copy a directory; installations look at inodes and times."""
+    shutil.copytree(source, target, copy_function=shutil.copy2)
+
+
+def quietly(*arguments: object) -> tuple[int, str]:
+    """Run a command in this process; return its exit code and what it said of errors."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as err:
+        code = run([str(argument) for argument in arguments])
+    return code, err.getvalue()
+
+
+def ended(library: ctypes.CDLL, place: Place, fault: Fault) -> Ended:
+    """Run the verb with ``fault`` in a process of its own: what it holds when it ends is held by a dead one."""
+    heard, told = os.pipe()
+    if not (child := os.fork()):
+        signal.alarm(PATIENCE_S)
+        try:
+            os.write(told, json.dumps(_run(library, place, fault)).encode()[:60_000])
+        finally:
+            os._exit(0)
+    os.close(told)
+    with open(heard, "rb") as file:  # noqa: PTH123 - a descriptor
+        said = file.read()
+    os.waitpid(child, 0)
+    return Ended(*json.loads(said)) if said else Ended(-1, "it died", 0, "")
+
+
+def _run(library: ctypes.CDLL, place: Place, fault: Fault) -> Ended:
+    where = (str(place.root).encode(), str(place.scene.log_dir).encode())
+    library.fault_arm(*where, fault.step, fault.number, int(fault.goes_on))
+    try:
+        code, told = place.run()
+    except BaseException as error:  # noqa: BLE001 - told, since the process ends without a word
+        code, told = -1, "".join(traceback.format_exception(error))
+    steps, failed = library.fault_steps(), library.fault_first().decode()
+    library.fault_arm(b"", b"", -1, 0, 0)
+    return Ended(code, told, steps, failed)
+
+
+def runs(library: ctypes.CDLL, stage: Stage, verb: str, stops: int) -> Iterator[Run]:
+    """Run ``verb`` without a fault, and then with one at each of ``stops`` steps of it."""
+    place = Place(stage, verb)
+    whole = ended(library, place, Fault())
+    assert whole.code == 0, whole
+    expected = place.check()
+    every = max(1, whole.steps // stops)
+    for index, step in enumerate(range(every // 2, whole.steps, every)):
+        fault = Fault(step, NUMBERS[index % len(NUMBERS)], goes_on=index % 2 == 1)
+        place = Place(stage, verb)
+        found = ended(library, place, fault)
+        is_whole = place.check() == expected
+        code, told = place.run()
+        yield Run(verb, found.failed, os.strerror(fault.number), found.code, found.told, is_whole, code, told,
+                  place.check() == expected)  # fmt: skip
+
+
+def loaded() -> ctypes.CDLL:
+    """Return the library that was preloaded."""
+    library: Any = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    library.fault_first.restype, library.fault_steps.restype = ctypes.c_char_p, ctypes.c_long
+    library.fault_arm.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int]
+    return library
+
+
+def main() -> None:
+    """Print how each run went."""
+    stops, *verbs = sys.argv[1:]
+    os.environ["RESNAP_STATE_DIR"] = "none"
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
+    with tempfile.TemporaryDirectory(dir=where) as name:
+        tempfile.tempdir = name
+        stage = Stage(Path(name))
+        for verb in verbs:
+            for one in runs(loaded(), stage, verb, int(stops)):
+                print(json.dumps(one._asdict()), flush=True)  # noqa: T201 - for the test
+
+
+if __name__ == "__main__":
+    main()

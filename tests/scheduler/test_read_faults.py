@@ -1,0 +1,67 @@
+"""Reads that fail, whoever makes them, at any step: told with what to do, nothing half-made, one rerun completes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+VERBS: Final = ("scan", "regenerate", "tier", "remember", "retain", "gc", "verify", "install", "restore")
+TYPED: Final = {1, 3, 12, 13}
+"""Exit codes: failed, partly done, store, and where a verification could not read what it compares."""
+HERE: Final = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the library that lets reads fail."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("NOT TESTED: no read failed, since there is no C compiler (apt-get install gcc libc6-dev)")
+    made = tmp_path_factory.mktemp("library") / "read_faults.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, HERE / "read_faults.c", "-ldl"], check=True)
+    return made
+
+
+def runs(library: Path, stops: int, *verbs: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "tests.scheduler.read_faults", str(stops), *verbs]
+    environment = os.environ | {"LD_PRELOAD": str(library)}
+    ran = subprocess.run(command, cwd=HERE.parent.parent, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def check(run: dict[str, Any]) -> None:
+    told = run["told"]
+    assert run["code"] == 0 or run["code"] in TYPED, run
+    assert "this is a bug" not in told, run
+    if run["code"] == 0:
+        assert run["is_whole"], f"it says that all is well: {run}"
+    else:
+        assert run["strerror"].lower() in told.lower(), run
+        assert "hint: " in told, run
+    assert (run["rerun_code"], run["is_whole_after_rerun"]) == (0, True), run
+
+
+def check_all(library: Path, stops: int, *verbs: str) -> None:
+    found = runs(library, stops, *verbs)
+    for run in found:
+        check(run)
+    assert {run["verb"] for run in found} == set(verbs)
+    assert any(run["code"] for run in found), "reads failed where nobody cares"
+
+
+def test_reads_that_fail_anywhere_are_told_and_one_rerun_completes(library: Path) -> None:
+    check_all(library, 3, *VERBS)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_read_that_fails_is_told_and_one_rerun_completes(library: Path, verb: str) -> None:
+    check_all(library, 400, verb)
