@@ -31,7 +31,7 @@ TOP_LEVEL: Final = PACKAGES | {
 """What a visitor sees; files whose names begin with a dot stand beside them."""
 DOORS: Final = {
     "apscheduler": "scheduler/daemon/schedules.py",
-    "uvicorn": "scheduler/daemon/serve.py",
+    "uvicorn": "scheduler/daemon/http_server.py",
     "boto3": "storage/remote/s3_client.py",
     "botocore": "storage/remote/s3*.py",
     "pyspark": "replay/spark/*.py",

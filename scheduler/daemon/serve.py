@@ -13,12 +13,11 @@ import os
 import signal
 import socket
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-import uvicorn
-
 from scheduler.api.app import create_app
+from scheduler.daemon.http_server import HttpServer
 from scheduler.daemon.notify import notifier_of, watchdog_interval_s
 from scheduler.daemon.services import address_of
 from scheduler.settings.loading import process_environment
@@ -27,8 +26,6 @@ from storage.errors import ConfigurationError, ResnapError
 from storage.waiting import end_pauses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from scheduler.daemon.services import Services
 
 FAILED: Final = 1
@@ -37,6 +34,9 @@ TICK_S: Final = 5.0
 CLOCK_SET_MS: Final = 30_000
 """A wall clock that goes so far away from the other one was set."""
 FORGET_EVERY_S: Final = 3600.0
+GONE_MS: Final = 60_000
+"""Who does not take what is sent for so long is gone; by itself Linux tries for a quarter of an hour, and for ever with
+a caller who is there and does not read."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep the interpreter from others. Whoever answers lets go of it with each byte that is sent,
 and a replay that takes it then keeps it for so long: with Python's own 5 ms, 150 streams were told within a second."""
@@ -82,6 +82,7 @@ class Daemon:
             # What is accepted inherits it. The event loop sets it on sockets of its own making alone; without it the
             # body of an answer waits for the acknowledgement of its head, which takes the other side 40 ms.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
             return listener  # noqa: TRY300
         except OSError as error:
             raise ConfigurationError(
@@ -90,14 +91,7 @@ class Daemon:
             ) from error
 
     async def _serve(self, listener: socket.socket) -> None:
-        config = uvicorn.Config(
-            create_app(self._services, resnap_version()),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=5,
-        )
-        server = _Server(config)
+        server = HttpServer.of(create_app(self._services, resnap_version()))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, server)
@@ -114,7 +108,7 @@ class Daemon:
                 await ticking
             self._ended_in_time = await asyncio.to_thread(self._services.stop)
 
-    def _end(self, server: uvicorn.Server) -> None:
+    def _end(self, server: HttpServer) -> None:
         self._signals += 1
         if self._signals > 1:
             os._exit(INTERRUPTED)
@@ -167,12 +161,3 @@ class Daemon:
                 if was_kept:
                     self._services.observation.warn(f"the service's file could not be kept: {error}")
                 was_kept = False
-
-
-class _Server(uvicorn.Server):
-    """Leaves the signals to the daemon."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield

@@ -19,6 +19,7 @@ from scheduler.access.hosts import AuthMode, Hosts
 from scheduler.access.roles import Role
 from scheduler.api.guard import guard
 from scheduler.clock import FixedClock
+from scheduler.daemon.http_server import Connection
 from scheduler.runs.database import Database
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ class Served:
 @contextmanager
 def listening(app: FastAPI) -> Iterator[str]:
     """Give the address at which ``app`` is served."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off", http=Connection)
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

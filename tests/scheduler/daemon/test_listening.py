@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from scheduler.clock import SystemClock
-from scheduler.daemon.serve import Daemon
+from scheduler.daemon.serve import GONE_MS, Daemon
 from scheduler.daemon.services import services_of
 from scheduler.runs.configuration import Configuration
 
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_body_of_an_answer_does_not_wait_for_its_head_to_be_acknowledged(tmp_path: Path) -> None:
+def test_answers_do_not_wait_for_acknowledgements_nor_for_ever_for_who_is_gone(tmp_path: Path) -> None:
     flags = {"state_dir": str(tmp_path), "engine": "local", "listen": "127.0.0.1:0"}
     services = services_of(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock())
     with Daemon(services)._listening() as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == GONE_MS
     services.database.close()
