@@ -41,10 +41,6 @@ SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep the interpreter from others. Whoever answers lets go of it with each byte that is sent,
 and a replay that takes it then keeps it for so long: with Python's own 5 ms, 150 streams were told within a second."""
 
-COLLECT_AFTER: Final = (10_000, 10, 100)
-"""When Python looks for cycles. A plan holds hundreds of thousands of small values, none of which is in one; going
-through all of them again and again, as it does by default, took a third of the planning, and 0.2 s at a time."""
-
 
 class Daemon:
     """One service over one state directory."""
@@ -67,7 +63,6 @@ class Daemon:
         """
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()
-        gc.set_threshold(*COLLECT_AFTER)
         with self._listening() as listener:
             asyncio.run(self._serve(listener))
         if not self._ended_in_time:

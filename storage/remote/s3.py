@@ -1,7 +1,8 @@
 """Objects in an S3-compatible bucket.
 
 A body is one PUT up to ``PART_BYTES``, and up to ``WHOLE_BYTES`` where its digests are known before it is read; a
-multipart upload above. Each request carries the CRC-32C of its bytes (save under
+multipart upload above. Over plain HTTP, where each part would be hashed once more, one of known digests is tried as a
+single PUT up to ``SIGNED_WHOLE_BYTES``. Each request carries the CRC-32C of its bytes (save under
 ``request_checksum_calculation=when_required``), and reading goes on where a connection broke off, in the same version
 of the object.
 """
@@ -33,7 +34,14 @@ from storage.remote.object_store import (
 )
 from storage.remote.s3_body import S3Body
 from storage.remote.s3_client import S3Caller, error_answer
-from storage.remote.s3_upload import WHOLE_BYTES, MultipartUpload, abort_upload, checksum_header, part_bytes_for
+from storage.remote.s3_upload import (
+    SIGNED_WHOLE_BYTES,
+    WHOLE_BYTES,
+    MultipartUpload,
+    abort_upload,
+    checksum_header,
+    part_bytes_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -117,24 +125,38 @@ class S3ObjectStore:
             with self._caller.slots.one():
                 self._put(key, b"".join(parts()), storage_class=self._storage_class)
             return
-        if crc32c is not None and sha256 is not None and size_bytes <= WHOLE_BYTES:
-            self._put_whole(
-                S3Body(open_body, size_bytes=size_bytes, crc32c=crc32c, sha256=sha256, key=key), key, crc32c
-            )
-            return
+        if crc32c is not None and sha256 is not None:
+            body = S3Body(open_body, size_bytes=size_bytes, crc32c=crc32c, sha256=sha256, key=key)
+            if self._put_whole(body, key, crc32c):
+                return
         try:
             self._upload(key).put(parts())
         except UploadGoneError:
             # Completed, if the answer that said so was lost; or aborted. To write it again is right in both cases.
             self._upload(key).put(parts())
 
-    def _put_whole(self, body: S3Body, key: str, crc32c: int) -> None:
-        """Send a body while it is read; what reading it raises comes out as it is, and is not tried again."""
+    def _put_whole(self, body: S3Body, key: str, crc32c: int) -> bool:
+        """Send a body while it is read, and say whether the store took it; one too large for that it may take in parts.
+
+        What reading it raises comes out as it is, and is not tried again.
+        """
+        is_small = len(body) <= WHOLE_BYTES
+        if not is_small and (len(body) > SIGNED_WHOLE_BYTES or not self._caller.signs_bodies):
+            return False
         put = self._putting(key, crc32c, self._storage_class)
-        with body, self._caller.slots.one():
-            self._caller.call(key, lambda: body.send(put))
+        attempt = self._caller.call if is_small else self._caller.once
+        try:
+            with body, self._caller.slots.one():
+                attempt(key, lambda: body.send(put))
+        except StoreError as error:
+            if is_small or body.error is not None:
+                raise
+            if isinstance(error, StoreUnavailableError):
+                self._caller.retrying.wait(1, error)
+            return False
         if body.error is not None:
             raise body.error
+        return True
 
     def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
         """Write ``body`` and claim that its CRC-32C is ``crc32c``; see ``WireStore.put_claimed``."""

@@ -16,9 +16,9 @@ import botocore.exceptions
 from storage.remote.object_store import CHUNK_BYTES, body_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
-    from botocore.awsrequest import AWSRequest
+    from botocore.awsrequest import AWSPreparedRequest, AWSRequest
     from mypy_boto3_s3 import S3Client
 
     from storage.remote.object_store import BodyOpener
@@ -112,9 +112,31 @@ def _one_behind(chunks: Generator[bytes, None, None]) -> Generator[bytes, None, 
             yield last
 
 
-def sign_by_known_digests(client: S3Client) -> None:
-    """Have ``client`` put the digest of an ``S3Body`` into its signature, wherever bodies are signed by theirs."""
+class _Pieces:
+    """A body as urllib3 gets it: of what can be read it would send 16 KiB at a time."""
+
+    def __init__(self, body: S3Body) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body.read, b"")
+
+    def seek(self, offset: int) -> int:
+        """Go back to the start, to send all of it anew."""
+        return self._body.seek(offset)
+
+
+def send_known_bodies(client: S3Client) -> None:
+    """Have ``client`` send an ``S3Body`` as it is read, and sign by its digest wherever bodies are signed by theirs."""
     client.meta.events.register("choose-signer.s3.PutObject", _choose)  # type: ignore[arg-type]
+    client.meta.events.register("before-send.s3.PutObject", _send_in_pieces)
+
+
+def _send_in_pieces(request: AWSPreparedRequest, **_: object) -> None:
+    body: Any = request.body
+    if isinstance(body, S3Body):
+        pieces: Any = _Pieces(body)
+        request.body = pieces
 
 
 def _choose(signature_version: object, signing_name: str, **_: object) -> str | None:

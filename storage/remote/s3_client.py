@@ -19,7 +19,7 @@ from botocore.config import Config
 from storage.errors import ConfigurationError, StoreAccessError, StoreError, StoreUnavailableError
 from storage.remote.object_store import ClaimRefusedError
 from storage.remote.retries import ATTEMPTS, Retrying
-from storage.remote.s3_body import sign_by_known_digests
+from storage.remote.s3_body import send_known_bodies
 from storage.remote.s3_errors import ErrorAnswer, store_error
 from storage.remote.slots import Slots
 
@@ -62,6 +62,8 @@ class S3Caller:
         self.retrying = Retrying(attempts=settings.max_attempts or ATTEMPTS)
         config: Any = self.client.meta.config
         self.sends_checksums: bool = config.request_checksum_calculation == "when_supported"
+        self.signs_bodies = urlsplit(self.client.meta.endpoint_url).scheme == "http"
+        """Whether botocore puts the SHA-256 of each body into its signature."""
         self._url = url
 
     def call(self, key: str | None, operation: Callable[[], T], *, claims: bool = False) -> T:
@@ -162,7 +164,7 @@ def _make_client(settings: S3Settings) -> S3Client:
         hint = "check the S3 settings, the AWS_* variables and the shared AWS configuration files"
         raise ConfigurationError(f"s3: {error}", hint=hint) from error
     _refuse_credentials(client.meta.endpoint_url)
-    sign_by_known_digests(client)
+    send_known_bodies(client)
     added = settings.request_parameters()
     if added:
         client.meta.events.register("provide-client-params.s3", _adder(added))  # type: ignore[arg-type]

@@ -31,6 +31,9 @@ PART_BYTES: Final = 16 << 20
 MAX_PARTS: Final = 10_000
 WHOLE_BYTES: Final = 128 << 20
 """What goes up in one request at most; when its connection breaks, all of it is sent again."""
+SIGNED_WHOLE_BYTES: Final = 2 << 30
+"""The same where bodies are signed, which of each part takes a digest of its own: what the largest segment has, and
+less than half of what S3 takes at once. Should the connection break, all of it goes again in parts."""
 
 
 class Checksum(TypedDict, total=False):

@@ -5,24 +5,24 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ConnectionClosedError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.crc32c import crc32c
-from storage.errors import VerificationError
+from storage.errors import StoreUnavailableError, VerificationError
 from storage.remote.object_store import CHUNK_BYTES
 from storage.remote.s3 import S3ObjectStore
 from storage.remote.s3_body import S3Body
+from storage.remote.s3_settings import S3Settings
 from storage.remote.s3_upload import PART_BYTES, WHOLE_BYTES
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest
     from mypy_boto3_s3 import S3Client
-
-    from storage.remote.s3_settings import S3Settings
 
 LARGE = bytes(range(256)) * (PART_BYTES // 256) + b"tail"
 
@@ -97,11 +97,62 @@ def test_a_body_of_known_digests_is_opened_once_and_goes_up_at_once_signed(
 
 
 @pytest.mark.s3
-def test_a_body_too_large_to_be_sent_twice_goes_up_in_parts(
+def test_a_body_is_sent_in_the_pieces_in_which_it_is_read(s3_bucket: str, s3_settings: S3Settings) -> None:
+    store = S3ObjectStore(s3_bucket, "", s3_settings)
+    sent: list[bytes] = []
+
+    def note(request: Any, **_: object) -> None:
+        sent.extend(request.body)
+        request.body.seek(0)
+
+    store._client.meta.events.register("before-send.s3.PutObject", note)
+    digests = {"crc32c": crc32c(LARGE), "sha256": sha256(LARGE).hexdigest()}
+    store.put_stream("large", lambda: io.BytesIO(LARGE), size_bytes=len(LARGE), **digests)  # type: ignore[arg-type]
+    assert {len(piece) for piece in sent[:-1]} == {CHUNK_BYTES}
+    assert b"".join(sent) == store.get("large") == LARGE
+
+
+@pytest.mark.s3
+def test_over_plain_http_a_large_body_goes_up_at_once_and_in_parts_if_that_breaks(
     s3_bucket: str, s3_settings: S3Settings, s3_client: S3Client
 ) -> None:
-    store = S3ObjectStore(s3_bucket, "", s3_settings)
+    store = S3ObjectStore(s3_bucket, "", replace(s3_settings, max_attempts=1))
     body = bytes(WHOLE_BYTES + 1)
     digests = {"crc32c": crc32c(body), "sha256": sha256(body).hexdigest()}
-    store.put_stream("large", lambda: io.BytesIO(body), size_bytes=len(body), **digests)  # type: ignore[arg-type]
-    assert s3_client.head_object(Bucket=s3_bucket, Key="large")["ETag"].endswith('-9"')
+
+    def put(key: str) -> str:
+        store.put_stream(key, lambda: io.BytesIO(body), size_bytes=len(body), **digests)  # type: ignore[arg-type]
+        return s3_client.head_object(Bucket=s3_bucket, Key=key)["ETag"]
+
+    def break_off(**_: object) -> None:
+        raise ConnectionClosedError(endpoint_url="http://store")
+
+    assert "-" not in put("at-once")
+    store._client.meta.events.register("before-send.s3.PutObject", break_off)
+    assert put("in-parts").endswith('-9"')
+
+
+@pytest.mark.s3
+def test_what_reading_a_large_body_raises_comes_out_as_it_is(s3_bucket: str, s3_settings: S3Settings) -> None:
+    store = S3ObjectStore(s3_bucket, "", s3_settings)
+    opened = 0
+
+    def open_body() -> io.BytesIO:
+        nonlocal opened
+        opened += 1
+        return io.BytesIO(b"shorter")
+
+    with pytest.raises(VerificationError, match="another"):
+        store.put_stream("large", open_body, size_bytes=WHOLE_BYTES + 1, crc32c=0, sha256="0" * 64)
+    assert opened == 1
+
+
+def test_over_tls_where_no_body_is_hashed_a_large_one_goes_up_in_parts() -> None:
+    nobody = S3Settings(endpoint_url="https://127.0.0.1:9", region="us-east-1", access_key_id="id",
+                        secret_access_key="secret", max_attempts=1)  # fmt: skip
+    store = S3ObjectStore("bucket", "", nobody)
+    asked: list[str] = []
+    store._client.meta.events.register("before-parameter-build.s3", lambda model, **_: asked.append(model.name))
+    with pytest.raises(StoreUnavailableError):
+        store.put_stream("large", io.BytesIO, size_bytes=WHOLE_BYTES + 1, crc32c=0, sha256="0" * 64)
+    assert asked == ["CreateMultipartUpload"]
