@@ -41,16 +41,17 @@ class Notifier:
 
     def alive(self, status: str) -> bool:
         """Tell the watchdog that the service is not stuck, and how it is going for ``systemctl status``."""
-        return self._send("WATCHDOG=1", _status(status))
+        # Where systemd is behind with reading, nothing is lost by the next one, but much by waiting in the event loop.
+        return self._send("WATCHDOG=1", _status(status), timeout_s=0)
 
-    def _send(self, *assignments: str) -> bool:
+    def _send(self, *assignments: str, timeout_s: float = SEND_TIMEOUT_S) -> bool:
         """Send one datagram; False if nobody was told."""
         if not self.address or self.address[0] not in "/@":
             return False
         name = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.settimeout(SEND_TIMEOUT_S)
+                sender.settimeout(timeout_s)
                 sender.sendto("\n".join(assignments).encode(), name)
         except OSError:
             return False

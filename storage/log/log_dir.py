@@ -95,12 +95,13 @@ def load_log_dir(path: Path, *, topics: Callable[[TopicPartition], bool] | None 
     with readable(path), os.scandir(path) as entries:
         listed = {entry.name: _is_dir(entry) for entry in entries}
     checkpoints = survey.read_checkpoints()
-    for directory in (path / name for name in sorted(listed) if listed[name]):
-        name = parse_partition_dir_name(directory.name)
+    for entry_name in sorted(name for name, is_dir in listed.items() if is_dir):
+        name = parse_partition_dir_name(entry_name)
         kind = dir_kind(name)
         if name is None or kind is not DirKind.LIVE:
-            survey.set_aside.append(SetAsideDir(path=directory, kind=kind))
+            survey.set_aside.append(SetAsideDir(path=path / entry_name, kind=kind))
         elif topics is None or topics(name.topic_partition):
+            directory = path / entry_name
             survey.add_partition(directory, partial(load_partition_dir, directory, checkpoints=checkpoints))
     return survey.finish(clean_shutdown=CLEAN_SHUTDOWN in listed)
 

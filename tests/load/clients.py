@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import sys
 import time
@@ -39,7 +38,6 @@ class Orders:
         replays: bodies of ``POST /v1/replays``, asked for one after the other.
         streams: how many follow the events of each run.
         pollers: how many read something every ``POLL_S``.
-        cores: the processors that the clients may use.
 
     """
 
@@ -50,7 +48,6 @@ class Orders:
     partitions: int
     streams: int
     pollers: int
-    cores: list[int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,7 +194,6 @@ def _hear(followed: Followed, messages: list[dict[str, str]]) -> None:
 def main() -> None:
     """Do what standard input says."""
     orders = Orders(**json.load(sys.stdin))
-    os.sched_setaffinity(0, orders.cores)
     with suppress(KeyboardInterrupt):
         json.dump(asdict(asyncio.run(_Clients(orders).work())), sys.stdout)
 

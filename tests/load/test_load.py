@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.benchmarks.datasets import LogOptions, LogStore
-from tests.benchmarks.machine import cores
 from tests.load.accounts import faults
 from tests.load.under_load import UnderLoad, clients, seen, under_load
 from tests.scheduler.daemon.process import eventually
@@ -51,7 +50,7 @@ def streams_open(client: httpx.Client) -> int:
 
 def test_two_hundred_clients_hear_everything_once_and_leave_nothing_behind(service: UnderLoad) -> None:
     before = service.usage()
-    found = seen(clients(service.orders(streams=STREAMS, pollers=POLLERS, cores=cores())))
+    found = seen(clients(service.orders(streams=STREAMS, pollers=POLLERS)))
     assert found.errors == []
     assert [run["state"] for run in found.runs] == ["succeeded"]
     assert len(found.streams) == STREAMS
@@ -74,7 +73,7 @@ def test_who_never_reads_and_who_vanishes_keep_nobody_from_anything(service: Und
             # At once and without a word, as whoever is killed.
             vanished.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             vanished.close()
-        found = seen(clients(service.orders(streams=5, pollers=5, cores=cores())))
+        found = seen(clients(service.orders(streams=5, pollers=5)))
         assert (found.errors, faults(found)) == ([], [])
         assert client.get(at).json()["state"] == "succeeded"
         eventually(lambda: streams_open(client), lambda count: count == 0)
@@ -98,7 +97,7 @@ def test_memory_is_flat_over_half_an_hour(service: UnderLoad, record_property: C
     ends_s, resident = time.monotonic() + HALF_AN_HOUR_S, list[int]()
     out = service.process.directory / "out"
     while time.monotonic() < ends_s:
-        running = clients(service.orders(replays=10, streams=STREAMS, pollers=POLLERS, cores=cores()))
+        running = clients(service.orders(replays=10, streams=STREAMS, pollers=POLLERS))
         found = seen(running, lambda: resident.append(service.usage().rss_bytes))
         assert (found.errors, faults(found)) == ([], [])
         shutil.rmtree(out)

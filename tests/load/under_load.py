@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,12 +15,11 @@ from storage.log.log_writer import write_log_dir_files
 from storage.log.names import TopicPartition
 from storage.log.properties import MetaProperties
 from tests.benchmarks.datasets import TOPIC
-from tests.benchmarks.measuring import pinned
 from tests.load.clients import Orders, Seen
 from tests.scheduler.daemon.process import Process, configure, eventually, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from tests.benchmarks.datasets import Log
 
@@ -36,7 +35,7 @@ name = "look"
 run = "scan"
 every = "1h"
 """
-"""One core, and all batches of a log that was written some days ago; the first look is at the start."""
+"""One thread, and all batches of a log that was written some days ago; the first look is at the start."""
 
 
 class Usage(NamedTuple):
@@ -67,7 +66,7 @@ class UnderLoad:
         """Return what to ask for so that everything is replayed ``count`` times."""
         return [{"destination": f"file://{self.process.directory}/out/{os.urandom(8).hex()}"} for _ in range(count)]
 
-    def orders(self, *, replays: int = 1, streams: int = 0, pollers: int = 0, cores: Sequence[int]) -> Orders:
+    def orders(self, *, replays: int = 1, streams: int = 0, pollers: int = 0) -> Orders:
         """Return what clients are to do."""
         return Orders(
             host="127.0.0.1",
@@ -77,17 +76,15 @@ class UnderLoad:
             partitions=self.partitions,
             streams=streams,
             pollers=pollers,
-            cores=list(cores),
         )
 
 
 @contextmanager
-def under_load(directory: Path, log: Log, partitions: int, *, cores: int = 0) -> Iterator[UnderLoad]:
-    """Serve ``partitions`` partitions that all share the segments of ``log``, on so many cores, or on all of them."""
+def under_load(directory: Path, log: Log, partitions: int) -> Iterator[UnderLoad]:
+    """Serve ``partitions`` partitions that all share the segments of ``log``."""
     configure(directory, linked(log, directory / "data", partitions), _SETTINGS)
     with ExitStack() as stack:
-        with pinned(cores) if cores else nullcontext():
-            process = stack.enter_context(serving(directory))
+        process = stack.enter_context(serving(directory))
         client = stack.enter_context(process.client())
         eventually(lambda: client.get("/v1/partitions").json()["partitions"], bool)
         yield UnderLoad(process=process, port=client.base_url.port or 0, partitions=partitions)
