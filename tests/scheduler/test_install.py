@@ -464,7 +464,7 @@ def test_two_installations_in_a_second_have_places_of_their_own(
         (("{staged}",), "STAGED and LOG_DIR"),
         (("{staged}", "{log}", "--replace", "good"), "expected corrupt or false-empty"),
         (("{staged}", "{log}", "--undo", "x"), "--undo stands alone"),
-        (("--undo", "{staged}/nothing"), "cannot be read"),
+        (("--undo", "{staged}/nothing"), "there is no such file"),
         (("{staged}/nothing", "{log}"), "is no directory"),
         (("{log}/orders-0", "{log}"), "is inside the log dir"),
         (("{staged}", "{staged}"), "neither a Kafka log dir nor"),
