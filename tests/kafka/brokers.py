@@ -33,8 +33,12 @@ _RECORD: Final = re.compile(r"^\d{4}-\S+ \S+ (?=[A-Z]+ )", flags=re.MULTILINE)
 _OF_ITS_LOGS: Final = re.compile(
     r"(WARN|ERROR|FATAL) .*"
     r"\(\S*\b\w*(Log|Segment|Producer|Remote|Tier|Replica|Partition|Epoch|Checkpoint|Coordinator)\w*(\$\w+)?\)"
+    r"|ERROR Error occurred while processing the records \(\S*\bConsumerTask\)"
 )
-"""Elections, connections and a machine that is slow make a broker complain, too; that is nothing to us."""
+"""Elections, connections and a machine that is slow make a broker complain, too; that is nothing to us.
+
+What ends the reader of the metadata topic ends all tiering of the broker.
+"""
 _OF_EVERY_START: Final = re.compile(
     r"Remote storage with ID \S+ already exists on the file system"
     r"|IllegalStateException: This instance is in invalid state, initialized: false"

@@ -65,6 +65,26 @@ def test_a_broker_serves_what_was_restored_and_goes_on_with_it(
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0
 
 
+def test_a_broker_serves_what_comes_back_from_the_layout_of_a_plugin(
+    command: Resnap, release: Callable[[str], Release], data: Path, tmp_path: Path
+) -> None:
+    store, broker = tmp_path / "store", Broker(release("3.9.1"), [data])
+    form = ("--layout", "aiven", "--key-prefix", "tiered/", "--chunk-size", 4096, "--chunk-compression", "zstd")
+    to = ("--to", store.as_uri(), *form, "--as-of", "roll", "--engine", "local")
+    assert command("tier", data, "--topic", "payments", *to).code == 0
+    for name in PARTITIONS:
+        shutil.rmtree(data / name)
+    assert command("restore", f"{store.as_uri()}/tiered", "--into", data).code == 0
+    held = {path: path.read_bytes() for name in PARTITIONS for path in (data / name).glob("*.log")}
+    with broker.running():
+        for number in range(len(PARTITIONS)):
+            said = dict(line.split() for line in broker.drive("read", "payments", number).splitlines())
+            assert said["start"] == "0"
+            assert int(said["records"]) > 0
+    assert broker.complaints() == []
+    assert all(path.read_bytes().startswith(log) for path, log in held.items())  # none was cut
+
+
 @pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
 def test_without_a_topic_id_a_broker_sets_a_partition_aside_and_with_it_serves_what_was_restored(
     command: Resnap, release: Callable[[str], Release], fixture_set: Callable[[str], FixtureSet], tmp_path: Path,
