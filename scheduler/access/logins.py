@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 BURST: Final = 10
 REFILL_S: Final = 6.0
+ALL: Final = 10
+"""Times as much all addresses may together: who has many, or says so as the proxy that they are not, gains no more."""
 ADDRESSES: Final = 4096
 """Remembered at most; the one that was heard of least lately makes room, and begins anew."""
 _SITE_PREFIX: Final = 64
@@ -23,11 +25,11 @@ class _Bucket(NamedTuple):
 
 
 class AttemptLimit:
-    """Counts attempts by address: ``burst`` at once, then one every ``refill_s``. Thread-safe.
+    """Counts attempts by address: ``burst`` at once, then one every ``refill_s``; for all, ``ALL`` times that.
 
     It does not keep a right token out: 256 random bits are not guessed, at any rate, and behind a proxy or on the
     loopback interface one client with a stale token would lock out all. What it bounds is what failures cost: entries
-    in the audit, lines in the log.
+    in the audit, lines in the log. Thread-safe.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class AttemptLimit:
     ) -> None:
         self._clock, self._burst, self._refill_s, self._addresses = clock, burst, refill_s, addresses
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._of_all = _Bucket(burst * ALL, clock.monotonic_s())
         self._guard = threading.Lock()
 
     def take(self, address: str) -> float:
@@ -42,15 +45,22 @@ class AttemptLimit:
         key, now_s = site_of(address), self._clock.monotonic_s()
         with self._guard:
             bucket = self._buckets.pop(key, _Bucket(self._burst, now_s))
-            left = min(self._burst, bucket.left + (now_s - bucket.at_s) / self._refill_s)
-            within = left >= 1
-            self._buckets[key] = _Bucket(left - 1 if within else left, now_s)
+            left = _refilled(bucket, now_s, self._burst, self._refill_s)
+            of_all = _refilled(self._of_all, now_s, self._burst * ALL, self._refill_s / ALL)
+            wait_s = max((1 - left) * self._refill_s, (1 - of_all) * self._refill_s / ALL, 0.0)
+            cost = 0 if wait_s else 1
+            self._buckets[key], self._of_all = _Bucket(left - cost, now_s), _Bucket(of_all - cost, now_s)
             while len(self._buckets) > self._addresses:
                 self._buckets.popitem(last=False)
-        return 0.0 if within else (1 - left) * self._refill_s
+        return wait_s
 
     def __len__(self) -> int:
         return len(self._buckets)
+
+
+def _refilled(bucket: _Bucket, now_s: float, most: float, refill_s: float) -> float:
+    """Return how many attempts a bucket has now."""
+    return min(most, bucket.left + (now_s - bucket.at_s) / refill_s)
 
 
 def site_of(address: str) -> str:

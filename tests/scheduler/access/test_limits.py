@@ -31,6 +31,13 @@ def test_each_address_has_its_own(clock: FixedClock) -> None:
     assert limit.take("10.0.0.2") == 0
 
 
+def test_who_has_many_addresses_gains_ten_times_as_much_at_most(clock: FixedClock) -> None:
+    limit = AttemptLimit(clock, burst=2, refill_s=10)
+    assert [limit.take(f"10.0.0.{n}") for n in range(21)] == [0] * 20 + [1]
+    clock.advance(1_000)
+    assert [limit.take("10.0.1.1"), limit.take("10.0.1.2")] == [0, 1]
+
+
 @given(st.lists(st.integers(0, 50), max_size=200))
 def test_memory_is_bounded_whoever_comes(callers: list[int]) -> None:
     limit = AttemptLimit(FixedClock(0), addresses=10)
