@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 RUN_BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 """From a scan that finds everything known to a replay that takes a day."""
-REQUEST_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+REQUEST_BUCKETS_S: Final = (0.005, 0.025, 0.1, 0.5, 2.5, 10)
+"""Few, since each is a series for each route, and they are most of what a scrape has."""
 _SOURCE: Final = ("cluster", "log_dir")
 
 

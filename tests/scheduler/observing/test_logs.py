@@ -231,6 +231,8 @@ def test_values_under_names_that_tell_a_secret_are_masked(name: str) -> None:
         "s3://bucket/prefix",
         "tokens of 3 principals",
         "12 of 14 segments",
+        "https://s3.example/bucket?list-type=2&prefix=a&max-keys=1000",
+        "GET /bucket?key-marker=a/b&max-keys=1000: 503",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
