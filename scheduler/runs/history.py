@@ -46,6 +46,8 @@ class RunFilter:
     kinds: tuple[RunKind, ...] = ()
     states: tuple[RunState, ...] = ()
     origin: str | None = None
+    plan: str | None = None
+    """Of the kept plan that was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,9 @@ class History:
         if wanted.origin is not None:
             clauses.append("origin = ?")
             values.append(wanted.origin)
+        if wanted.plan is not None:  # ids of both sort by time, which leaves out all that is older
+            clauses.append("id > ? AND json_extract(request, '$.plan') = ?")
+            values += [wanted.plan] * 2
         if before is not None:
             clauses.append("id < ?")
             values.append(before)

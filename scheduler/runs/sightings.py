@@ -167,6 +167,14 @@ class Sightings:
         with self.database.read() as connection:
             return _mendings(connection, seen.source, seen.topic, seen.partition)
 
+    def prepared_by(self, run_id: str) -> list[str]:
+        """Return the directory of one partition of each source for which a run has made what is not installed yet."""
+        query = """SELECT MIN(json_extract(row, '$.path')) AS path FROM mendings JOIN partitions
+                   USING (source, topic, partition)
+                   WHERE run_id = ? AND how = 'regenerated' AND readiness = ? GROUP BY source"""
+        with self.database.read() as connection:
+            return [row["path"] for row in connection.execute(query, (run_id, Readiness.PREPARED.value))]
+
     def counts(self, wanted: SeenFilter | None = None) -> dict[Readiness, int]:
         """Return how many partitions there are of each kind."""
         where, values = _where(wanted or SeenFilter())

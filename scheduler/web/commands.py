@@ -149,6 +149,12 @@ def resnap(*words: str) -> str:
     return shlex.join(["resnap", *words])
 
 
+def install(made: str, partition: str) -> Command:
+    """Return the command that puts snapshots of a destination into the log dir that holds a partition's directory."""
+    line = resnap("install", made, str(PurePath(partition).parent))
+    return Command(says="install what was made, once the broker is stopped", line=line)
+
+
 def plan_file(plan_id: str) -> str:
     """Return the name under which copied commands keep a plan."""
     return f"plan-{plan_id}.json"
@@ -170,15 +176,7 @@ def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = Non
 def _installs(seen: SeenPartition, mendings: Sequence[Mending]) -> list[Command]:
     if seen.judgement.readiness is not Readiness.PREPARED:
         return []
-    log_dir = str(PurePath(str(seen.row["path"])).parent)
-    return [
-        Command(
-            says="install what was made, once the broker is stopped",
-            line=resnap("install", one.destination, log_dir),
-        )
-        for one in mendings
-        if one.how == "regenerated"
-    ]
+    return [install(one.destination, str(seen.row["path"])) for one in mendings if one.how == "regenerated"]
 
 
 def _scoped(request: RunRequest, settings: Mapping[str, object]) -> Mapping[str, object]:

@@ -1,5 +1,7 @@
 """Plans that are kept: what each would read and make, whether the log is still as it was, and how to carry it out."""
 
+from typing import Final
+
 from fastapi import APIRouter, Request, Response
 
 from scheduler.api.bodies import PlanBody
@@ -8,6 +10,7 @@ from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from scheduler.api.plans import PlanId, found_plan
 from scheduler.api.security import Viewer
 from scheduler.daemon.services import Services
+from scheduler.runs.history import RunFilter
 from scheduler.runs.plans import KeptPlan
 from scheduler.web.commands import Command, Shell
 from scheduler.web.pages import api_command, destination_of, link, page, plan_command
@@ -15,6 +18,8 @@ from scheduler.web.words import human_facts
 from storage.errors import ResnapError, StalePlanError
 
 router = APIRouter(include_in_schema=False)
+RUNS: Final = 10
+"""The newest that carried a plan out are shown on its page."""
 
 
 @router.get("/plans")
@@ -52,6 +57,7 @@ def show_plan(
         "stale": stale,
         "unread": unread,
         "totals": human_facts({name: value for name, value in plan.totals.items() if name != "dryRun"}),
+        "runs": services.history.page(RunFilter(plan=plan.id), limit=RUNS),
         "rows": plan.rows[at : at + limit],
         "link": link,
         "first_url": path if cursor else None,

@@ -12,7 +12,7 @@ from scheduler.api.security import Viewer
 from scheduler.daemon.services import Services
 from scheduler.runs.history import RunFilter
 from scheduler.runs.run import PartitionState, Run, RunKind, RunState
-from scheduler.web.commands import Command, Shell
+from scheduler.web.commands import Command, Shell, install
 from scheduler.web.pages import api_command, link, page, plan_command, post_command
 from scheduler.web.words import RUN_STATES, human_facts
 
@@ -90,9 +90,11 @@ def _commands(request: Request, services: Services, run: Run) -> list[Command]:
         todo.append(post_command(request, services, f"{path}/cancel", "cancel it"))
     elif run.state is not RunState.SUCCEEDED:
         todo.append(post_command(request, services, f"{path}/retry", "try again what failed"))
+    installs = [install(str(asked.destination), path) for path in services.sightings.prepared_by(run.id)]
     plan = [] if asked.plan is None else [plan_command(request, services, asked.plan)]
     return [
         *todo,
+        *installs,
         *plan,
         Command(says="the same in a shell", line=Shell.of(services).run(asked)),
         api_command(request, services, path, "this run from the API"),

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const REFRESH_MS = 15000;
-  const EVENTS_MS = 1000;
+  const EVENTS_MS = 1500; // and up to as much again, lest all who watch a run ask for the page at once
   const root = document.documentElement;
   const connection = document.getElementById("connection");
   root.classList.add("js");
@@ -61,7 +61,8 @@
   function follow(url) {
     const events = new EventSource(url);
     let due = null;
-    const soon = () => { due ??= setTimeout(async () => { due = null; await refresh(); }, EVENTS_MS); };
+    const look = async () => { due = null; if (!document.hidden) await refresh(); };
+    const soon = () => { due ??= setTimeout(look, EVENTS_MS * (1 + Math.random())); };
     for (const kind of ["state", "progress", "partition"]) events.addEventListener(kind, soon);
     events.addEventListener("state", (event) => {
       if (!["queued", "running", "cancelling"].includes(JSON.parse(event.data).state)) events.close();

@@ -113,7 +113,9 @@ def test_a_run_tells_how_it_ended_partition_by_partition_and_how_to_do_it_again(
     text = opened(service, f"/runs/{replay}")
     assert re.search(r"payments-0</a></th>\s*<td>.*done.*</td>\s*<td[^>]*>6 boundaries rebuilt", text)
     assert "data-events" not in text
-    assert commands(text)[0][:4] == ["resnap", "regenerate", "--into", str(service.directory / "out")]
+    out, log_dir = str(service.directory / "out"), service.services.sightings.find("payments", 0)[0].source
+    assert commands(text)[0] == ["resnap", "install", out, log_dir]
+    assert commands(text)[1][:4] == ["resnap", "regenerate", "--into", out]
     assert "None is in this state." in opened(service, f"/runs/{replay}?state=failed")
 
 
