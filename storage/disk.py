@@ -26,7 +26,7 @@ TEMPORARY: Final = ".tmp"
 READ_BYTES: Final = 1 << 20
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _DENIED: Final = {errno.EACCES, errno.EPERM}
-_MAY_PASS: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN, errno.ENOMEM}
+_NOT_NOW: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN, errno.ENOMEM}
 _IN_THE_WAY: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 
 
@@ -275,9 +275,9 @@ def legible(path: Path) -> Iterator[None]:
 
 
 def unread_error(path: str | Path, error: OSError, *, hint: str) -> LogDirError:
-    """Return that ``path`` could not be read; ``hint`` is for an ``error`` that will be the same the next time."""
+    """Return that ``path`` could not be read; ``hint`` is for an ``error`` that stays until somebody mends it."""
     what = f"{path}: cannot be read: {error.strerror}"
-    if error.errno not in _MAY_PASS:
+    if error.errno not in _NOT_NOW:
         return LogDirError(what, hint=hint)
     return FileUnavailableError(what, hint="run the same command again; if it stays so, check the disk")
 

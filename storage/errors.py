@@ -9,7 +9,7 @@
           MetadataVersionError ... or is of a version that is not known here
       LogDirError              a log directory cannot be read or written (exit 1)
         FileGoneError          a file of it is no longer there
-        FileUnavailableError   transient: the disk, or the server behind it, did not give it
+        FileUnavailableError   it is there; the disk, or the server behind it, does not give it now
         LogDirInUseError       a broker, or another run, holds its lock (exit 14)
       StoreError               an object store said no (exit 12)
         ObjectNotFoundError
@@ -141,9 +141,10 @@ class FileGoneError(LogDirError):
 
 
 class FileUnavailableError(LogDirError):
-    """A file is there and may be read, but the disk, or the server behind it, did not give it this time."""
+    """A file is there, and may be read, but the disk, or the server behind it, does not give it now.
 
-    transient = True
+    Nothing says that what it holds is bad, so that nobody may go on as if it were not there.
+    """
 
 
 class LogDirInUseError(LogDirError):

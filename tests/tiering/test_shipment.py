@@ -269,15 +269,16 @@ def test_a_segment_that_turns_out_unfit_is_refused_and_the_others_are_shipped(
     assert shipment.eligibility.blocking == refusal
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
 def test_a_segment_that_the_disk_did_not_give_leaves_no_gap_and_the_next_run_goes_on(
-    own_order: Order, memory_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    number: int, own_order: Order, memory_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segments = own_order.candidates.segments
     read = FileReader.read
 
     def fail(self: FileReader, position: int, length: int) -> bytes:
         if self.locator == segments[2].path:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise OSError(number, os.strerror(number))
         return read(self, position, length)
 
     with monkeypatch.context() as patched:
@@ -287,9 +288,9 @@ def test_a_segment_that_the_disk_did_not_give_leaves_no_gap_and_the_next_run_goe
     assert shipment.eligibility.blocking is not None
     assert shipment.eligibility.blocking.reason is Reason.UNREADABLE
     assert shipment.eligibility.eligible == segments[:2]
-    assert os.strerror(errno.EIO) in shipment.eligibility.blocking.detail
+    assert os.strerror(number) in shipment.eligibility.blocking.detail
     assert bases(shipment) + bases(shipped_by(own_order, memory_store)) == bases(
-        shipped_by(own_order, MemoryObjectStore("never-failed"))
+        shipped_by(own_order, MemoryObjectStore(f"never-failed-{number}"))
     )
 
 

@@ -2,8 +2,8 @@
 
 Several segments go up side by side; they become visible one after the other, in an order in which what the store shows
 of a partition never has a gap that is not in the log: upwards, as a rule. A segment that turns out unfit while it is
-bundled is refused like the others, and the next one that does not rest on it is tried; where the disk did not give it
-this time, all that follow are refused with it, and wait for the next run. A store that fails ends the shipment, with
+bundled is refused like the others, and the next one that does not rest on it is tried; where the disk does not give
+it now, all that follow are refused with it, and wait for the next run. A store that fails ends the shipment, with
 what was shipped until then.
 """
 
@@ -204,7 +204,7 @@ class Shipper:
                     hold_lease()
                     _add(shipment, self._publish(ready), ready.chosen.body)
                 except FileUnavailableError as error:
-                    # What could be read the next time is no gap of the log: those that follow wait for it.
+                    # What may be read later is no gap of the log: those that follow wait for it.
                     refusals += [_refusal(waiting.segment, error) for waiting in left.order[number:]]
                     break
                 except (FormatError, LogDirError) as error:
