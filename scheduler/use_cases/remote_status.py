@@ -55,7 +55,7 @@ def look(
     again where the store has what it does not tell of, or lacks something: brokers may have gone on in between.
 
     Raises:
-        UsageError: there is no such topic, or no partition of it.
+        UsageError: there is no such topic, or no partition of it; or nothing matches the topics of ``scope``.
         ResnapError: it, or the store, cannot be read.
 
     """
@@ -93,6 +93,10 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None) -> 
     firsts: dict[int, int | None] = dict.fromkeys(told)
     beliefs = fold_events(_noting_first(chain.from_iterable(told.values()), firsts))
     wanted = tuple(one for one in beliefs.partitions if scope.wants(one.partition.name))
+    local = chain.from_iterable(one.partitions for one in log_dirs)
+    if scope.topics and not wanted and not any(scope.wants(one.topic_partition.topic) for one in local):
+        what = f"{METADATA_TOPIC} tells of no topic that matches --topic {' or '.join(scope.topics)}"
+        raise UsageError(what, hint="without --topic all are shown that it tells of")
     return _Reading(beliefs=replace(beliefs, partitions=wanted), log_dirs=log_dirs, firsts=firsts)
 
 

@@ -241,6 +241,24 @@ def test_a_log_that_begins_above_what_is_remote_has_a_hole(command: Resnap, tier
     assert "remote segments end at 130, and the log on this disk begins at 386" in ran.error["message"]
 
 
+def test_a_topic_that_nobody_knows_is_a_usage_error_and_no_clean_bill(command: Resnap, tmp_path: Path) -> None:
+    write_metadata_partition(tmp_path / "data", OLD)
+    assert command("remote", "status", tmp_path / "data", "--topic", "pay*").code == 0
+    ran = command("remote", "status", tmp_path / "data", "--topic", "paymets")
+    assert ran.code == 2
+    assert "tells of no topic that matches --topic paymets" in ran.err
+
+
+def test_a_store_that_is_another_one_is_told_in_a_few_words(command: Resnap, tmp_path: Path) -> None:
+    many = [one for name in "abcdefgh" for one in copied(name, 10 * ord(name), 10 * ord(name) + 9)]
+    write_metadata_partition(tmp_path / "data", many)
+    (tmp_path / "other").mkdir()
+    ran = command("remote", "status", tmp_path / "data", "--store", (tmp_path / "other").as_uri(), *JSON)
+    assert (ran.code, kinds(ran.document)) == (13, {"missing-objects": 8})
+    assert ran.error["message"].count("lacks all") == 5
+    assert ran.error["message"].endswith("; and 3 more")
+
+
 def test_a_log_dir_without_the_metadata_topic_is_a_usage_error(
     command: Resnap, fixture_set: Callable[[str], FixtureSet]
 ) -> None:

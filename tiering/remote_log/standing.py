@@ -58,6 +58,8 @@ _HINTS: Final = {
     FindingKind.CONTRADICTED: "brokers read log and indexes at the key that they were told: bring the objects back from"
     " a backup, under that key; `resnap verify --store` tells which of them is damaged",
 }
+_NAMED: Final = 5
+"""Segments that a finding names: of a store that is another one all are amiss."""
 _OF_OBJECTS: Final = frozenset(
     {FindingKind.MISSING_OBJECTS, FindingKind.CONTRADICTED, FindingKind.UNREFERENCED_OBJECTS}
 )
@@ -136,7 +138,8 @@ class PartitionStanding:
         ):
             found = [f"{one.id} at {one.start_offset} {said}" for one, said in self._faulty(fault)]
             if found:
-                yield self._finding(kind, len(found), "; ".join(found))
+                more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+                yield self._finding(kind, len(found), "; ".join(found[:_NAMED]) + more)
 
     def _faulty(self, fault: _Fault) -> Iterator[tuple[RemoteSegment, str]]:
         for one in () if self.stored is None else self.beliefs.readable:
