@@ -105,7 +105,7 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
     ),
     access.UnauthenticatedError: Kind(
         code="unauthenticated", status=401, title="A valid token is needed",
-        hint="send Authorization: Bearer TOKEN; `resnap token create` makes one",
+        hint="send one as a bearer token in the header Authorization; `resnap token create` makes it",
     ),
     access.ForbiddenError: Kind(
         code="forbidden", status=403, title="The role does not suffice",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REQUEST_S: Final = 30.0
 """For a whole request, head and body; a body of the greatest length then takes 35 KB a second."""
 MOST_CONNECTIONS: Final = 800
-"""Open at once: all event streams that may be, and others; a process may have 1,024 files by default."""
+"""Open at once: all event streams that may be, and others; no more is left to callers of the files that may be open."""
 
 
 class Connection(H11Protocol):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -34,6 +35,9 @@ TICK_S: Final = 5.0
 CLOCK_SET_MS: Final = 30_000
 """A wall clock that goes so far away from the other one was set."""
 FORGET_EVERY_S: Final = 3600.0
+FILES: Final = 65_536
+"""May be open at once, where the system lets the process have so many; by default it has 1,024 until it asks for more,
+and connections that arrive all together are taken before any can be turned away."""
 GONE_MS: Final = 60_000
 """Who does not take what is sent for so long is gone; by itself Linux tries for a quarter of an hour, and for ever with
 a caller who is there and does not read."""
@@ -61,6 +65,7 @@ class Daemon:
             ResnapError: the address cannot be listened at.
 
         """
+        _allow_files()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()
         with self._listening() as listener:
@@ -156,3 +161,9 @@ class Daemon:
                 if was_kept:
                     self._services.observation.warn(f"the service's file could not be kept: {error}")
                 was_kept = False
+
+
+def _allow_files() -> None:
+    """Have as many files open as the system allows without being asked for more, up to ``FILES``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, FILES)), hard))

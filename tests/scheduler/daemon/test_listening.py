@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from typing import TYPE_CHECKING
 
 from scheduler.clock import SystemClock
-from scheduler.daemon.serve import GONE_MS, Daemon
+from scheduler.daemon.serve import FILES, GONE_MS, Daemon, _allow_files
 from scheduler.daemon.services import services_of
 from scheduler.runs.configuration import Configuration
 
@@ -23,3 +24,13 @@ def test_answers_do_not_wait_for_acknowledgements_nor_for_ever_for_who_is_gone(t
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == GONE_MS
     services.database.close()
+
+
+def test_the_service_takes_as_many_files_as_it_may_have() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+        _allow_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, FILES), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
