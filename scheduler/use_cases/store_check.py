@@ -139,6 +139,8 @@ class StoreCheck(Generic[Held]):
         snapshot = found.boundary.existing or ""
         if found.outcome is not Outcome.REBUILT or found.comparison is None:
             problem = f"cannot be compared: {topic_partition} is not rebuilt up to {found.boundary.offset}: {why}"
+            if found.outcome is Outcome.REBUILT:  # it passed the look at its object, and did not come a second time
+                problem = "cannot be compared: it could not be read again, or has gone meanwhile; verify once more"
             return SnapshotCheck(snapshot, f"{snapshot}: {problem}")
         left_out = self.layout.left_out(self.manifests[self.layout.manifest_of(snapshot)])
         lacks = found.comparison.missing
