@@ -55,6 +55,7 @@ def test_real_brokers_logs_are_all_as_their_brokers_wrote_them(capsys: pytest.Ca
     assert all(same == count for same, count in (result.split(" of ") for result in results))
 
 
+@pytest.mark.heavy
 @pytest.mark.spark
 def test_spark_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["scaling", "--quick", "--size", "2M", "--data", str(tmp_path)])
