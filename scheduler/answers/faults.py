@@ -92,11 +92,6 @@ def chain_overlaps(chain: Chain) -> Iterator[ResnapError]:
             yield VerificationError(f"{what}, under different leader epochs", hint=_CHOOSE)
 
 
-def snapshot_fault(problem: str) -> ResnapError:
-    """Return that a shipped snapshot is not what a replay gives."""
-    return VerificationError(problem, hint="`resnap explain` shows what an entry rests on")
-
-
 def nothing_shipped(url: str) -> ResnapError:
     """Return that there was nothing to verify in the store at ``url``."""
     hint = (

@@ -89,7 +89,7 @@ def _rows(
     run: Invocation, check: "Check", totals: _Totals, reading: "Progress", replaying: "Progress"
 ) -> Iterator[Row]:
     """Yield a row per segment that was read or is wrong, and then look at what they are together."""
-    from scheduler.answers.faults import segment_faults, snapshot_fault  # noqa: PLC0415
+    from scheduler.answers.faults import segment_faults  # noqa: PLC0415
     from scheduler.answers.reports import verified_row  # noqa: PLC0415
 
     for verified in check.segments(reading):
@@ -107,7 +107,7 @@ def _rows(
         totals.snapshots += 1
         totals.wrong += found.problem is not None
         if found.problem is not None:
-            run.error(snapshot_fault(found.problem))
+            run.error(found.problem)
 
 
 def _report_chain(run: Invocation, chain: "Chain") -> None:

@@ -20,7 +20,6 @@ from scheduler.answers.faults import (
     replay_faults,
     segment_faults,
     shipping_faults,
-    snapshot_fault,
 )
 from scheduler.answers.reports import (
     boundary_row,
@@ -408,7 +407,7 @@ class _Verification(_Work):
             totals["snapshotsReplayed"] += 1
             if found.problem is not None:
                 totals["snapshotsDifferent"] += 1
-                self._differs(Mismatch.SNAPSHOT, [snapshot_fault(found.problem)])
+                self._differs(Mismatch.SNAPSHOT, [found.problem])
         journal.end()
         return dict(totals)
 

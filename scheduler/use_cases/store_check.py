@@ -15,6 +15,7 @@ from replay.results import Outcome
 from replay.staging import DISCARD
 from scheduler.use_cases.sources import look
 from scheduler.use_cases.stored_layouts import Held
+from storage.errors import VerificationError
 from tiering.checking.chains import Chain, chains_of
 from tiering.planning import load_facts, plan_replay
 
@@ -43,7 +44,7 @@ class SnapshotCheck(NamedTuple):
     """What a replay says of a shipped snapshot."""
 
     key: str
-    problem: str | None
+    problem: VerificationError | None
     """None if it is what the replay gives."""
 
 
@@ -137,11 +138,10 @@ class StoreCheck(Generic[Held]):
 
     def _check(self, topic_partition: TopicPartition, found: BoundaryResult, why: str) -> SnapshotCheck:
         snapshot = found.boundary.existing or ""
-        if found.outcome is not Outcome.REBUILT or found.comparison is None:
-            problem = f"cannot be compared: {topic_partition} is not rebuilt up to {found.boundary.offset}: {why}"
-            if found.outcome is Outcome.REBUILT:  # it passed the look at its object, and did not come a second time
-                problem = "cannot be compared: it could not be read again, or has gone meanwhile; verify once more"
-            return SnapshotCheck(snapshot, f"{snapshot}: {problem}")
+        if found.outcome is not Outcome.REBUILT:
+            return _not_compared(snapshot, f"{topic_partition} is not rebuilt up to {found.boundary.offset}: {why}")
+        if found.comparison is None:  # it passed the look at its object, and did not come a second time
+            return _not_compared(snapshot, "it could not be read again, or has gone meanwhile")
         left_out = self.layout.left_out(self.manifests[self.layout.manifest_of(snapshot)])
         lacks = found.comparison.missing
         excused = set(lacks.named).intersection(left_out)
@@ -152,13 +152,20 @@ class StoreCheck(Generic[Held]):
             for word, producers in (("lacks", missing), ("differs in", found.comparison.different))
             if producers.total
         )
+        if not what:
+            return SnapshotCheck(snapshot, None)
         problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
-        return SnapshotCheck(snapshot, problem if what else None)
+        return SnapshotCheck(snapshot, VerificationError(problem, hint="`resnap explain` shows what an entry rests on"))
 
 
 def _unreplayed(sight: Sight) -> Iterator[SnapshotCheck]:
     for problem in sight.problems:
-        yield SnapshotCheck(str(problem.path), f"{problem.path}: its snapshots cannot be compared: {problem.error}")
+        yield _not_compared(str(problem.path), str(problem.error))
+
+
+def _not_compared(where: str, why: str) -> SnapshotCheck:
+    hint = "mend what else is told of this partition, and verify once more"
+    return SnapshotCheck(where, VerificationError(f"{where}: cannot be compared: {why}", hint=hint))
 
 
 def _named(producers: Producers) -> str:
