@@ -15,6 +15,7 @@ import pytest
 
 from scheduler.cli import run
 from scheduler.observing.logs import set_up
+from tests.scheduler.installed import SET, copied, regenerate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,7 +126,7 @@ def command(resnap: Resnap, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.fixture
 def broker_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
     """A log dir that 2.7.2 and then 3.9.1 have written, to be damaged at will."""
-    return shutil.copytree(fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "data")
+    return shutil.copytree(fixture_set(SET).data, tmp_path / "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +196,17 @@ def again(command: Resnap, tmp_path: Path) -> Callable[..., Ran]:
     return lambda *arguments, **variables: command(
         *arguments, "--engine", "local", **{"RESNAP_STATE_DIR": str(tmp_path / "state")} | variables
     )
+
+
+@pytest.fixture(scope="module")
+def regenerated(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give snapshots that were made for the log dir of ``broker_log``; nobody may change them."""
+    into = tmp_path_factory.mktemp("regenerated") / "staged"
+    regenerate(fixture_set(SET).data, into)
+    return into
+
+
+@pytest.fixture
+def staged(regenerated: Path, tmp_path: Path) -> Path:
+    """Give the same, to be changed."""
+    return copied(regenerated, tmp_path / "staged")

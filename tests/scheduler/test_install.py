@@ -1,11 +1,10 @@
-"""``resnap install``: snapshots beside the segments of a stopped broker, nothing else changed, and all of it undone."""
+"""``resnap install``: snapshots beside the segments of a stopped broker, and nothing else changed."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,23 +28,12 @@ from tiering.installing.fingerprint import read_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Bucket, Resnap
 
 JSON = ("--output", "json")
-
-
-@pytest.fixture(scope="module")
-def regenerated(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    into = tmp_path_factory.mktemp("regenerated") / "staged"
-    regenerate(fixture_set(SET).data, into)
-    return into
-
-
-@pytest.fixture
-def staged(regenerated: Path, tmp_path: Path) -> Path:
-    return copied(regenerated, tmp_path / "staged")
 
 
 def outcomes(document: dict[str, list[dict[str, object]]], place: str) -> dict[int, str]:
@@ -97,21 +85,6 @@ def test_a_second_run_does_nothing(command: Resnap, broker_log: Path, staged: Pa
     }  # fmt: skip
     assert (look(broker_log), look(staged.with_name("staged.undo"))) == (after, undo)
     assert "Nothing to install: 31 snapshots are there already." in command("install", staged, broker_log).out
-
-
-def test_undoing_restores_everything_and_can_be_repeated(command: Resnap, broker_log: Path, staged: Path) -> None:
-    before = look(broker_log)
-    manifest = manifest_of(command("install", staged, broker_log, *JSON))
-    assert look(broker_log) != before
-    tried = command("install", "--undo", manifest, "--dry-run", *JSON)
-    assert tried.document["summary"] == {"dryRun": True, "removed": INSTALLED, "restored": 0}
-    undone = command("install", "--undo", manifest, *JSON)
-    assert (undone.code, undone.document["summary"]["removed"]) == (0, INSTALLED)
-    assert look(broker_log) == before
-    again = command("install", "--undo", Path(manifest).parent)
-    assert (again.code, again.out) == (0, "Nothing to undo.\n")
-    assert look(broker_log) == before
-    assert command("install", staged, broker_log, *JSON).document["summary"]["installed"] == INSTALLED
 
 
 def test_a_dry_run_writes_nothing_and_says_what_stands_against_it(
@@ -429,34 +402,6 @@ def test_a_snapshot_that_lacks_a_producer_never_becomes_the_newest(
     assert ran.code == 3
 
 
-def test_a_place_for_undoing_can_be_chosen_but_not_inside_a_log_dir(
-    command: Resnap, broker_log: Path, staged: Path, tmp_path: Path
-) -> None:
-    before = look(broker_log)
-    (tmp_path / "link").symlink_to(broker_log)
-    for place in (broker_log / "undo", broker_log / "payments-0" / "x", tmp_path / "link" / "undo"):
-        ran = command("install", staged, broker_log, "--undo-dir", place)
-        assert (ran.code, ran.out) == (2, "")
-        assert "inside the log dir" in ran.err
-    assert look(broker_log) == before
-    ran = command("install", staged, broker_log, "--undo-dir", tmp_path / "a" / "b", *JSON)
-    assert Path(manifest_of(ran)).is_relative_to(tmp_path / "a" / "b")
-    assert not staged.with_name("staged.undo").exists()
-
-
-def test_two_installations_in_a_second_have_places_of_their_own(
-    command: Resnap, broker_log: Path, staged: Path
-) -> None:
-    before = look(broker_log)
-    for topic in ("payments", "legacy", "dash*"):
-        assert command("install", staged, broker_log, "--topic", topic).code == 0
-    manifests = sorted(staged.with_name("staged.undo").iterdir())
-    assert len(manifests) == 3
-    for path in manifests:
-        assert command("install", "--undo", path).code == 0
-    assert look(broker_log) == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -483,79 +428,13 @@ def test_what_makes_no_sense_is_a_matter_of_usage(
     assert look(broker_log) == before
 
 
-def test_a_broker_that_has_run_since_is_not_undone(command: Resnap, broker_log: Path, staged: Path) -> None:
-    manifest = manifest_of(command("install", staged, broker_log, *JSON))
-    mark = broker_log / ".kafka_cleanshutdown"
-    mark.touch()
-    after = look(broker_log)
-    for flags in ((), ("--dry-run",)):
-        ran = command("install", "--undo", manifest, *flags, *JSON)
-        assert (ran.code, ran.error["type"]) == (15, "StalePlanError")
-        assert "a broker has run on" in ran.error["message"]
-    assert look(broker_log) == after
-    mark.unlink()
-    assert command("install", "--undo", manifest).code == 15
-    with another_holding(broker_log / ".lock"):
-        assert command("install", "--undo", manifest).code == 14
-
-
-def test_a_file_that_somebody_changed_since_stops_the_undoing_before_it_begins(
-    command: Resnap, broker_log: Path, staged: Path
-) -> None:
-    manifest = manifest_of(command("install", staged, broker_log, *JSON))
-    path = file_at(broker_log / "payments-1", lost_boundaries_of(staged, "payments-1")[2], "snapshot")
-    flip(path, 15)
-    after = look(broker_log)
-    ran = command("install", "--undo", manifest, *JSON)
-    assert (ran.code, path.name in ran.error["message"]) == (15, True)
-    assert look(broker_log) == after
-
-
-def lost_boundaries_of(staged: Path, name: str) -> list[int]:
-    return bases(staged / name, "snapshot")
-
-
-def test_without_what_was_kept_aside_nothing_is_undone(command: Resnap, broker_log: Path, staged: Path) -> None:
-    offset = lost_boundaries(broker_log / "payments-0")[0]
-    file_at(broker_log / "payments-0", offset, "snapshot").write_bytes(b"rubbish")
-    manifest = Path(manifest_of(command("install", staged, broker_log, "--replace", "corrupt", *JSON)))
-    kept = manifest.parent / "aside" / "payments-0" / f"{offset:020d}.snapshot"
-    assert kept.read_bytes() == b"rubbish"
-    kept.write_bytes(b"rubbisH")
-    after = look(broker_log)
-    assert command("install", "--undo", manifest).code == 13
-    kept.unlink()
-    assert command("install", "--undo", manifest).code == 13
-    assert look(broker_log) == after
-
-
-def test_a_damaged_manifest_is_refused_whatever_it_names(command: Resnap, broker_log: Path, staged: Path) -> None:
-    manifest = Path(manifest_of(command("install", staged, broker_log, *JSON)))
-    whole, after = manifest.read_text(), look(broker_log)
-    content = json.loads(whole)
-    evil = []
-    for place in (
-        "../victim.snapshot",
-        "payments-0/00000000000000000000.log",
-        "payments-0/../x.snapshot",
-        "/etc/passwd",
-    ):
-        content["changes"][0]["place"] = place
-        evil.append(json.dumps(content))
-    for text in (whole[: len(whole) // 2], "[]", "", whole.replace('"version": 1', '"version": 2'), *evil):
-        manifest.write_text(text)
-        ran = command("install", "--undo", manifest, *JSON)
-        assert (ran.code, ran.error["type"]) == (1, "FormatError")
-    assert look(broker_log) == after
-
-
 def test_a_partition_that_cannot_be_read_is_told_and_the_others_are_done(
     command: Resnap, broker_log: Path, staged: Path
 ) -> None:
     (broker_log / "payments-0" / "partition.metadata").write_text("nonsense")
     ran = command("install", staged, broker_log, *JSON)
     assert (ran.code, ran.error["type"]) == (3, "FormatError")
-    assert ran.document["summary"]["installed"] == INSTALLED - len(lost_boundaries_of(staged, "payments-0"))
+    assert ran.document["summary"]["installed"] == INSTALLED - len(bases(staged / "payments-0", "snapshot"))
 
 
 def test_the_answer_has_three_forms(command: Resnap, broker_log: Path, staged: Path) -> None:
@@ -605,7 +484,3 @@ def test_a_plan_that_no_longer_fits_the_log_is_refused_before_anything_changes(
     assert look(broker_log) == before
     assert not staged.with_name("staged.undo").exists()
     assert command("install", staged, broker_log).code == 0
-
-
-def test_a_plan_and_an_undoing_exclude_each_other(command: Resnap, tmp_path: Path) -> None:
-    assert command("install", "--undo", tmp_path / "manifest.json", "--plan", tmp_path / "plan.json").code == 2
