@@ -11,7 +11,7 @@ from scheduler.runs.run import RunKind, RunState
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from scheduler.answers.faults import Mismatch
     from scheduler.clock import Clock
@@ -30,8 +30,18 @@ class Observation:
         self.metrics, self._clock = metrics, clock
         self._lock = threading.Lock()
         self._streams = 0
-        self.stores = "unknown"
-        """How the last run fared that needed a store."""
+        self._stores: dict[str | None, str] = {}
+        """How the last run of each schedule fared that needed a store, and the last that somebody asked for."""
+
+    @property
+    def stores(self) -> str:
+        """The worst of how runs fared with their stores: a good run into one store hides no other that is down."""
+        said = list(self._stores.values())
+        return next((one for one in said if one != _REACHED), _REACHED) if said else "unknown"
+
+    def schedules_are(self, names: Collection[str]) -> None:
+        """Forget how schedules fared that are gone."""
+        self._stores = {name: said for name, said in self._stores.items() if name is None or name in names}
 
     def run_began(self, run: Run) -> None:
         """Hear that a run is at work."""
@@ -111,9 +121,9 @@ class Observation:
         self.metrics.replayed(batches=total.get("batches", 0), size_bytes=total.get("bytesRead", 0))
         failures = [error for error in end.errors if error.exit_code == _STORE]
         if failures:
-            self.stores = failures[0].code
+            self._stores[_schedule_of(run)] = failures[0].code
         elif _has_used_a_store(run, end):
-            self.stores = "ok"
+            self._stores[_schedule_of(run)] = _REACHED
         if run.kind is RunKind.TIER:
             self.metrics.uploaded(size_bytes=total.get("bytes", 0))
             for error in failures:
@@ -121,6 +131,7 @@ class Observation:
 
 
 _STORE: Final = StoreError.exit_code
+_REACHED: Final = "ok"
 
 
 def _has_used_a_store(run: Run, end: RunEnd) -> bool:

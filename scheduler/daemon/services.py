@@ -113,6 +113,7 @@ class Services:
         engine_of(settings)
         self.schedules.load(settings.schedules)
         self.observation.metrics.watch(watched(settings))
+        self.observation.schedules_are({spec.name for spec in settings.schedules})
         self.admission.watch(settings.metadata_log)
         self.worker.queue_size = settings.queue_size
         self.configuration.put_in_force(settings)

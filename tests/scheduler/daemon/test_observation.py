@@ -7,7 +7,8 @@ import pytest
 from scheduler.clock import FixedClock
 from scheduler.daemon.observation import Observation
 from scheduler.observing.metrics import Metrics, Watched
-from scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
+from scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState, Told
+from storage.errors import StoreError
 
 
 @pytest.mark.parametrize("kind", list(RunKind))
@@ -20,3 +21,23 @@ def test_a_dry_run_is_counted_like_any_other(kind: RunKind) -> None:
     metrics = observation.metrics.render()[0].decode()
     assert f'resnap_runs_total{{kind="{kind}",state="succeeded"}} 1.0' in metrics
     assert observation.stores == "unknown"
+
+
+def test_a_good_run_into_one_store_hides_no_other_that_is_down() -> None:
+    observation = Observation(Metrics(Watched(), version="0", revision=""), FixedClock(1_700_000_000_000))
+
+    def ended(origin: str, *errors: Told) -> str:
+        request = RunRequest(kind=RunKind.TIER, destination="s3://bucket")
+        run = Run(id="1", request=request, state=RunState.RUNNING, origin=origin, principal="ci", created_ms=0)
+        state = RunState.FAILED if errors else RunState.SUCCEEDED
+        observation.run_ended(run, RunEnd(state=state, totals={}, errors=errors), 1.0)
+        return observation.stores
+
+    down = Told(code="StoreUnavailableError", message="down", hint=None, exit_code=StoreError.exit_code)
+    assert ended("schedule:east") == "ok"
+    assert ended("schedule:west", down) == "StoreUnavailableError"
+    assert [ended("schedule:east"), ended("api")] == ["StoreUnavailableError"] * 2
+    assert ended("schedule:west") == "ok"
+    assert ended("schedule:west", down) == "StoreUnavailableError"
+    observation.schedules_are({"east"})
+    assert observation.stores == "ok"
