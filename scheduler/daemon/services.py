@@ -28,6 +28,7 @@ from scheduler.runs.plans import Plans
 from scheduler.runs.reporting import told
 from scheduler.runs.run import BY_API, RunEnd, RunKind, RunRequest, RunState
 from scheduler.runs.sightings import Sightings
+from scheduler.runs.work import Surroundings
 from scheduler.runs.worker import Worker
 from scheduler.settings.loading import process_environment, state_directory
 from scheduler.version import resnap_revision, resnap_version
@@ -170,12 +171,8 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     observation.metrics.quota(partial(series, admission.manager))
     execution = Execution(
         configuration=configuration,
-        engine=engine,
-        clock=clock,
-        sightings=sightings,
         saved_plan=plans.text,
-        observer=observation,
-        admission=admission,
+        around=Surroundings(engine=engine, clock=clock, sightings=sightings, observer=observation, admission=admission),
     )
     worker = Worker(history, execution, ids, clock, observation, queue_size=settings.queue_size)
     return Services(

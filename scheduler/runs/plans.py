@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from scheduler.answers.records import plain
 from scheduler.answers.reports import plan_row
 from scheduler.runs.database import Database, inserted
-from scheduler.runs.execution import dry_totals, scope_for
+from scheduler.runs.execution import scope_for
 from scheduler.runs.run import request_from
+from scheduler.runs.work import dry_totals
 from scheduler.wiring import service_of
 from tiering.planning import read_saved_plan, write_saved_plan
 
