@@ -169,7 +169,16 @@ def _interrupts_wait() -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
     if waiting:
-        signal.raise_signal(waiting[0])
+        _pass_on(waiting[0])
+
+
+def _pass_on(number: int) -> None:
+    """Have a signal taken that has waited; without sending it again, which whoever counts signals would count."""
+    handler = signal.getsignal(number)
+    if callable(handler):
+        handler(number, None)
+    else:
+        signal.raise_signal(number)
 
 
 def _launch(conf: SparkConf, output: JvmOutput) -> ClientServer:

@@ -3,14 +3,20 @@
 In order means that what is on its way is let go, and leases and scratch directories with it. Whoever waits, for another
 try or for ``--bwlimit``, wakes up; but a thread in the middle of a request can take minutes over it. What a run leaves
 that ends at any instant is as safe as after SIGKILL, so nobody has to wait for it.
+
+The kernel gives a signal to any thread: of two that come together, or of one that comes while the process is stopped,
+the main thread may never hear, and only it runs Python's handlers, once it stops waiting for its threads. So a thread
+of its own learns of each through a pipe, and wakes the main one up.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -24,24 +30,52 @@ GRACE_S: Final = 20.0
 """For the orderly end; a container is killed 30 s after it was told to end, unless its owner says otherwise."""
 
 
+_WAKES_UP: Final = signal.SIGURG
+"""Ends the main thread's wait for a lock, and means nothing else: by default it is ignored."""
+
+_AGAIN_S: Final = 0.1
+_INTERRUPTS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
+_MOST_BYTES: Final = 512
+
+
 def heed_interrupts() -> None:
     """Make the two signals mean the same in this process; SIGINT stays ignored where the caller had it so."""
-    waiting = threading.Timer(GRACE_S, _end_as_it_stands)
-    waiting.daemon = True
-    told: list[int] = []
+    heard: list[int] = []
 
     def interrupted(number: int, _frame: FrameType | None) -> None:
-        # The second may come in the middle of what the first has begun here: so it is noted before anything else.
-        told.append(number)
-        if len(told) > 1:
-            _end_as_it_stands()
-        end_pauses()
-        waiting.start()
-        raise KeyboardInterrupt
+        heard.append(number)
+        if len(heard) == 1:
+            raise KeyboardInterrupt
 
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(_WAKES_UP, lambda _number, _frame: None)
     signal.signal(signal.SIGTERM, interrupted)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as shells start what goes to the background
         signal.signal(signal.SIGINT, interrupted)
+    threading.Thread(target=_watch, args=(read, heard), name="resnap-signals", daemon=True).start()
+
+
+def _watch(read: int, heard: list[int]) -> None:
+    """Wake up the main thread until it has heard; end the process at a second signal, or when the grace is over."""
+    told = _interrupts(read, None)
+    while not told:
+        told = _interrupts(read, None)
+    end_pauses()
+    end = time.monotonic() + GRACE_S
+    while told < 2 and time.monotonic() < end:  # noqa: PLR2004 - the second
+        if not heard:
+            signal.pthread_kill(threading.main_thread().ident or 0, _WAKES_UP)
+        time.sleep(_AGAIN_S)
+        told += _interrupts(read, 0)
+    _end_as_it_stands()
+
+
+def _interrupts(read: int, seconds: float | None) -> int:
+    """Count the interrupts that have come; wait for any signal, so long at most."""
+    ready, _, _ = select.select([read], [], [], seconds)
+    return sum(number in _INTERRUPTS for number in os.read(read, _MOST_BYTES)) if ready else 0
 
 
 def _end_as_it_stands() -> NoReturn:

@@ -1,0 +1,87 @@
+"""Signals reach whoever waits for threads, whichever thread the kernel gives them to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Final
+
+import pytest
+
+from scheduler.cli.failures import INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WAITING: Final = """
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from scheduler.cli.interrupts import heed_interrupts
+
+heed_interrupts()
+here, _there = socket.socketpair()
+with ThreadPoolExecutor(2) as threads:
+    begun = [threads.submit(here.recv, 1) for _ in range(2)]
+    print("waiting", flush=True)
+    try:
+        begun[0].result()
+    except KeyboardInterrupt:
+        print("heard", flush=True)
+"""
+"""Its threads end at no interrupt, so only a second one ends it, or the grace."""
+
+TIMES: Final = 8
+"""More than half of the processes that were stopped never heard of it where nothing woke the main thread up."""
+
+PATIENCE_S: Final = 15
+"""Under the grace, which would end the process as well."""
+
+
+@contextmanager
+def waiting() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """Start it, and end it where a signal it should have heard did not."""
+    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=-1, stderr=-1, text=True) as process:
+        late = threading.Timer(PATIENCE_S, process.kill)
+        late.start()
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.05)  # until the main thread waits
+        yield process, process.stdout
+        _, err = process.communicate()
+        late.cancel()
+    assert (process.returncode, err) == (INTERRUPTED, "interrupted, without an orderly end\n")
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+
+
+def stop_and_tell(process: subprocess.Popen[str]) -> None:
+    """As Ctrl-Z, kill and fg do: every thread wakes up, and any may take the signal."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("first", [tell, stop_and_tell])
+def test_a_first_signal_is_heard_and_a_second_one_ends_the_process(
+    first: Callable[[subprocess.Popen[str]], None],
+) -> None:
+    for _ in range(TIMES):
+        with waiting() as (process, out):
+            first(process)
+            assert out.readline() == "heard\n"
+            process.send_signal(signal.SIGINT)
+
+
+def test_two_signals_that_come_together_end_the_process() -> None:
+    for _ in range(TIMES):
+        with waiting() as (process, _):
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
