@@ -256,9 +256,9 @@ def test_spark_that_is_ended_leaves_no_process(
     waiting.mkdir()
     slowly = ("tier", data, "--to", (tmp_path / "store").as_uri(), "--bwlimit", "1")  # not to be over by then
     with started(resnap, *slowly, TMPDIR=str(waiting)) as process:
-        wait_for(process, lambda: len(_children(process.pid)), 1)
+        _wait_for_children(process)
         time.sleep(after_s)
-        children = _children(process.pid)
+        children = _wait_for_children(process)
         process.send_signal(told)
         _, err = process.communicate(timeout=PATIENCE_S)
     assert children
@@ -271,6 +271,18 @@ def test_spark_that_is_ended_leaves_no_process(
         assert process.returncode == 130
         assert "Traceback" not in err
         assert list(waiting.iterdir()) == []
+
+
+def _wait_for_children(process: subprocess.Popen[str]) -> list[int]:
+    """Return them as soon as there are some: Java is asked for its version first, and there may be none after it."""
+    children: list[int] = []
+
+    def look() -> int:
+        children[:] = _children(process.pid)
+        return len(children)
+
+    wait_for(process, look, 1)
+    return children
 
 
 def _children(pid: int) -> list[int]:
