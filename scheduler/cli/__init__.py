@@ -126,7 +126,7 @@ def _top(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     if show_version:
-        from scheduler.version import resnap_version  # noqa: PLC0415 - costs more than the rest of --help
+        from scheduler.version import resnap_version  # costs more than the rest of --help
 
         typer.echo(f"resnap {resnap_version()}")
         raise typer.Exit(OK)
@@ -137,7 +137,7 @@ def _top(
 
 def _settle(failures: Failures, arguments: Sequence[str]) -> None:
     if not failures.settled:
-        from scheduler.settings.loading import process_environment  # noqa: PLC0415 - slow, and only needed when it went wrong
+        from scheduler.settings.loading import process_environment  # slow, and only needed when it went wrong
 
         failures.guess(arguments, process_environment())
 

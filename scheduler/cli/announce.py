@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
 """The command that makes shipped segments visible to brokers: announce."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
 """Commands about what a cluster's controllers know: read from their metadata log, which is never written to."""
 
 from pathlib import Path

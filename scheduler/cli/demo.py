@@ -25,9 +25,9 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Another seed makes another log.", min=0)] = 1,
 ) -> None:
     """See it work: a log loses its snapshots, the whole job is done, and the result compared; in a minute, here."""
-    from scheduler.cli.demo_story import Story  # noqa: PLC0415
-    from scheduler.demo.story import Demo, rules_at, workplace  # noqa: PLC0415
-    from scheduler.wiring import service_of  # noqa: PLC0415
+    from scheduler.cli.demo_story import Story
+    from scheduler.demo.story import Demo, rules_at, workplace
+    from scheduler.wiring import service_of
 
     # Whatever cluster is configured, its executors would not see a directory of this machine.
     settings = run.settings.model_copy(update={"spark_master": "local[*]"})

@@ -37,8 +37,8 @@ def gc(
     ] = False,
 ) -> None:
     """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""
-    from storage.remote.urls import open_store  # noqa: PLC0415
-    from tiering.keeping.garbage import find_garbage  # noqa: PLC0415
+    from storage.remote.urls import open_store
+    from tiering.keeping.garbage import find_garbage
 
     age_ms = _age_ms(older_than)
     store = open_store(url, run.settings.s3())
@@ -69,10 +69,10 @@ def gc(
 
 
 def _age_ms(text: str) -> int:
-    from datetime import timedelta  # noqa: PLC0415
+    from datetime import timedelta
 
-    from scheduler.settings.values import parse_duration  # noqa: PLC0415
-    from storage.errors import UsageError  # noqa: PLC0415
+    from scheduler.settings.values import parse_duration
+    from storage.errors import UsageError
 
     try:
         return parse_duration(text) // timedelta(milliseconds=1)
@@ -82,8 +82,8 @@ def _age_ms(text: str) -> int:
 
 def _check_alone(store: "ObjectStore", age_ms: int) -> None:
     """Refuse to delete where a run at work could not be told from one that was killed."""
-    from storage.errors import UsageError  # noqa: PLC0415
-    from storage.remote.probe import Condition, condition  # noqa: PLC0415
+    from storage.errors import UsageError
+    from storage.remote.probe import Condition, condition
 
     if age_ms < LEAST_AGE_MS:
         raise UsageError("--delete of what is less than an hour old might take it from a run that is at work",
@@ -107,8 +107,8 @@ def _listed(garbage: "Garbage", totals: dict[str, int]) -> Iterator[Row]:
 
 
 def _deleted(run: Invocation, store: "ObjectStore", garbage: "Garbage", totals: dict[str, int]) -> Iterator[Row]:
-    from scheduler.use_cases.tier_run import this_run  # noqa: PLC0415
-    from tiering.keeping.garbage import collect  # noqa: PLC0415
+    from scheduler.use_cases.tier_run import this_run
+    from tiering.keeping.garbage import collect
 
     written = {info.key: info.modified_ms for info in garbage.objects}
     for one in collect(store, garbage, who=f"{this_run()} (gc)", now_ms=run.clock.now_ms()):

@@ -53,7 +53,7 @@ def install(
 
     The log dir's lock is held until the end; a valid snapshot is never replaced; --undo restores what was before.
     """
-    from scheduler.use_cases.installing import Installing  # noqa: PLC0415
+    from scheduler.use_cases.installing import Installing
 
     if undo is not None:
         _refuse_beside_undo(staged, replacing, undo_dir, plan_file)
@@ -65,7 +65,7 @@ def install(
 
 
 def _refuse_beside_undo(staged: str | None, *others: object) -> None:
-    from storage.errors import UsageError  # noqa: PLC0415
+    from storage.errors import UsageError
 
     if staged is not None or any(others):
         raise UsageError("--undo stands alone", hint="the manifest names the log dir and all that is to be done there")
@@ -74,10 +74,10 @@ def _refuse_beside_undo(staged: str | None, *others: object) -> None:
 def _order(
     run: Invocation, staged: str | None, log_dir: Path | None, replacing: list[str], undo_dir: Path | None
 ) -> "InstallOrder":
-    from scheduler.use_cases.installing import InstallOrder  # noqa: PLC0415
-    from scheduler.use_cases.sources import Scope  # noqa: PLC0415
-    from storage.errors import UsageError  # noqa: PLC0415
-    from tiering.installing.installation import Replace  # noqa: PLC0415
+    from scheduler.use_cases.installing import InstallOrder
+    from scheduler.use_cases.sources import Scope
+    from storage.errors import UsageError
+    from tiering.installing.installation import Replace
 
     if staged is None or log_dir is None:
         raise UsageError("STAGED and LOG_DIR say what to install where",
@@ -113,7 +113,7 @@ def _install(run: Invocation, installing: "Installing", order: "InstallOrder") -
 
 
 def _answer(run: Invocation, report: "InstallReport") -> None:
-    from scheduler.use_cases.install_rows import install_tail, installation_row  # noqa: PLC0415
+    from scheduler.use_cases.install_rows import install_tail, installation_row
 
     is_table, dry_run = run.output.form == "table", run.settings.dry_run
     rows = [
@@ -142,7 +142,7 @@ def _answer(run: Invocation, report: "InstallReport") -> None:
 
 
 def _closing(report: "InstallReport", *, dry_run: bool) -> list[str]:
-    from scheduler.use_cases.install_rows import install_tail  # noqa: PLC0415
+    from scheduler.use_cases.install_rows import install_tail
 
     number = {key: int(str(value)) for key, value in install_tail(report).items()}
     counts = f"{human_count(number['installed'])} snapshots installed, {human_count(number['replaced'])} replaced"
@@ -179,7 +179,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def _report(run: Invocation, report: "InstallReport") -> None:
-    from scheduler.use_cases.install_rows import refusals_of  # noqa: PLC0415
+    from scheduler.use_cases.install_rows import refusals_of
 
     run.partly_done = not run.settings.dry_run and any(one.changes for one in report.partitions)
     for key in report.absent:
@@ -192,9 +192,9 @@ def _report(run: Invocation, report: "InstallReport") -> None:
 
 
 def _take_back(run: Invocation, manifest: Path) -> int:
-    from scheduler.use_cases.install_rows import undo_row  # noqa: PLC0415
-    from storage.disk import Disk  # noqa: PLC0415
-    from tiering.installing.undo import UndoStep, read_undo  # noqa: PLC0415
+    from scheduler.use_cases.install_rows import undo_row
+    from storage.disk import Disk
+    from tiering.installing.undo import UndoStep, read_undo
 
     undo, done = read_undo(manifest, Disk()), list[UndoStep]()
     try:

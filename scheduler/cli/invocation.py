@@ -52,7 +52,7 @@ class Invocation:
             remembers: whether what earlier runs found out counts.
 
         """
-        from scheduler.wiring import service_of, with_memory  # noqa: PLC0415 - slow to import
+        from scheduler.wiring import service_of, with_memory  # slow to import
 
         service = service_of(self.settings, self.clock, rules, ahead=replays and not self.settings.dry_run)
         self.at_end.enter_context(service.engine)

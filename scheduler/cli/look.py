@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
 """Commands that look and change nothing: inspect, doctor, config show, version."""
 
 from collections import deque

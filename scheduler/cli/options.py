@@ -366,7 +366,7 @@ def _invocation(
     may_dump: bool,
     is_service: bool,
 ) -> Invocation:
-    from scheduler.settings.loading import load_settings  # noqa: PLC0415 - takes half a second, which --help need not wait for
+    from scheduler.settings.loading import load_settings  # takes half a second, which --help need not wait for
 
     settings = load_settings(flags, places=places)
     log_format = settings.log_format if is_service else None

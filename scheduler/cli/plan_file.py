@@ -22,8 +22,8 @@ def saved_plan(plan_file: Path | None, sources: list[str] | None) -> "SavedPlan 
         FormatError: it is no plan.
 
     """
-    from storage.errors import UsageError, in_file  # noqa: PLC0415
-    from tiering.planning import read_saved_plan  # noqa: PLC0415
+    from storage.errors import UsageError, in_file
+    from tiering.planning import read_saved_plan
 
     if plan_file is None:
         return None

@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
 """Commands about producers: what a broker would say to them."""
 
 from pathlib import Path

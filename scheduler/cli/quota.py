@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
 """Commands that set, describe and delete the quota of active producer ids (KIP-936)."""
 
 from pathlib import Path

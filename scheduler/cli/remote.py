@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
 """Commands about tiered storage as brokers see it, by their metadata topic."""
 
 from typing import Annotated

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool, strict: bool = False) -> None:
     """Print what replays gave; ``judged`` shows the verdicts, ``strict`` makes a difference an error."""
-    from replay.results import Outcome  # noqa: PLC0415
-    from scheduler.answers.reports import boundary_row, known_row, replay_tail  # noqa: PLC0415
-    from storage.errors import ResnapError, VerificationError  # noqa: PLC0415
+    from replay.results import Outcome
+    from scheduler.answers.reports import boundary_row, known_row, replay_tail
+    from storage.errors import ResnapError, VerificationError
 
     results: list[PartitionResult] = []
     known: list[tuple[TopicPartition, KnownBoundary]] = []
@@ -113,7 +113,7 @@ def _unchanged_sum(
 
 
 def _replay_sum(results: "list[PartitionResult]", known: "list[tuple[TopicPartition, KnownBoundary]]") -> Iterator[str]:
-    from scheduler.answers.reports import replay_tail  # noqa: PLC0415
+    from scheduler.answers.reports import replay_tail
 
     if known and not any(result.boundaries for result in results):
         return
@@ -131,7 +131,7 @@ def _replay_sum(results: "list[PartitionResult]", known: "list[tuple[TopicPartit
 
 
 def _report_result(run: Invocation, result: "PartitionResult") -> None:
-    from scheduler.answers.faults import replay_faults  # noqa: PLC0415
+    from scheduler.answers.faults import replay_faults
 
     for fault in replay_faults(result):
         run.error(fault)
@@ -152,7 +152,7 @@ def _report_left_out(
 
 def report_unusable(run: Invocation, sight: "Sight") -> None:
     """Report the snapshots that are there and that no broker could load."""
-    from storage.errors import VerificationError  # noqa: PLC0415
+    from storage.errors import VerificationError
 
     for sighted in sight.partitions:
         for boundary in sighted.inventory.boundaries:

@@ -40,9 +40,9 @@ def restore(
 
     Each is whole and compared with its manifests before it has its name; what is there already is never touched.
     """
-    from scheduler.use_cases.restoring import RestoreOrder, Restoring  # noqa: PLC0415
-    from scheduler.use_cases.sources import Scope  # noqa: PLC0415
-    from storage.source import Sources  # noqa: PLC0415
+    from scheduler.use_cases.restoring import RestoreOrder, Restoring
+    from scheduler.use_cases.sources import Scope
+    from storage.source import Sources
 
     scope = Scope(sources=(url,), topics=run.settings.topics)
     order = RestoreOrder(scope=scope, log_dir=into, topic_ids=dict(map(_topic_id, topic_id or ())))
@@ -55,8 +55,8 @@ def restore(
 
 def _topic_id(text: str) -> tuple[str, str]:
     """Return the topic and its id."""
-    from storage.errors import UsageError  # noqa: PLC0415
-    from storage.log.properties import is_topic_id  # noqa: PLC0415
+    from storage.errors import UsageError
+    from storage.log.properties import is_topic_id
 
     topic, _, topic_id = text.partition("=")
     if not topic or not is_topic_id(topic_id):
@@ -65,7 +65,7 @@ def _topic_id(text: str) -> tuple[str, str]:
 
 
 def _answer(run: Invocation, report: "RestoreReport") -> None:
-    from tiering.keeping.restorer import Restored  # noqa: PLC0415
+    from tiering.keeping.restorer import Restored
 
     done = [one for one in report.partitions if one.outcome is Restored.RESTORED]
     total = {
@@ -102,7 +102,7 @@ def _answer(run: Invocation, report: "RestoreReport") -> None:
 
 
 def _row(one: "RestoredPartition") -> Row:
-    from scheduler.answers.reports import identity  # noqa: PLC0415
+    from scheduler.answers.reports import identity
 
     return {
         **identity(one.restoration.topic_partition),

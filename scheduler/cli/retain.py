@@ -37,9 +37,9 @@ def retain(
 
     Give no less than the topic's own retention: a segment that a broker still has would be shipped again.
     """
-    from scheduler.use_cases.retaining import Retaining  # noqa: PLC0415
-    from scheduler.use_cases.sources import Scope  # noqa: PLC0415
-    from storage.remote.urls import open_store  # noqa: PLC0415
+    from scheduler.use_cases.retaining import Retaining
+    from scheduler.use_cases.sources import Scope
+    from storage.remote.urls import open_store
 
     limits = _limits(retention, retention_bytes)
     scope = Scope(sources=(url,), topics=run.settings.topics)
@@ -51,11 +51,11 @@ def retain(
 
 
 def _limits(retention: str | None, retention_bytes: str | None) -> "Limits":
-    from datetime import timedelta  # noqa: PLC0415
+    from datetime import timedelta
 
-    from scheduler.settings.values import parse_duration, parse_size  # noqa: PLC0415
-    from storage.errors import UsageError  # noqa: PLC0415
-    from tiering.keeping.retention import Limits  # noqa: PLC0415
+    from scheduler.settings.values import parse_duration, parse_size
+    from storage.errors import UsageError
+    from tiering.keeping.retention import Limits
 
     if retention is None and retention_bytes is None:
         raise UsageError("no retention is given", hint="give --retention DURATION, --retention-bytes SIZE, or both")
@@ -101,7 +101,7 @@ def _answer(run: Invocation, retaining: "Retaining", found: "Iterator[PartitionR
 
 
 def _row(one: "PartitionRetention") -> Row:
-    from scheduler.answers.reports import identity  # noqa: PLC0415
+    from scheduler.answers.reports import identity
 
     return {
         **identity(one.topic_partition),

@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
 """Commands that show what the service has done: they read its file, beside a service that runs or without one."""
 
 from collections.abc import Iterator

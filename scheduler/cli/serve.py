@@ -16,12 +16,12 @@ def serve(run: Invocation) -> None:
     Schedules are [[schedules]] tables of the configuration file. All other settings are those of every run, unless a
     schedule or a request gives its own.
     """
-    import sys  # noqa: PLC0415
+    import sys
 
-    from scheduler.daemon.serve import Daemon  # noqa: PLC0415
-    from scheduler.daemon.services import services_of  # noqa: PLC0415
-    from scheduler.observing.logs import set_up  # noqa: PLC0415
-    from scheduler.runs.configuration import Configuration  # noqa: PLC0415
+    from scheduler.daemon.serve import Daemon
+    from scheduler.daemon.services import services_of
+    from scheduler.observing.logs import set_up
+    from scheduler.runs.configuration import Configuration
 
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
     services = services_of(Configuration(flags=run.flags), run.clock)

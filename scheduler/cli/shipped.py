@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]") -> None:
     """Print what was shipped and what was not, partition by partition, and why."""
-    from scheduler.answers.faults import shipping_faults  # noqa: PLC0415
-    from scheduler.answers.reports import shipment_row  # noqa: PLC0415
-    from storage.errors import LockedError  # noqa: PLC0415
+    from scheduler.answers.faults import shipping_faults
+    from scheduler.answers.reports import shipment_row
+    from storage.errors import LockedError
 
     totals = {"shipped": 0, "bytes": 0, "already": sum(order.already for order in orders), "refused": 0}
     waiting = {order.sighted.topic_partition: order for order in orders}
@@ -75,7 +75,7 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
 
 
 def _nothing_left(order: "TierOrder") -> Row:
-    from scheduler.answers.reports import identity, refusal_row  # noqa: PLC0415
+    from scheduler.answers.reports import identity, refusal_row
 
     return {
         **identity(order.sighted.topic_partition),

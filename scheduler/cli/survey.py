@@ -32,7 +32,7 @@ def report_problems(run: Invocation, problems: Iterable[object]) -> None:
 
 def report_sight(run: Invocation, sight: "Sight") -> None:
     """Report what could not be read, and say what is left aside."""
-    from tiering.planning import can_be_tiered  # noqa: PLC0415
+    from tiering.planning import can_be_tiered
 
     report_problems(run, sight.problems)
     compacted = sum(not can_be_tiered(sighted.inventory) for sighted in sight.partitions)
@@ -59,8 +59,8 @@ def scan(
 
     Reads file names, sizes and the small files beside the segments, never a segment.
     """
-    from scheduler.answers.reports import scan_row  # noqa: PLC0415
-    from scheduler.wiring import scope_of  # noqa: PLC0415
+    from scheduler.answers.reports import scan_row
+    from scheduler.wiring import scope_of
 
     scans, problems = run.service(replays=False).scan(scope_of(run.settings, sources))
     totals = {"partitions": 0, "segments": 0, "boundaries": 0, "lost": 0, "compacted": 0, "problems": len(problems)}
@@ -127,8 +127,8 @@ def plan(
     ] = False,
 ) -> None:
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
-    from scheduler.answers.reports import plan_row  # noqa: PLC0415
-    from scheduler.wiring import scope_of  # noqa: PLC0415
+    from scheduler.answers.reports import plan_row
+    from scheduler.wiring import scope_of
 
     # Proving is finding out anew, and a saved plan is for whatever may be known by then.
     service = run.service(replays=prove, remembers=not prove and save is None)
@@ -136,12 +136,12 @@ def plan(
     planned, sight = service.plan(scope, boundaries="all" if prove else run.settings.boundaries)
     report_sight(run, sight)
     if save is not None:
-        from tiering.planning import write_saved_plan  # noqa: PLC0415
+        from tiering.planning import write_saved_plan
 
         _keep(save, write_saved_plan(service.save(scope, planned)))
         run.note(f"plan written to {save}")
     if prove:
-        from scheduler.cli.replayed import answer_replay  # noqa: PLC0415
+        from scheduler.cli.replayed import answer_replay
 
         with run.progress("replay") as progress:
             answer_replay(run, service.prove(planned, progress), judged=True)
@@ -172,7 +172,7 @@ def plan(
 
 def _keep(path: Path, text: str) -> None:
     """Write a plan, whole or not at all."""
-    from storage.errors import ResnapError  # noqa: PLC0415
+    from storage.errors import ResnapError
 
     temporary = Path(f"{path.absolute()}.tmp")
     try:

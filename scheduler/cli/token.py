@@ -1,4 +1,3 @@
-# ruff: noqa: PLC0415 - what a command calls is imported when it runs, so that `resnap --help` need not wait for it
 """Commands that make, list and revoke the tokens of the service; they work beside one that runs, and are audited."""
 
 from collections.abc import Iterator

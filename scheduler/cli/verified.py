@@ -27,7 +27,7 @@ class _Totals:
 
     def row(self, check: "Check") -> Row:
         """Return the summary in JSON."""
-        from scheduler.answers.reports import chain_row  # noqa: PLC0415
+        from scheduler.answers.reports import chain_row
 
         return {
             "segments": self.segments,
@@ -43,10 +43,10 @@ class _Totals:
 
 def answer_store(run: Invocation, service: "Service", url: str, since: str | None) -> None:
     """Print what reading a store back showed; every difference is an error."""
-    from scheduler.answers.faults import nothing_shipped  # noqa: PLC0415
-    from scheduler.use_cases.sources import Scope  # noqa: PLC0415
-    from scheduler.wiring import journal_of  # noqa: PLC0415
-    from storage.remote.urls import open_store  # noqa: PLC0415
+    from scheduler.answers.faults import nothing_shipped
+    from scheduler.use_cases.sources import Scope
+    from scheduler.wiring import journal_of
+    from storage.remote.urls import open_store
 
     since_ms = _moment(run, since)
     store = open_store(url, run.settings.s3())
@@ -74,8 +74,8 @@ def answer_store(run: Invocation, service: "Service", url: str, since: str | Non
 
 
 def _moment(run: Invocation, since: str | None) -> int | None:
-    from scheduler.settings.values import parse_moment  # noqa: PLC0415
-    from storage.errors import UsageError  # noqa: PLC0415
+    from scheduler.settings.values import parse_moment
+    from storage.errors import UsageError
 
     if since is None:
         return None
@@ -89,8 +89,8 @@ def _rows(
     run: Invocation, check: "Check", totals: _Totals, reading: "Progress", replaying: "Progress"
 ) -> Iterator[Row]:
     """Yield a row per segment that was read or is wrong, and then look at what they are together."""
-    from scheduler.answers.faults import segment_faults  # noqa: PLC0415
-    from scheduler.answers.reports import verified_row  # noqa: PLC0415
+    from scheduler.answers.faults import segment_faults
+    from scheduler.answers.reports import verified_row
 
     for verified in check.segments(reading):
         totals.segments += verified.was_read
@@ -111,7 +111,7 @@ def _rows(
 
 
 def _report_chain(run: Invocation, chain: "Chain") -> None:
-    from scheduler.answers.faults import chain_faults  # noqa: PLC0415
+    from scheduler.answers.faults import chain_faults
 
     for fault in chain_faults(chain):
         run.error(fault)

@@ -68,9 +68,9 @@ def tier(
 
     What is shipped already stays as it is. Frees no local disk by itself.
     """
-    from scheduler.io_priority import set_io_priority  # noqa: PLC0415
-    from scheduler.wiring import scope_of  # noqa: PLC0415
-    from storage.remote.urls import open_store  # noqa: PLC0415
+    from scheduler.io_priority import set_io_priority
+    from scheduler.wiring import scope_of
+    from storage.remote.urls import open_store
 
     set_io_priority(run.settings.io_priority)
     saved = saved_plan(plan_file, sources)
@@ -112,8 +112,8 @@ def verify(
 
     With --store every object is compared with its manifest, and every snapshot with a replay of what is stored.
     """
-    from scheduler.wiring import scope_of  # noqa: PLC0415
-    from storage.errors import UsageError  # noqa: PLC0415
+    from scheduler.wiring import scope_of
+    from storage.errors import UsageError
 
     if (sources or snapshots) and store:
         raise UsageError("either SOURCE or --store is to be verified", hint="`resnap verify --help` shows both forms")
@@ -145,10 +145,10 @@ def explain(
     ] = None,
 ) -> None:
     """Show the batches that made each entry of the producer snapshot at OFFSET."""
-    from scheduler.answers.reports import explanation_rows  # noqa: PLC0415
-    from scheduler.wiring import scope_of  # noqa: PLC0415
-    from storage.errors import UsageError  # noqa: PLC0415
-    from storage.log.names import parse_partition_dir_name  # noqa: PLC0415
+    from scheduler.answers.reports import explanation_rows
+    from scheduler.wiring import scope_of
+    from storage.errors import UsageError
+    from storage.log.names import parse_partition_dir_name
 
     name = parse_partition_dir_name(topic_partition)
     if name is None:
@@ -171,7 +171,7 @@ def explain(
 def _planned(
     run: Invocation, sources: list[str] | None, plan_file: Path | None, into: str
 ) -> "tuple[Service, list[Planned], Sight]":
-    from scheduler.wiring import scope_of  # noqa: PLC0415
+    from scheduler.wiring import scope_of
 
     saved = saved_plan(plan_file, sources)
     service = run.service(saved.rules if saved else None, remembers=True)

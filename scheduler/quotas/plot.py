@@ -34,7 +34,7 @@ def check_plot(path: Path) -> None:
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"--plot {path}: no file can be written there", hint="give --plot another place")
     try:
-        import matplotlib as mpl  # noqa: PLC0415 - an extra
+        import matplotlib as mpl  # an extra
     except ImportError as error:
         raise ConfigurationError("--plot needs matplotlib", hint="pip install 'resnap[plot]'") from error
     mpl.rcParams["svg.hashsalt"] = "resnap"
@@ -49,8 +49,8 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
         LogDirError: it cannot be written.
 
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     chosen = sorted(outcomes, key=lambda one: (-one.throttled_ms, -one.new_ids, one.principal))[:MOST]
     figure = Figure(figsize=(11, 8), layout="constrained")

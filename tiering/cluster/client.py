@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from uuid import UUID
 
 from storage.errors import ClusterError, ConfigurationError
 from storage.messages.wire import ZERO_UUID, uuid_text
@@ -56,7 +57,7 @@ class Cluster:
 
         """
         try:
-            import kafka  # noqa: PLC0415 - optional, and asked for only where a cluster is named
+            import kafka  # optional, and asked for only where a cluster is named
         except ImportError as error:
             raise ConfigurationError(
                 "talking to a cluster needs kafka-python, which is not installed", hint="pip install 'resnap[kafka]'"
@@ -167,7 +168,7 @@ class Cluster:
             return int(sent.get(timeout=self._patience_ms / 1000).offset)
 
     def _settings(self, topics: list[str]) -> dict[str, dict[str, str]]:
-        from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
+        from kafka.admin import ConfigResource, ConfigResourceType
 
         if not topics:
             return {}
@@ -180,7 +181,7 @@ class Cluster:
 
     def _offsets(self, described: list[dict[str, Any]]) -> dict[str, dict[tuple[str, int], int]]:
         """Return the offsets of all partitions that have a leader, by what they are."""
-        from kafka.admin import OffsetSpec  # noqa: PLC0415
+        from kafka.admin import OffsetSpec
 
         led = [
             self._kafka.TopicPartition(topic["name"], one["partition_index"])
@@ -197,7 +198,7 @@ class Cluster:
         return {name: self._listed(led, spec, level) for name, (spec, level) in asked.items()}
 
     def _listed(self, led: list[Any], spec: object, level: str) -> dict[tuple[str, int], int]:
-        from kafka.errors import UnsupportedVersionError  # noqa: PLC0415
+        from kafka.errors import UnsupportedVersionError
 
         if not led:
             return {}
@@ -208,7 +209,7 @@ class Cluster:
         return {(place.topic, place.partition): one.offset for place, one in told.items()}
 
     def _epoch_end(self, of: TopicPartition, leader: int, epoch: int) -> EpochEnd:
-        from kafka.protocol.consumer import OffsetForLeaderEpochRequest as Request  # noqa: PLC0415
+        from kafka.protocol.consumer import OffsetForLeaderEpochRequest as Request
 
         one = Request.OffsetForLeaderTopic.OffsetForLeaderPartition(
             partition=of.partition, current_leader_epoch=_NO_EPOCH, leader_epoch=epoch
@@ -219,7 +220,7 @@ class Cluster:
         answer = manager.run(manager.send, Request(replica_id=-1, topics=[topic]), leader)
         told = answer.topics[0].partitions[0]
         if told.error_code:
-            from kafka.errors import for_code  # noqa: PLC0415
+            from kafka.errors import for_code
 
             raise for_code(told.error_code)(str(of))
         return EpochEnd(told.leader_epoch, told.end_offset)
@@ -241,7 +242,6 @@ def _topic(
 
 
 def _topic_id(told: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one
-    from uuid import UUID  # noqa: PLC0415
 
     if told is None:
         return None
@@ -252,7 +252,7 @@ def _topic_id(told: Any) -> str | None:  # noqa: ANN401 - the library gives a UU
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     """Turn what the library raises into an error of ours."""
-    from kafka.errors import KafkaError  # noqa: PLC0415
+    from kafka.errors import KafkaError
 
     try:
         yield
