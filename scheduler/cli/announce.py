@@ -7,8 +7,9 @@ import typer
 
 from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import OK
+from scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import CLUSTER, KEY_PREFIX, STORE, TOPIC, with_settings
+from scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
     from tiering.remote_log.announcement import Announcement
@@ -20,9 +21,14 @@ app = typer.Typer()
 @with_settings(TOPIC, CLUSTER, KEY_PREFIX, STORE)
 def announce(
     run: Invocation,
-    url: Annotated[str, typer.Argument(metavar="URL", help="What `resnap tier --to` was given, and brokers tier to.")],
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, and that brokers tier to."),
+    ],
     *,
-    publish: Annotated[bool, typer.Option("--publish", help="Tell the brokers; else nothing is written.")] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Tell the brokers; without it nothing is written.")
+    ] = False,
 ) -> int:
     """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
 

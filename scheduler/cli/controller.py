@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.cli.failures import OK
+from scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import METADATA, SERVER, STORE, TOPIC, with_settings
+from scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
     from tiering.controller.metadata.image import MetadataImage
@@ -18,7 +19,10 @@ app.add_typer(controller_app, name="controller")
 
 MetadataLog = Annotated[
     Path | None,
-    typer.Argument(metavar="[DIR]", help="__cluster_metadata-0, or the log dir that holds it; --metadata-log else."),
+    typer.Argument(
+        metavar="[DIR]",
+        help="The directory __cluster_metadata-0, or the log dir that contains it; the default is --metadata-log.",
+    ),
 ]
 
 

@@ -5,14 +5,17 @@ from typing import Annotated
 
 import typer
 
+from scheduler.cli.flags import ENGINE
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ENGINE, with_settings
+from scheduler.cli.options import with_settings
 
 app = typer.Typer()
 
 Directory = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="DIR", help="A new directory to work in, which stays; else a temporary one."),
+    typer.Option(
+        "--dir", metavar="DIR", help="Work in this new directory, and keep it; the default is a temporary one."
+    ),
 ]
 
 
@@ -21,7 +24,7 @@ Directory = Annotated[
 def demo(
     run: Invocation,
     directory: Directory = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Do not remove the temporary directory.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Another seed makes another log.", min=0)] = 1,
 ) -> None:
     """See it work: a log loses its snapshots, the whole job is done, and the result compared; in a minute, here."""

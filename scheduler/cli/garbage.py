@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from scheduler.cli.flags import STORE
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import STORE, with_settings
+from scheduler.cli.options import with_settings
 from scheduler.clock import instant
 
 if TYPE_CHECKING:
@@ -26,14 +27,22 @@ LEAST_AGE_MS = 3_600_000
 @with_settings(STORE)
 def gc(
     run: Invocation,
-    url: Annotated[str, typer.Argument(metavar="URL", help="What `resnap tier --to` was given.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to.")],
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="Only what is this old, by the store's clock.")
+        str,
+        typer.Option(
+            "--older-than", metavar="DURATION", help="Only objects that are at least this old by the store's clock."
+        ),
     ] = DEFAULT_AGE,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete it; else it is only listed.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the objects; without it they are only listed.")
+    ] = False,
     no_other_writers: Annotated[
         bool,
-        typer.Option("--no-other-writers", help="Nobody ships there now: for stores without conditional writes."),
+        typer.Option(
+            "--no-other-writers",
+            help="Promise that nobody ships there now; needed for stores without conditional writes.",
+        ),
     ] = False,
 ) -> None:
     """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""

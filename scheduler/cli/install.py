@@ -9,8 +9,9 @@ import typer
 
 from scheduler.answers.rendering import Answer, Column, Row, human_count
 from scheduler.cli.failures import OK
+from scheduler.cli.flags import STORE, TOPIC, WRITE
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import STORE, TOPIC, WRITE, with_settings
+from scheduler.cli.options import with_settings
 from scheduler.cli.plan_file import PlanFile, saved_plan
 
 if TYPE_CHECKING:
@@ -19,21 +20,28 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Staged = Annotated[str | None, typer.Argument(metavar="[STAGED]", help="What `resnap regenerate --into` was given.")]
+Staged = Annotated[
+    str | None, typer.Argument(metavar="[STAGED]", help="The place that `resnap regenerate --into` wrote to.")
+]
 LogDirectory = Annotated[
-    Path | None, typer.Argument(metavar="[LOG_DIR]", help="The log dir of a stopped broker that they were made from.")
+    Path | None,
+    typer.Argument(metavar="[LOG_DIR]", help="The log dir, of a stopped broker, that the snapshots were made from."),
 ]
 Replacing = Annotated[
     list[str] | None,
     typer.Option("--replace", metavar="corrupt|false-empty",
-                 help="Also replace such files, and keep them aside; may be given twice."),
+                 help="Also replace such snapshots, and keep the old files aside; can be given twice."),
 ]  # fmt: skip
 UndoDirectory = Annotated[
     Path | None,
-    typer.Option("--undo-dir", metavar="DIR", help="Where what undoes it is kept; STAGED.undo unless given."),
+    typer.Option(
+        "--undo-dir",
+        metavar="DIR",
+        help="Where to keep the manifest and the replaced files; the default is STAGED.undo.",
+    ),
 ]
 Manifest = Annotated[
-    Path | None, typer.Option("--undo", metavar="MANIFEST", help="Take an installation back, by its manifest.")
+    Path | None, typer.Option("--undo", metavar="MANIFEST", help="Undo the installation that wrote this manifest.")
 ]
 
 

@@ -8,8 +8,9 @@ import typer
 
 from scheduler.answers.rendering import Answer, Column, Row
 from scheduler.cli.failures import FAILED, OK
+from scheduler.cli.flags import ALL, CHECKING, DUMPED, ENGINE, EXPIRATION, STORE
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ALL, CHECKING, DUMPED, ENGINE, EXPIRATION, STORE, with_settings
+from scheduler.cli.options import with_settings
 
 app = typer.Typer()
 config_app = typer.Typer(help="The settings, and where they come from.")
@@ -27,10 +28,11 @@ def inspect_file(
     run: Invocation,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or the URL of an object.")],
     kind: Annotated[
-        KIND_NAMES | None, typer.Option("--kind", help="What it is; else its name tells, or its content.")
+        KIND_NAMES | None,
+        typer.Option("--kind", help="The kind of file; by default it follows from the name or the content."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, metavar="N", help="Show N rows at most.", show_default=False)
+        int | None, typer.Option("--limit", min=1, metavar="N", help="Show at most N rows.", show_default=False)
     ] = None,
 ) -> None:
     """Show any file of a log dir or a store: snapshot, segment, index, checkpoint, manifest."""
@@ -55,11 +57,11 @@ def doctor(
     run: Invocation,
     log_dirs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs to look at; else log.dirs of --server-properties."),
+        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs to check; the default is log.dirs."),
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option("--store", metavar="URL", help="A store to try out: writes, reads, and deletes a small object."),
+        typer.Option("--store", metavar="URL", help="A store to test: a small object is written, read and deleted."),
     ] = None,
 ) -> int:
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""

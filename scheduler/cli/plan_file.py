@@ -10,7 +10,11 @@ if TYPE_CHECKING:
 
 PlanFile = Annotated[
     Path | None,
-    typer.Option("--plan", metavar="FILE", help="Carry out a plan that `resnap plan --save` kept, or refuse it."),
+    typer.Option(
+        "--plan",
+        metavar="FILE",
+        help="Carry out a plan that `resnap plan --save` wrote; a plan that is out of date is refused.",
+    ),
 ]
 
 

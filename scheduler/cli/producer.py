@@ -9,7 +9,7 @@ from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import with_settings
 
 app = typer.Typer()
-producer_app = typer.Typer(help="What a broker makes of what producers send.")
+producer_app = typer.Typer(help="How a broker answers what producers send.")
 app.add_typer(producer_app, name="producer")
 
 

@@ -6,26 +6,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.answers.rendering import Answer
+from scheduler.cli.flags import MEMORY
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import MEMORY, with_settings
+from scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
     from scheduler.quotas.client_quotas import Named, Origin
     from tiering.quota.quota_file import QuotaFile
 
 app = typer.Typer()
-quota_app = typer.Typer(help="Limits on how many producer ids a user brings to life (KIP-936): set, or tried on a log.")
+quota_app = typer.Typer(
+    help="Limits on how many new producer ids a user may use (KIP-936): set them, or try them on a log."
+)
 app.add_typer(quota_app, name="quota")
 
 STATE = {"state_dir": MEMORY["state_dir"]}
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user, without `User:`.")]
 UserDefault = Annotated[
-    bool, typer.Option("--user-default", help="The default user: all that have no rate of their own.")
+    bool, typer.Option("--user-default", help="The default user: all users without a rate of their own.")
 ]
 MetadataLog = Annotated[
     Path | None,
-    typer.Option("--metadata-log", metavar="DIR", help="A cluster's metadata log, or the log dir that holds it."),
+    typer.Option("--metadata-log", metavar="DIR", help="A cluster's metadata log, or the log dir that contains it."),
 ]
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scheduler.answers.rendering import Answer, Row, human_bytes, human_count
+from scheduler.cli.flags import ENGINE, STORE, TOPIC, Sources
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ENGINE, STORE, TOPIC, Sources, with_settings
+from scheduler.cli.options import with_settings
 from scheduler.cli.quota import STATE, MetadataLog, quota_origins
 
 if TYPE_CHECKING:
@@ -24,17 +25,21 @@ PrincipalFile = Annotated[
     Path | None,
     typer.Option(
         "--principal-map", metavar="FILE",
-        help="CSV, `producerId,topic,principal`: whose ids are whose; else each topic stands in for a principal.",
+        help="CSV file, `producerId,topic,principal`: the owner of each id; the default is one principal per topic.",
     ),
 ]  # fmt: skip
 Profile = Annotated[
-    Literal["P-A", "P-B", "P-C", "P-L"], typer.Option("--profile", help="How long ids are remembered: docs/quota.md.")
+    Literal["P-A", "P-B", "P-C", "P-L"],
+    typer.Option("--profile", help="How long ids are remembered; see docs/quota.md."),
 ]
 Samples = Annotated[int, typer.Option("--samples", min=1, help="producer.id.quota.window.num")]
 WindowSeconds = Annotated[int, typer.Option("--window-seconds", min=1, help="producer.id.quota.window.size.seconds")]
-Unit = Annotated[Literal["hour", "second"], typer.Option("--unit", help="Of what a rate is so many.")]
+Unit = Annotated[Literal["hour", "second"], typer.Option("--unit", help="The unit of time of rates.")]
 FalsePositives = Annotated[
-    float, typer.Option("--false-positive-rate", min=1e-9, max=0.5, help="Of new ids, those that may pass for free.")
+    float,
+    typer.Option(
+        "--false-positive-rate", min=1e-9, max=0.5, help="Share of new ids that may pass without being counted."
+    ),
 ]
 
 
@@ -45,18 +50,24 @@ def simulate_quota(
     sources: Sources = None,
     *,
     rate: Annotated[
-        float | None, typer.Option("--rate", help="For everybody; else the rates that are set, and of --metadata-log.")
+        float | None,
+        typer.Option(
+            "--rate", help="One rate for everybody; the default is the rates that are set, and those of --metadata-log."
+        ),
     ] = None,
     principal_map: PrincipalFile = None,
     profile: Profile = "P-C",
-    permissive: Annotated[bool, typer.Option("--permissive", help="Let all pass, and tell how long to wait.")] = False,
+    permissive: Annotated[
+        bool, typer.Option("--permissive", help="Let all requests pass, and report how long each would have to wait.")
+    ] = False,
     samples: Samples = 11,
     window_seconds: WindowSeconds = 3600,
     unit: Unit = "hour",
     false_positive_rate: FalsePositives = 0.01,
     metadata_log: MetadataLog = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling: .png or .svg.")
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file."),
     ] = None,
 ) -> None:
     """Replay a log's producers through a quota, and show whom it would have throttled, when, and for how long."""
@@ -107,7 +118,10 @@ def advise_quota(
     sources: Sources = None,
     *,
     share: Annotated[
-        float, typer.Option("--share", min=0.01, max=1, help="Of principals, the quietest that are to be left alone.")
+        float,
+        typer.Option(
+            "--share", min=0.01, max=1, help="Share of principals, the quietest ones, that the rate must not throttle."
+        ),
     ] = 0.99,
     principal_map: PrincipalFile = None,
     profile: Profile = "P-C",

@@ -5,11 +5,12 @@ from typing import Annotated
 import typer
 
 from scheduler.cli.failures import OK
+from scheduler.cli.flags import CLUSTER, STORE, TOPIC
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import CLUSTER, STORE, TOPIC, with_settings
+from scheduler.cli.options import with_settings
 
 app = typer.Typer()
-remote_app = typer.Typer(help="What brokers believe of remote storage.")
+remote_app = typer.Typer(help="What brokers believe is in remote storage.")
 app.add_typer(remote_app, name="remote")
 
 
@@ -18,10 +19,14 @@ app.add_typer(remote_app, name="remote")
 def show_status(
     run: Invocation,
     log_dirs: Annotated[
-        list[str] | None, typer.Argument(metavar="[LOG_DIR]...", help="Of one broker; log.dirs unless given.")
+        list[str] | None,
+        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs of one broker; the default is log.dirs."),
     ] = None,
     store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="Where brokers tier to, to be compared with.")
+        str | None,
+        typer.Option(
+            "--store", metavar="URL", help="The store that brokers tier to; it is compared with what they believe."
+        ),
     ] = None,
 ) -> int:
     """Show what brokers believe lies in remote storage: segments by state, orphans, gaps; against disk and store.

@@ -7,8 +7,9 @@ import typer
 
 from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import OK
+from scheduler.cli.flags import STORE, TOPIC, WRITE
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import STORE, TOPIC, WRITE, with_settings
+from scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
     from scheduler.use_cases.restoring import RestoredPartition, RestoreReport
@@ -25,14 +26,16 @@ _NO_TOPIC_ID = (
 @with_settings(TOPIC, WRITE, STORE)
 def restore(
     run: Invocation,
-    url: Annotated[str, typer.Argument(metavar="URL", help="What `resnap tier --to` was given, or a part of it.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or a part of it.")
+    ],
     into: Annotated[
         Path, typer.Option("--into", metavar="LOG_DIR", help="The log dir of a stopped broker, or a new directory.")
     ],
     topic_id: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic-id", metavar="TOPIC=ID", help="A topic's id, where it was not shipped or is another now."
+            "--topic-id", metavar="TOPIC=ID", help="Id of a topic, if it was not shipped or has changed since."
         ),
     ] = None,
 ) -> int:

@@ -7,8 +7,9 @@ import typer
 
 from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import OK
+from scheduler.cli.flags import STORE, TOPIC
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import STORE, TOPIC, with_settings
+from scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
     from scheduler.use_cases.retaining import Retaining
@@ -21,15 +22,17 @@ app = typer.Typer()
 @with_settings(TOPIC, STORE)
 def retain(
     run: Invocation,
-    url: Annotated[str, typer.Argument(metavar="URL", help="What `resnap tier --to` was given.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to.")],
     *,
     retention: Annotated[
         str | None,
-        typer.Option("--retention", metavar="DURATION", help="Keep segments with a record not older than this (90d)."),
+        typer.Option(
+            "--retention", metavar="DURATION", help="Keep segments that have a record younger than this, such as 90d."
+        ),
     ] = None,
     retention_bytes: Annotated[
         str | None,
-        typer.Option("--retention-bytes", metavar="SIZE", help="Keep at least so many bytes of log per partition."),
+        typer.Option("--retention-bytes", metavar="SIZE", help="Keep at least this much of each partition's log."),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False,
 ) -> int:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.answers.rendering import Answer, Column, Row, human_duration
+from scheduler.cli.flags import MEMORY
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import MEMORY, with_settings
+from scheduler.cli.options import with_settings
 from scheduler.runs.run import RunKind, RunState
 
 if TYPE_CHECKING:
@@ -16,17 +17,17 @@ if TYPE_CHECKING:
     from scheduler.runs.run import Run
 
 app = typer.Typer()
-runs_app = typer.Typer(help="What the service has done and has to do; read from its file, whether it runs or not.")
+runs_app = typer.Typer(help="Runs of the service, past and waiting; read from its file, so it need not be running.")
 app.add_typer(runs_app, name="runs")
 
 STATE = {"state_dir": MEMORY["state_dir"]}
 States = Annotated[
-    list[RunState] | None, typer.Option("--state", help="Only runs in this state; may be given several times.")
+    list[RunState] | None, typer.Option("--state", help="Only runs in this state; can be given several times.")
 ]
 Kinds = Annotated[
-    list[RunKind] | None, typer.Option("--kind", help="Only runs of this kind; may be given several times.")
+    list[RunKind] | None, typer.Option("--kind", help="Only runs of this kind; can be given several times.")
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100_000, help="The newest N.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100_000, help="Show the newest N.")]
 
 
 def _seconds(value: object) -> str:
@@ -68,7 +69,7 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
 
 @runs_app.command("show")
 @with_settings(STATE)
-def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", help="Of the run.")]) -> None:  # noqa: A002
+def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", help="Id of the run.")]) -> None:  # noqa: A002
     """Show one run: what was asked for, how far it has come, what went wrong, and its partitions."""
     from storage.errors import UsageError
 

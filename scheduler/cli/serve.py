@@ -2,8 +2,9 @@
 
 import typer
 
+from scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SERVE, SOURCE, STORE, UPLOAD
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import ENGINE, MEMORY, READING, REPLAY, SERVE, SOURCE, STORE, UPLOAD, with_settings
+from scheduler.cli.options import with_settings
 
 app = typer.Typer()
 

@@ -9,8 +9,9 @@ import typer
 
 from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import MISSING_FOUND, OK
+from scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources, with_settings
+from scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
     from scheduler.use_cases.sources import Sight
@@ -120,10 +121,10 @@ def plan(
     run: Invocation,
     sources: Sources = None,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Keep the plan, for regenerate --plan FILE.")
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to FILE, for regenerate --plan FILE.")
     ] = None,
     prove: Annotated[
-        bool, typer.Option("--prove", help="Replay now, write nothing, and judge the snapshots that are there.")
+        bool, typer.Option("--prove", help="Replay now, write nothing, and compare the snapshots that are there.")
     ] = False,
 ) -> None:
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""

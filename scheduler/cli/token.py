@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scheduler.answers.rendering import Answer, Column, Row
+from scheduler.cli.flags import MEMORY
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import MEMORY, with_settings
+from scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from scheduler.access.tokens import Token, Tokens
 
 app = typer.Typer()
-token_app = typer.Typer(help="Tokens for the service's HTTP API and page: who may look, start runs, or do all.")
+token_app = typer.Typer(
+    help="Tokens for the service's HTTP API and web page: who may look, start runs, or do everything."
+)
 app.add_typer(token_app, name="token")
 
 STATE = {"state_dir": MEMORY["state_dir"]}
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Who uses it: ci, or alice@example.org.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Who uses the token, such as ci or alice@example.org.")]
 
 
 @token_app.command("create")
@@ -30,9 +33,14 @@ def create_token(
     run: Invocation,
     name: Name,
     *,
-    role: Annotated[Literal["viewer", "operator", "admin"], typer.Option("--role", help="What whoever has it may do.")],
+    role: Annotated[
+        Literal["viewer", "operator", "admin"], typer.Option("--role", help="What the owner of the token may do.")
+    ],
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="DURATION", help="After how long it ends: 30d; else never.")
+        str | None,
+        typer.Option(
+            "--expires", metavar="DURATION", help="How long the token is valid, such as 30d; the default is for ever."
+        ),
     ] = None,
 ) -> None:
     """Make a token, and show it this once: what is kept is a digest, from which nobody can tell it."""

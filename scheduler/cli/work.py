@@ -6,20 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.answers.rendering import Answer, Column, human_bytes, human_count
+from scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, UPLOAD, WRITE, Sources
 from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import (
-    CLUSTER,
-    ENGINE,
-    MEMORY,
-    READING,
-    REPLAY,
-    SOURCE,
-    STORE,
-    UPLOAD,
-    WRITE,
-    Sources,
-    with_settings,
-)
+from scheduler.cli.options import with_settings
 from scheduler.cli.plan_file import PlanFile, saved_plan
 from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
 from scheduler.cli.shipped import answer_tier
@@ -38,7 +27,7 @@ app = typer.Typer()
 @with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE)
 def regenerate(
     run: Invocation,
-    into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where the snapshots go.")],
+    into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")],
     sources: Sources = None,
     plan_file: PlanFile = None,
 ) -> None:
@@ -100,12 +89,18 @@ def verify(
     sources: Sources = None,
     snapshots: Annotated[
         str | None,
-        typer.Option("--snapshots", metavar="DIR|URL", help="Compare those of `resnap regenerate --into DIR|URL`."),
+        typer.Option(
+            "--snapshots",
+            metavar="DIR|URL",
+            help="Compare the snapshots that `resnap regenerate --into DIR|URL` wrote.",
+        ),
     ] = None,
-    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="Read back what a store holds.")] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="Read back everything in this store.")
+    ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME|DURATION", help="With --store: only what was shipped since then."),
+        typer.Option("--since", metavar="TIME|DURATION", help="With --store: only segments shipped since then."),
     ] = None,
 ) -> None:
     """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13.
@@ -138,8 +133,12 @@ def verify(
 def explain(
     run: Invocation,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A log dir, the partition's directory, or a URL.")],
-    topic_partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="As its directory is called.")],
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", help="Everything below it counts.", min=0)],
+    topic_partition: Annotated[
+        str, typer.Argument(metavar="TOPIC-PARTITION", help="The partition, named like its directory.")
+    ],
+    offset: Annotated[
+        int, typer.Argument(metavar="OFFSET", help="Offset of the snapshot; only batches below it count.", min=0)
+    ],
     producer_id: Annotated[
         int | None, typer.Option("--producer-id", metavar="N", help="Only this producer.", min=0)
     ] = None,

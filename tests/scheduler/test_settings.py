@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from replay.scan.reading import PRODUCERS_PER_TASK
 from replay.spark.settings import processors
 from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
+from scheduler.cli.flags import ALL, COMMON
 from scheduler.cli.look import KIND_NAMES
-from scheduler.cli.options import ALL, COMMON
 from scheduler.inspecting.file_kinds import Kind
 from scheduler.settings.layers import flag_of
 from scheduler.settings.loading import load_settings

@@ -14,8 +14,9 @@ import typer
 
 from scheduler import cli
 from scheduler.cli.failures import Failures
+from scheduler.cli.flags import REPLAY
 from scheduler.cli.invocation import Invocation  # noqa: TC001 - Typer looks at the annotations of a command
-from scheduler.cli.options import REPLAY, with_settings
+from scheduler.cli.options import with_settings
 from storage.errors import StalePlanError, StoreError, VerificationError
 from tests.builders import a_batch
 
