@@ -14,8 +14,9 @@ import atheris
 
 from tests.fixture_sets import unpack
 
-with atheris.instrument_imports(include=["storage", "tiering"]):
-    from tests.fuzz.parsers import PARSERS, examples, try_one
+with atheris.instrument_imports(include=["storage", "tiering", "scheduler"]):
+    from tests.fuzz.examples import examples
+    from tests.fuzz.parsers import PARSERS, try_one
 
 
 def main() -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.parsers import PARSERS, examples, mutated, try_one
+from tests.fuzz.examples import examples, mutated
+from tests.fuzz.parsers import HELD_PER_BYTE, NEVER_REFUSE, PARSERS, try_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 SPARE_BYTES: Final = 4 << 20
 BYTES_PER_BYTE: Final = 2_000
 """What a parser may hold for each byte it is given: objects of Python are large, and still bounded."""
-
-WITHOUT: Final = {"legacy-message", "control-record"}
-"""Parsers of what the examples have none of at their beginning."""
 
 
 @pytest.fixture
@@ -40,10 +38,10 @@ def test_any_bytes_are_taken_or_refused(name: str, data: bytes) -> None:
 @pytest.mark.parametrize("name", PARSERS)
 def test_good_files_that_were_changed_are_taken_or_refused(name: str, good: list[bytes], inputs: int) -> None:
     draw, refused = random.Random(name), 0
-    assert all(try_one(name, one) for one in good) or name in WITHOUT
+    assert all(try_one(name, one) for one in good)
     for _ in range(inputs):
         refused += not try_one(name, mutated(draw.choice(good), draw))
-    assert refused or name in {"file-name", "directory-name", "object-key"}, "these tell by None"
+    assert refused or name in NEVER_REFUSE
 
 
 @pytest.mark.parametrize("name", PARSERS)
@@ -57,6 +55,6 @@ def test_no_length_field_is_trusted_before_it_is_checked(name: str, good: list[b
             before, _ = tracemalloc.get_traced_memory()
             try_one(name, data)
             _, peak = tracemalloc.get_traced_memory()
-            assert peak - before < SPARE_BYTES + BYTES_PER_BYTE * len(data)
+            assert peak - before < SPARE_BYTES + HELD_PER_BYTE.get(name, BYTES_PER_BYTE) * len(data)
     finally:
         tracemalloc.stop()

@@ -10,6 +10,7 @@ Source: ``RecordsIterator`` and ``KafkaMetadataLog`` in Kafka's raft and core mo
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,15 +124,20 @@ def _next_batch(file: BinaryIO, position: int, expected: int, *, active: bool) -
     if size is not None and not HEADER.size <= size <= MAX_BATCH_BYTES:
         raise FormatError("metadata batch length", position=position + 8, found=size - LOG_OVERHEAD, hint=ANOTHER_COPY,
                           expected=f"{MIN_BATCH_LENGTH} to {MAX_BATCH_BYTES - LOG_OVERHEAD}")  # fmt: skip
-    data = start if size is None else start + file.read(size - len(start))
+    data = start if size is None else start + _what_is_there(file, size - len(start))
     if len(data) == size:
         return data
-    tail = data + file.read(MAX_BATCH_BYTES)
+    tail = data + _what_is_there(file, MAX_BATCH_BYTES)
     if not active or not _is_front(tail, expected) or _holds_batch(tail):
         raise FormatError("metadata batch", position=position, expected="all of its bytes",
                           found=f"{len(data)} of {size}" if size else "part of a header, or zeros",
                           hint=ANOTHER_COPY)  # fmt: skip
     return TornTail(file=Path(file.name), position=position, size_bytes=len(tail))
+
+
+def _what_is_there(file: BinaryIO, size: int) -> bytes:
+    """Return the next ``size`` bytes, or fewer at the end: a read takes memory for what it is asked for."""
+    return file.read(min(size, max(os.fstat(file.fileno()).st_size - file.tell(), 0)))
 
 
 def _announced_size(start: bytes) -> int | None:
