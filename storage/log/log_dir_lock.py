@@ -147,22 +147,30 @@ def _take(descriptor: int, path: Path) -> None:
 
 
 def _make(path: Path) -> bool:
-    """Make the lock file if there is none, at once with the owner of the log dir: a broker must be able to open it."""
-    if path.exists():
+    """Make the lock file if there is none, at once with the owner of the log dir: a broker must be able to open it.
+
+    Its name in the making is one for all, so that the next run takes away what one that was killed here has left.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        if path.exists():
+            return False
+        _make_owned(temporary, path.parent.stat())
+        path.hardlink_to(temporary)
+    except (FileExistsError, FileNotFoundError):  # another run was quicker
         return False
-    owner = path.parent.stat()
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _LOCK_MODE)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _make_owned(path: Path, owner: os.stat_result) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _LOCK_MODE)
     try:
         if os.geteuid() == 0:
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        return False
     finally:
         os.close(descriptor)
-        temporary.unlink()
-    return True
 
 
 def _unmake(path: Path, log_dir: Path, times_ns: tuple[int, int]) -> None:

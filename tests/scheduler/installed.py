@@ -65,7 +65,7 @@ def check_install(log_dir: Path, before: dict[str, Look], staged: Path, *, kille
         was = before.get(place)
         if now.digest == "folder" or now == was:
             continue
-        if killed and (place.endswith(".snapshot.tmp") or place == ".lock"):
+        if killed and (place.endswith(".snapshot.tmp") or place in {".lock", ".lock.tmp"}):
             continue
         body = (log_dir / place).read_bytes()
         assert body == wanted[place], f"{place} is neither as it was nor what was staged"

@@ -115,6 +115,11 @@ class Lease:
         """Let go of the lease; one that somebody else has taken over is left to them."""
         self.store.delete(self._key)
 
+    def withdraw(self) -> None:
+        """Let go of the lease after an interrupt in ``acquire``, if it had come so far."""
+        if self._key and self._holder(self._key) == self.holder:
+            self.release()
+
     def _refuse_fresh(self, newest: ObjectInfo) -> None:
         holder = self._holder(newest.key)
         if holder is None or holder.process.is_dead or holder.run in _OVER_HERE:
@@ -176,10 +181,17 @@ class Tenure:
             if self._keeper is not None:
                 self.lease.check()
                 return
-            with _over_here_if_it_fails(self.lease.holder):
-                self.lease.acquire()
-            self._keeper = threading.Thread(target=self._keep, name="resnap-lease", daemon=True)
-            self._keeper.start()
+            keeper = threading.Thread(target=self._keep, name="resnap-lease", daemon=True)
+            try:
+                with _over_here_if_it_fails(self.lease.holder):
+                    self.lease.acquire()
+                keeper.start()
+                self._keeper = keeper
+            except KeyboardInterrupt:
+                self._ended.set()
+                with suppress(StoreError):
+                    self.lease.withdraw()
+                raise
 
     def end(self) -> None:
         """Let go of the lease, if it was taken; where the store does not hear of it, it ends by itself."""

@@ -1,0 +1,176 @@
+"""Verbs that are told to end, or stopped and let go on, or whose clock is set, at any step: whole, and gone on with."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from scheduler.cli.interrupts import heed_interrupts
+from tests.scheduler.read_faults import Place, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VERBS: Final = ("install", "restore", "retain", "gc", "verify")
+STEPS: Final = frozenset({"open", "os.listdir", "os.scandir", "os.rename", "os.mkdir", "os.rmdir", "os.link"})
+"""What is asked of the disk, by Python's audit events. Not that a file be removed: it would be left, half-made."""
+DAY_S: Final = 86_400
+INTERRUPTED: Final = 130
+PATIENCE_S: Final = 300
+
+
+class Ended(NamedTuple):
+    """How a run in a process of its own ended."""
+
+    code: int
+    told: str
+    steps: int
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """What all places begin with."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
+    with tempfile.TemporaryDirectory(dir=where) as name, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("RESNAP_STATE_DIR", "none")
+        yield Stage(Path(name))
+
+
+def ended(place: Place, at_step: Callable[[int], None]) -> Ended:
+    """Run the place's verb in a process of its own, which tells ``at_step`` of each step before it does it.
+
+    If that stops the process, it is told to end, and to go on.
+    """
+    heard, told = os.pipe()
+    if not (child := os.fork()):
+        os.close(heard)
+        _run(place, at_step, told)
+    os.close(told)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        os.kill(child, signal.SIGTERM)
+        os.kill(child, signal.SIGCONT)
+        _, status = os.waitpid(child, 0)
+    with open(heard, "rb") as file:  # noqa: PTH123 - a descriptor
+        steps, _, said = file.read().decode().partition(" ")
+    return Ended(os.waitstatus_to_exitcode(status), said, int(steps or 0))
+
+
+def _run(place: Place, at_step: Callable[[int], None], told: int) -> None:
+    signal.alarm(PATIENCE_S)  # should the fork have caught a lock of another thread
+    code, said, steps = -1, "", 0
+    ours = (str(place.root), str(place.scene.log_dir))
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal steps
+        if event in STEPS and isinstance(arguments[0], str) and arguments[0].startswith(ours):
+            steps += 1
+            at_step(steps - 1)
+
+    try:
+        tempfile.tempdir = str(place.root / "tmp")
+        (place.root / "tmp").mkdir()
+        heed_interrupts()
+        sys.addaudithook(hear)
+        code, said = place.run()
+    except BaseException:  # noqa: BLE001 - told, since the process ends without a word
+        said = traceback.format_exc()
+    finally:
+        os.write(told, f"{steps} {said}".encode()[:60_000])
+        os._exit(code & 0xFF)
+
+
+def once(number: signal.Signals, at: int) -> Callable[[int], None]:
+    return lambda step: os.kill(os.getpid(), number) if step == at else None
+
+
+def again_and_again(number: signal.Signals, at: int) -> Callable[[int], None]:
+    """Tell it once more if it does anything at all of its own after that."""
+    return lambda step: os.kill(os.getpid(), number) if step >= at else None
+
+
+def clock_set(place: Place, by_s: int, at: int) -> Callable[[int], None]:
+    """Set the clock of this process from one step on, and that of what it writes into its store."""
+    return lambda step: _set_clock(place, by_s) if step == at else None
+
+
+def _set_clock(place: Place, by_s: int) -> None:
+    now_s, now_ns, store = time.time, time.time_ns, str(place.root / "store")
+
+    def dated(publish: Callable[..., None]) -> Callable[..., None]:
+        def published(source: Any, target: Any, **others: Any) -> None:
+            publish(source, target, **others)
+            if str(target).startswith(store):
+                os.utime(target, (now_s() + by_s, now_s() + by_s))
+
+        return published
+
+    time.time, time.time_ns = lambda: now_s() + by_s, lambda: now_ns() + by_s * 10**9
+    os.replace, os.link = dated(os.replace), dated(os.link)
+
+
+def leftovers(place: Place) -> list[str]:
+    """Return what no run that ends in order leaves: files in the making, leases, scratch directories."""
+    found = (path.relative_to(place.root) for path in place.root.rglob("*") if path.is_file())
+    return [str(path) for path in found if path.suffix == ".tmp" or "lease" in path.parts or path.parts[0] == "tmp"]
+
+
+DISTURBANCES: Final[dict[str, Callable[[Place, int], Callable[[int], None]]]] = {
+    "SIGTERM": lambda _, at: once(signal.SIGTERM, at),
+    "SIGINT": lambda _, at: once(signal.SIGINT, at),
+    "SIGSTOP, SIGTERM, SIGCONT": lambda _, at: once(signal.SIGSTOP, at),
+    "SIGINT twice": lambda _, at: again_and_again(signal.SIGINT, at),
+    "a day ahead": lambda place, at: clock_set(place, DAY_S, at),
+    "a day back": lambda place, at: clock_set(place, -DAY_S, at),
+}
+
+
+def check_end(found: Ended, place: Place, expected: object, how: str) -> None:
+    assert "Traceback" not in found.told, found
+    if how.startswith("a day"):
+        assert (found.code, place.check()) == (0, expected), found
+    elif how != "SIGINT twice":
+        assert (found.code, found.told.endswith("interrupted\n")) == (INTERRUPTED, True), found
+    else:
+        assert found.code == INTERRUPTED, found
+        return  # as it stands, like one that was killed
+    assert leftovers(place) == [], found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stage: Stage) -> Callable[[str], tuple[object, int]]:
+    """Tell what is there after a run that nobody disturbs, and of how many steps it is."""
+
+    @cache
+    def told(verb: str) -> tuple[object, int]:
+        place = Place(stage, verb)
+        found = ended(place, lambda _: None)
+        assert (found.code, leftovers(place)) == (0, []), found
+        return place.check(), found.steps
+
+    return told
+
+
+@pytest.mark.parametrize("stops", [1, pytest.param(1_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("how", DISTURBANCES)
+@pytest.mark.parametrize("verb", VERBS)
+def test_whoever_is_disturbed_at_any_step_leaves_nothing_half_made_and_is_gone_on_with(
+    stage: Stage, undisturbed: Callable[[str], tuple[object, int]], verb: str, how: str, stops: int
+) -> None:
+    expected, steps = undisturbed(verb)
+    for at in range(0, steps, -(-steps // stops)) if stops > 1 else [random.Random(f"{verb} {how}").randrange(steps)]:
+        place = Place(stage, verb)
+        check_end(ended(place, DISTURBANCES[how](place, at)), place, expected, how)
+        place.check()
+        code, told = place.run()
+        assert (code, place.check()) == (0, expected), told
