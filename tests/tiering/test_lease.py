@@ -15,7 +15,7 @@ from storage.errors import LockedError, StoreUnavailableError
 from storage.log.work_lock import at_work_on
 from storage.processes import Process, this_process
 from storage.remote.memory import MemoryObjectStore
-from tests.tiering.stores import PassingStore
+from tests.tiering.stores import ActingStore, PassingStore
 from tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
 
 if TYPE_CHECKING:
@@ -190,6 +190,22 @@ def test_a_store_in_trouble_ends_no_run_by_its_lease(store: MemoryObjectStore) -
         lease.renew()
     assert tried.is_set()
     lease.check()
+
+
+@pytest.mark.parametrize("from_others", [False, True])
+def test_an_interrupt_while_the_lease_is_taken_lets_go_of_it(store: MemoryObjectStore, from_others: bool) -> None:
+    """What another run holds meanwhile stays as it is."""
+
+    def interrupt(_inner: ObjectStore, _key: str) -> None:
+        raise KeyboardInterrupt
+
+    if from_others:
+        a_lease(store).acquire()
+        before = leases(store)
+    interrupted = ActingStore(store, interrupt)
+    with pytest.raises(KeyboardInterrupt), leased(interrupted, PLACE, who="me", now_ms=0) as tenure:
+        tenure.hold()
+    assert leases(store) == (before if from_others else [])
 
 
 @pytest.mark.parametrize("down_from", ["the creation on", "the release on"])
