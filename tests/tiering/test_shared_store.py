@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage.log.checkpoints import LeaderEpoch, segment_leader_epochs, write_leader_epochs
@@ -182,6 +182,8 @@ def test_replicas_of_one_log_ship_all_that_can_be_read_together(history: list[Tu
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
+@example([Turn([9, 11, 14], LOST, killed_after=1), Turn([13, 14, 15], KEPT, killed_after=1), Turn([7, 9], KEPT)])
+@example([Turn([3, 6, 8, 10], KEPT, killed_after=1), Turn([14, 16], KEPT), Turn([0, 3, 10], LOST)])
 @given(turns([KEPT, LOST]))
 def test_of_two_histories_the_store_holds_one(history: list[Turn]) -> None:
     check_two_histories(history)

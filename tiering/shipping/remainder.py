@@ -139,9 +139,9 @@ class _Look(NamedTuple):
         others = same_topic.strangers(partition, beside.segments, self.shipped, self.lineage.sources)
         strangers: dict[int, str] = {}
         failures: dict[int, FormatError | VerificationError] = {}
-        for index, near in enumerate(_side_by_side(spans, beside.segments)):
+        for index, (near, apart) in enumerate(_side_by_side(spans, beside.segments)):
             error = self._failure(spans[index], near, beside)
-            why = self.lineage.stranger(self.candidates.segments[index], spans[index], near)
+            why = self.lineage.stranger(self.candidates.segments[index], spans[index], [*near, *apart])
             why = why or next((others[one.manifest_key] for one in near if one.manifest_key in others), None)
             if why is None and not self.shipped.may_overlap:
                 why = _overlap(spans[index], near)
@@ -176,10 +176,13 @@ class _Look(NamedTuple):
         return next((one.error for one in beside.unreadable if span.start <= one.base_offset < span.end), None)
 
 
-def _side_by_side(spans: Sequence[Span], stored: Sequence[ShippedSegment]) -> Iterator[list[ShippedSegment]]:
+def _side_by_side(
+    spans: Sequence[Span], stored: Sequence[ShippedSegment]
+) -> Iterator[tuple[list[ShippedSegment], list[ShippedSegment]]]:
     """Yield, for each of ``spans``, those of ``stored`` that share offsets with it or adjoin it; all ascend.
 
-    If there are none, the one that ends nearest below.
+    If there are none, the one that ends nearest below. Beside them the nearest on either side that is not among them:
+    what is apart from a segment may still prove that it is of another log.
     """
     near: list[ShippedSegment] = []
     taken = 0
@@ -188,8 +191,10 @@ def _side_by_side(spans: Sequence[Span], stored: Sequence[ShippedSegment]) -> It
             near.append(stored[taken])
             taken += 1
         beside = [one for one in near if one.next_base_offset >= span.start]
-        near = beside or sorted(near, key=attrgetter("next_base_offset"))[-1:]
-        yield near
+        apart = (one for one in near if one.next_base_offset < span.start)
+        below, above = sorted(apart, key=attrgetter("next_base_offset"))[-1:], list(stored[taken : taken + 1])
+        near = [*below, *beside]
+        yield (beside, [*below, *above]) if beside else (below, above)
 
 
 def _overlap(span: Span, near: Sequence[ShippedSegment]) -> str | None:
@@ -214,9 +219,15 @@ class _Lineage:
     @cached_property
     def _epochs(self) -> tuple[LeaderEpoch, ...]:
         try:
-            return self._history.up_to(self._candidates.segments[-1])
+            return self._history.up_to(self._candidates.segments[-1], self._known_to)
         except (FormatError, LogDirError):
             return ()
+
+    @cached_property
+    def _known_to(self) -> int:
+        """Up to where this log's epochs are beyond doubt: what is committed, if a checkpoint tells them, else read."""
+        end = _end(self._candidates.segments[-1])
+        return max(end, self._candidates.high_watermark or 0) if self._history.is_checkpointed else end
 
     def stranger(self, segment: Segment, span: Span, near: Sequence[ShippedSegment]) -> str | None:
         """Return why ``segment`` is not of one log with those of the store ``near`` it; None if it is."""
@@ -238,7 +249,7 @@ class _Lineage:
         known = self._epochs
         if not known or not stored.leader_epochs:
             return not known  # what has no epochs here is refused for just that when it is bundled
-        log_end = _end(self._candidates.segments[-1])
+        log_end = self._known_to
         start = max(stored.base_offset, known[0].start_offset)
         end = min(stored.next_base_offset, log_end, max(span.end, stored.base_offset + 1))
         if start < end:

@@ -197,17 +197,19 @@ class EpochHistory:
         """Whether the checkpoint tells them; else all headers must be read."""
         return bool(self._checkpointed)
 
-    def up_to(self, segment: Segment) -> tuple[LeaderEpoch, ...]:
+    def up_to(self, segment: Segment, end_offset: int | None = None) -> tuple[LeaderEpoch, ...]:
         """Return the leader epochs that begin below the end of the closed ``segment``, with all history.
 
-        A checkpoint begins at the log start, which may lie inside the segment.
+        A checkpoint begins at the log start, which may lie inside the segment. What it tells beyond the segment, up to
+        ``end_offset``, is told, too.
 
         Raises:
             LeaderEpochsUnknownError: none is known where the segment, or the log in it, starts.
             FormatError, LogDirError: the headers are needed, and cannot be read.
 
         """
-        end_offset = segment.base_offset + 1 if segment.next_base_offset is None else segment.next_base_offset
+        if end_offset is None:
+            end_offset = segment.base_offset + 1 if segment.next_base_offset is None else segment.next_base_offset
         epochs = leader_epochs_up_to(self._checkpointed or self._from_headers(segment), end_offset)
         start = max(segment.base_offset, self.log_start_offset)
         if not epochs or epochs[0].start_offset > start:

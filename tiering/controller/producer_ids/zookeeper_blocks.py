@@ -53,11 +53,11 @@ def read_block_json(data: bytes) -> ProducerIdsBlock:
     try:
         fields = json.loads(data)
         broker_id, start, end = fields["broker"], fields["block_start"], fields["block_end"]
+        if type(broker_id) is not int or type(start) is not str or type(end) is not str:
+            raise DataError(f"{PATH}: the broker is to be a number, and both ids text", hint=_NOT_KAFKAS)
         first, size = int(start), int(end) - int(start) + 1
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{PATH} holds no block of producer ids: {error}", hint=_NOT_KAFKAS) from error
-    if type(broker_id) is not int or type(start) is not str or type(end) is not str:
-        raise DataError(f"{PATH}: the broker is to be a number, and both ids text", hint=_NOT_KAFKAS)
     block = ProducerIdsBlock(broker_id=broker_id, first=first, size=size)
     # A block that ends before it begins would pass in Kafka, and the next one would be given a second time.
     if not (block.last <= MAX_PRODUCER_ID and block.first >= 0 and 0 <= block.size <= MAX_INT):

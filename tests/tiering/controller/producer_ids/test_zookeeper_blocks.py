@@ -83,6 +83,7 @@ def test_the_bytes_are_those_of_kafka() -> None:
         b"{", b"[]", b"7", b"\xff", b'{"version":1,"broker":0,"block_start":0,"block_end":"9"}',
         b'{"version":1,"broker":"0","block_start":"0","block_end":"9"}', b'{"version":1,"broker":0,"block_start":"0"}',
         b'{"version":1,"broker":0,"block_start":"x","block_end":"9"}',
+        b'{"version":1,"broker":0,"block_start":"0","block_end":1e999}',
         b'{"version":1,"broker":0,"block_start":"0","block_end":"9223372036854775808"}',
         b'{"version":1,"broker":0,"block_start":"0","block_end":"4294967296"}',
         b'{"version":1,"broker":0,"block_start":"-5","block_end":"9"}',
