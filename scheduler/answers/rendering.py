@@ -85,6 +85,8 @@ class Column:
     right: bool = False
     """Aligned right, as numbers are."""
     show: Callable[[object], str] = plain_text
+    of: Callable[[Row], object] | None = None
+    """Makes the value of the whole row, where no single key has it."""
 
     @property
     def heading(self) -> str:
@@ -93,7 +95,15 @@ class Column:
 
     def cell(self, row: Row) -> str:
         """Return the text of this column in ``row``."""
-        return harmless(self.show(row.get(self.key)))
+        return harmless(self.show(row.get(self.key) if self.of is None else self.of(row)))
+
+
+def partition_name(row: Row) -> str:
+    """Return the partition of a row that has ``topic`` and ``partition``, named like its directory."""
+    return f"{row['topic']}-{row['partition']}"
+
+
+PARTITION: Final = Column(key="partition", title="PARTITION", of=partition_name)
 
 
 def _nothing() -> Row:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import OK
 from scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from scheduler.cli.invocation import Invocation
@@ -59,12 +59,12 @@ def announce(
                 kind="partition",
                 rows=_rows(run, shown, totals, stops),
                 columns=[
-                    Column(key="place", title="PARTITION"),
-                    Column(key="span", title="ANNOUNCED" if publish else "TO BE ANNOUNCED"),
+                    PARTITION,
+                    Column(key="span", title="ANNOUNCED" if publish else "TO BE ANNOUNCED", of=_span),
                     Column(key="segments", title="SEGMENTS", right=True),
                     Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
                     Column(key="below", title="BELOW", right=True),
-                    Column(key="stops", title="STOPS"),
+                    Column(key="stop", title="STOPS", show=_stop),
                 ],
                 tail=lambda: totals,
                 closing=lambda: _closing(totals),
@@ -94,13 +94,13 @@ def _rows(
                 f"{one.partition.topic_partition}: {one.expired} of the segments are older than retention.ms: brokers"
                 " delete them, and their objects, as soon as they copy again"
             )
-        yield _row(one, is_table=run.output.form == "table")
+        yield _row(one)
 
 
-def _row(one: "Announcement", *, is_table: bool) -> Row:
+def _row(one: "Announcement") -> Row:
     start = one.segments[0].base_offset if one.segments else None
     end = one.segments[-1].next_base_offset if one.segments else None
-    row: Row = {
+    return {
         "topic": one.partition.name,
         "partition": one.partition.partition,
         "topicId": one.partition.id,
@@ -112,11 +112,14 @@ def _row(one: "Announcement", *, is_table: bool) -> Row:
         "expired": one.expired,
         "stop": None if one.stop is None else {"hurdle": one.stop.hurdle.value, **_where(one)},
     }
-    if not is_table:
-        return row
-    span = "-" if start is None else f"[{start}, {end})"
-    stops = "-" if one.stop is None else f"{one.stop.hurdle.value}: {one.stop.detail}"
-    return {**row, "place": str(one.partition.topic_partition), "span": span, "stops": stops}
+
+
+def _span(row: Row) -> str:
+    return "-" if row["startOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
+
+
+def _stop(value: object) -> str:
+    return f"{value['hurdle']}: {value['detail']}" if isinstance(value, dict) else "-"
 
 
 def _where(one: "Announcement") -> Row:

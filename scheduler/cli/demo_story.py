@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scheduler.answers.rendering import Answer, Column, Row, aligned, human_bytes, human_count, human_duration
+from scheduler.answers.rendering import (
+    PARTITION,
+    Answer,
+    Column,
+    Row,
+    aligned,
+    human_bytes,
+    human_count,
+    human_duration,
+    partition_name,
+)
 from scheduler.answers.reports import identity, scan_row, shipment_row
 from scheduler.demo.proof import Fate
 from storage.errors import ResnapError
@@ -93,7 +103,7 @@ class Story:
         )
         return _Told(
             {"segments": segments, "bytes": size, "boundaries": boundaries, "partitions": rows},
-            [*aligned(_WRITTEN, [_placed(row) for row in rows], ()), "", closing],
+            [*aligned(_WRITTEN, rows, ()), "", closing],
         )
 
     def _lose(self) -> _Told:
@@ -105,7 +115,7 @@ class Story:
 
     def _scan(self) -> _Told:
         rows = [scan_row(scanned) for scanned in self._demo.scan()]
-        stops: list[Any] = [(_place(row), row["brokerStops"]) for row in rows if row["brokerStops"]]
+        stops: list[Any] = [(partition_name(row), row["brokerStops"]) for row in rows if row["brokerStops"]]
         return _Told(
             {"lost": sum(int(str(row["lost"])) for row in rows), "partitions": rows},
             [
@@ -120,7 +130,7 @@ class Story:
         rows = [shipment_row(shipment) for shipment in tiered.shipments]
         size = sum(segment.size_bytes for segment in tiered.shipped)
         kinds = [segment.snapshot.value for segment in tiered.shipped]
-        waiting: list[Any] = [(_place(row), row["blocking"]) for row in rows if row["blocking"]]
+        waiting: list[Any] = [(partition_name(row), row["blocking"]) for row in rows if row["blocking"]]
         closing = (
             f"{len(kinds)} segments shipped ({human_bytes(size)}): {kinds.count('regenerated')} with a regenerated"
             f" snapshot, {kinds.count('proven')} with the broker's own, which the replay has proven."
@@ -236,30 +246,21 @@ def _proof_row(proof: PartitionProof) -> Row:
 def _timeline(proof: PartitionProof) -> Row:
     """Return a mark per boundary, in offset order, before and after."""
     return {
-        "place": str(proof.partition.topic_partition),
+        **identity(proof.partition.topic_partition),
         "before": "".join(LOST if boundary.was_lost else MARKS[Fate.EQUAL] for boundary in proof.boundaries),
         "after": "".join(MARKS[boundary.fate] for boundary in proof.boundaries),
     }
-
-
-def _place(row: Row) -> str:
-    return f"{row['topic']}-{row['partition']}"
-
-
-def _placed(row: Row) -> Row:
-    return {**row, "place": _place(row)}
 
 
 def _count(value: object) -> str:
     return human_count(int(str(value)))
 
 
-_PLACE: Final = Column(key="place", title="PARTITION")
 _WRITTEN: Final = (
-    _PLACE,
+    PARTITION,
     Column(key="segments", title="SEGMENTS", right=True, show=_count),
     Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
     Column(key="batches", title="BATCHES", right=True, show=_count),
     Column(key="markers", title="COMMITS, ABORTS", right=True, show=_count),
 )
-_TIMELINE: Final = (_PLACE, Column(key="before", title="LOG DIR"), Column(key="after", title="STORE"))
+_TIMELINE: Final = (PARTITION, Column(key="before", title="LOG DIR"), Column(key="after", title="STORE"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, Row, human_count
+from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_count
 from scheduler.cli.failures import OK
 from scheduler.cli.flags import STORE, TOPIC, WRITE
 from scheduler.cli.invocation import Invocation
@@ -124,18 +124,14 @@ def _answer(run: Invocation, report: "InstallReport") -> None:
     from scheduler.use_cases.install_rows import install_tail, installation_row
 
     is_table, dry_run = run.output.form == "table", run.settings.dry_run
-    rows = [
-        {**installation_row(one), **({"place": str(one.topic_partition)} if is_table else {})}
-        for one in report.partitions
-    ]
     run.answer(
         Answer(
             head={} if is_table else {"dryRun": dry_run, "undoManifest": _text(report.manifest)},
             name="partitions",
             kind="partition",
-            rows=rows,
+            rows=[installation_row(one) for one in report.partitions],
             columns=(
-                Column(key="place", title="PARTITION"),
+                PARTITION,
                 Column(key="installed", title="INSTALLED", right=True),
                 Column(key="replaced", title="REPLACED", right=True),
                 Column(key="alreadyThere", title="ALREADY", right=True),

@@ -1,9 +1,9 @@
 """How results of replays are shown, and which of them are errors."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
 from scheduler.clock import instant
 
@@ -17,68 +17,82 @@ if TYPE_CHECKING:
     from tiering.remembered.memory import KnownBoundary
 
 
+_SHARED: Final = (
+    PARTITION,
+    Column(key="offset", title="SNAPSHOT", right=True),
+    Column(key="outcome", title="OUTCOME"),
+    Column(key="entries", title="ENTRIES", right=True),
+    Column(key="coverage", title="COVERAGE"),
+)
+
+
 def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool, strict: bool = False) -> None:
     """Print what replays gave; ``judged`` shows the verdicts, ``strict`` makes a difference an error."""
-    from replay.results import Outcome
-    from scheduler.answers.reports import boundary_row, known_row, replay_tail
-    from storage.errors import ResnapError, VerificationError
+    from scheduler.answers.reports import replay_tail
+    from storage.errors import ResnapError
 
-    results: list[PartitionResult] = []
-    known: list[tuple[TopicPartition, KnownBoundary]] = []
-
-    def rows() -> Iterator[Row]:
-        for replayed in found:
-            topic_partition = replayed.planned.sighted.topic_partition
-            known.extend((topic_partition, one) for one in replayed.planned.standing)
-            for one in replayed.planned.standing:
-                row = known_row(topic_partition, one)
-                yield {**row, "place": str(topic_partition)} if run.output.form == "table" else row
-            results.append(replayed.result)
-            for boundary in replayed.result.boundaries:
-                run.partly_done = run.partly_done or boundary.outcome is Outcome.REBUILT
-                row = {**boundary_row(topic_partition, boundary), "anchor": replayed.result.anchor}
-                yield {**row, "place": str(replayed.result.topic_partition)} if run.output.form == "table" else row
-
-    shared = [
-        Column(key="place", title="PARTITION"),
-        Column(key="offset", title="SNAPSHOT", right=True),
-        Column(key="outcome", title="OUTCOME"),
-        Column(key="entries", title="ENTRIES", right=True),
-        Column(key="coverage", title="COVERAGE"),
-    ]
-    left_out = Column(key="leftOut", title="LEFT OUT", right=True, show=count_of)
-    verdicts = [
-        Column(key="verdict", title="VERDICT"),
-        Column(key="missingCount", title="MISSING", right=True, show=if_any),
-        Column(key="differentCount", title="DIFFERENT", right=True, show=if_any),
-    ]
+    told = _Told(run)
+    columns = _VERDICTS if judged else _LEFT_OUT
     answer = Answer(
         name="boundaries",
         kind="boundary",
-        rows=rows(),
-        columns=[*shared, *(verdicts if judged else [left_out])],
-        tail=lambda: {**replay_tail(results), **({} if judged else {"unchanged": len(known)})},
-        closing=lambda: [*_unchanged_sum(known, results), *_replay_sum(results, known)],
+        rows=told.rows(found),
+        columns=[*_SHARED, *columns],
+        tail=lambda: {**replay_tail(told.results), **({} if judged else {"unchanged": len(told.known)})},
+        closing=lambda: [*_unchanged_sum(told.known, told.results), *_replay_sum(told.results, told.known)],
     )
     try:
         run.answer(answer)
     except ResnapError as error:
         run.error(error)  # what was made before it stays made
-    for result in results:
-        _report_result(run, result)
-    for topic_partition, one in known:
-        _report_left_out(run, topic_partition, one.offset, one.left_out)
-    run.partly_done = run.partly_done or bool(known)
+    told.report()
+    run.partly_done = not strict and (run.partly_done or bool(told.known))
     if strict:
-        run.partly_done = False
-        wrong = sum(_is_wrong(found) for result in results for found in result.boundaries)
-        if wrong:
-            run.error(
-                VerificationError(
-                    f"{wrong} snapshots are not what a replay gives",
-                    hint="`resnap regenerate` makes them anew; `resnap explain` shows what an entry rests on",
-                )
+        _report_differences(run, told.results)
+
+
+class _Told:
+    """What was printed so far: boundaries that were replayed, and those that an earlier run has made."""
+
+    def __init__(self, run: Invocation) -> None:
+        self._run = run
+        self.results: list[PartitionResult] = []
+        self.known: list[tuple[TopicPartition, KnownBoundary]] = []
+
+    def rows(self, found: "Iterable[Replayed]") -> Iterator[Row]:
+        """Yield a row per boundary, as the replays give them."""
+        from replay.results import Outcome
+        from scheduler.answers.reports import boundary_row, known_row
+
+        for replayed in found:
+            topic_partition, result = replayed.planned.sighted.topic_partition, replayed.result
+            for known in replayed.planned.standing:
+                self.known.append((topic_partition, known))
+                yield known_row(topic_partition, known)
+            self.results.append(result)
+            for boundary in result.boundaries:
+                self._run.partly_done = self._run.partly_done or boundary.outcome is Outcome.REBUILT
+                yield {**boundary_row(topic_partition, boundary), "anchor": result.anchor}
+
+    def report(self) -> None:
+        """Report what went wrong, and the producers that are left out."""
+        for result in self.results:
+            _report_result(self._run, result)
+        for topic_partition, known in self.known:
+            _report_left_out(self._run, topic_partition, known.offset, known.left_out)
+
+
+def _report_differences(run: Invocation, results: "Iterable[PartitionResult]") -> None:
+    from storage.errors import VerificationError
+
+    wrong = sum(_is_wrong(found) for result in results for found in result.boundaries)
+    if wrong:
+        run.error(
+            VerificationError(
+                f"{wrong} snapshots are not what a replay gives",
+                hint="`resnap regenerate` makes them anew; `resnap explain` shows what an entry rests on",
             )
+        )
 
 
 def _is_wrong(found: "BoundaryResult") -> bool:
@@ -94,6 +108,14 @@ def if_any(count: object) -> str:
 def count_of(value: object) -> str:
     """Return how many there are in a list, for a cell of a table; nothing for none."""
     return str(len(value)) if isinstance(value, list) and value else ""
+
+
+_LEFT_OUT: Final = (Column(key="leftOut", title="LEFT OUT", right=True, show=count_of),)
+_VERDICTS: Final = (
+    Column(key="verdict", title="VERDICT"),
+    Column(key="missingCount", title="MISSING", right=True, show=if_any),
+    Column(key="differentCount", title="DIFFERENT", right=True, show=if_any),
+)
 
 
 def _unchanged_sum(

@@ -1,9 +1,10 @@
 """How shipments are shown."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.replayed import count_of
 from scheduler.clock import instant
@@ -47,7 +48,7 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
         faults.extend(shipping_faults(topic_partition, judged.refusals))
         if judged.blocking is not None:
             stops.setdefault(judged.blocking.reason.value, judged.blocking.hint)
-        yield _tier_line(run, told)
+        yield told
 
     run.answer(
         Answer(
@@ -55,10 +56,10 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
             kind="partition",
             rows=rows(),
             columns=[
-                Column(key="place", title="PARTITION"),
+                PARTITION,
                 Column(key="shipped", title="SHIPPED", right=True, show=count_of),
                 Column(key="already", title="ALREADY", right=True),
-                Column(key="snapshots", title="SNAPSHOTS"),
+                Column(key="shipped", title="SNAPSHOTS", show=_kinds_of_snapshots),
                 Column(key="blocking", title="STOPS", show=_stop),
             ],
             tail=lambda: totals,
@@ -87,14 +88,9 @@ def _nothing_left(order: "TierOrder") -> Row:
     }
 
 
-def _tier_line(run: Invocation, row: Row) -> Row:
-    if run.output.form != "table":
-        return row
-    kinds: dict[str, int] = {}
-    for segment in row["shipped"]:  # type: ignore[attr-defined]
-        kinds[segment["snapshot"]] = kinds.get(segment["snapshot"], 0) + 1
-    snapshots = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return {**row, "place": f"{row['topic']}-{row['partition']}", "snapshots": snapshots}
+def _kinds_of_snapshots(shipped: object) -> str:
+    kinds = Counter(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else {}
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
 
 def _stop(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count, partition_name
 from scheduler.cli.failures import MISSING_FOUND, OK
 from scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
 from scheduler.cli.invocation import Invocation
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from scheduler.use_cases.work_items import Planned
 
 app = typer.Typer()
-
-
-def _place(row: Row) -> str:
-    return f"{row['topic']}-{row['partition']}"
 
 
 def report_problems(run: Invocation, problems: Iterable[object]) -> None:
@@ -77,7 +73,7 @@ def scan(
                 totals[key] += int(str(row[key]))
             if row["brokerStops"] and not compacted and not first_stop:
                 first_stop.append(row)
-            yield {**row, "place": _place(row)} if run.output.form == "table" else row
+            yield row
 
     def closing() -> Iterator[str]:
         yield ""
@@ -89,7 +85,7 @@ def scan(
             yield f"Left aside: {human_count(totals['compacted'])} compacted partitions, which nobody can tier."
         if first_stop:
             stop = first_stop[0]["brokerStops"]
-            yield f"First stop of a broker's own tiering: {_place(first_stop[0])}, {stop['detail']}."  # type: ignore[index]
+            yield f"First stop of a broker's own tiering: {partition_name(first_stop[0])}, {stop['detail']}."  # type: ignore[index]
             yield "Next: `resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all."
 
     run.answer(
@@ -98,7 +94,7 @@ def scan(
             kind="partition",
             rows=rows(),
             columns=(
-                Column(key="place", title="PARTITION"),
+                PARTITION,
                 Column(key="segments", title="SEGMENTS", right=True),
                 Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
                 Column(key="lost", title="MISSING", right=True),
@@ -147,7 +143,6 @@ def plan(
         with run.progress("replay") as progress:
             answer_replay(run, service.prove(planned, progress), judged=True)
         return
-    rows = [{**plan_row(one), "place": str(one.sighted.topic_partition)} for one in planned]
     run.answer(
         Answer(
             head={
@@ -157,9 +152,9 @@ def plan(
             },
             name="partitions",
             kind="partition",
-            rows=rows,
+            rows=[plan_row(one) for one in planned],
             columns=(
-                Column(key="place", title="PARTITION"),
+                PARTITION,
                 Column(key="snapshots", title="SNAPSHOTS", right=True),
                 Column(key="segments", title="SEGMENTS", right=True),
                 Column(key="read", title="READ", right=True, show=_read),

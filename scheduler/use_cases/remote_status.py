@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
 from scheduler.clock import instant
 from storage.errors import FormatError, UsageError
 from storage.remote.layouts.aiven_metadata import read_custom_metadata
@@ -136,13 +136,13 @@ def status_answer(status: RemoteStatus, *, whole: bool) -> Answer:
         kind="partition",
         rows=(_row(one, whole=whole) for one in standing.partitions),
         columns=[
-            Column(key="place", title="PARTITION"),
-            Column(key="remote", title="REMOTE"),
+            PARTITION,
+            Column(key="remote", title="REMOTE", of=_span),
             Column(key="readable", title="SEGMENTS", right=True),
             Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
             Column(key="orphans", title="ORPHANS", right=True),
             Column(key="replaced", title="REPLACED", right=True),
-            Column(key="local", title="ON DISK FROM"),
+            Column(key="localStartOffset", title="ON DISK FROM", show=_offset),
             Column(key="told", title="LAST TOLD"),
         ],
         tail=lambda: {
@@ -171,7 +171,7 @@ def _row(one: PartitionStanding, *, whole: bool) -> Row:
     beliefs = one.beliefs
     readable = beliefs.readable
     told = max((segment.event_timestamp_ms for segment in beliefs.segments), default=None)
-    row: Row = {
+    row = {
         "topic": beliefs.partition.name,
         "partition": beliefs.partition.partition,
         "topicId": beliefs.partition.id,
@@ -188,11 +188,15 @@ def _row(one: PartitionStanding, *, whole: bool) -> Row:
         "localStartOffset": one.local_start,
         "told": None if told is None else instant(told),
     }
-    if whole:
-        return {**row, "segments": [_segment_row(segment, beliefs) for segment in beliefs.segments]}
-    span = "-" if beliefs.end_offset is None else f"[{beliefs.start_offset}, {beliefs.end_offset})"
-    local = "-" if one.local_start is None else str(one.local_start)
-    return {**row, "place": str(beliefs.partition.topic_partition), "remote": span, "local": local}
+    return {**row, "segments": [_segment_row(segment, beliefs) for segment in beliefs.segments]} if whole else row
+
+
+def _span(row: Row) -> str:
+    return "-" if row["endOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
+
+
+def _offset(value: object) -> str:
+    return "-" if value is None else str(value)
 
 
 def _states(beliefs: PartitionBeliefs) -> dict[str, int]:
