@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import UsageError
 from storage.log.log_dir import open_log_dir_or_partition
 from storage.log.survey import live_partition
-from storage.remote.layouts import aiven, local_tiered
+from storage.remote.layouts import aiven, flat, local_tiered
 from storage.remote.layouts.aiven_log import copied_log_dir
-from storage.remote.layouts.flat import parse_key
 from storage.remote.layouts.flat_log import shipped_log_dir
 from storage.remote.layouts.mirror import is_mirror_key, is_segment_name, mirrored_log_dir
 from storage.remote.store_path import StorePath
@@ -26,13 +25,30 @@ if TYPE_CHECKING:
 
     from storage.log.names import TopicPartition
     from storage.log.survey import LogDir
-    from storage.remote.object_store import ObjectInfo
+    from storage.remote.object_store import ObjectInfo, ObjectStore
     from storage.source import Sources
 
-_FLAT_DEPTH: Final = 4
-"""Folders between the prefix of the layout ``flat`` and its segments."""
-_AIVEN_DEPTH: Final = 2
-"""The same of the layout ``aiven``."""
+
+class _Layout(NamedTuple):
+    """How a prefix may hold a log."""
+
+    is_key: Callable[[str], bool]
+    folders: int
+    """How many folders there are between the prefix and the segments, of which a source may name some, too."""
+    log_dir: Callable[[ObjectStore, Iterable[ObjectInfo], Callable[[TopicPartition], bool] | None], LogDir]
+
+
+def _is_flat_key(key: str) -> bool:
+    return flat.parse_key(key) is not None
+
+
+def _is_aiven_key(key: str) -> bool:
+    found = aiven.parse_key(key)
+    return found is not None and not found.prefix
+
+
+_MIRROR: Final = _Layout(is_mirror_key, 0, mirrored_log_dir)
+_LAYOUTS: Final = (_Layout(_is_flat_key, 4, shipped_log_dir), _Layout(_is_aiven_key, 2, copied_log_dir), _MIRROR)
 
 
 def open_source(source: str, sources: Sources, *, topics: Callable[[TopicPartition], bool] | None = None) -> LogDir:
@@ -54,22 +70,12 @@ def open_source(source: str, sources: Sources, *, topics: Callable[[TopicPartiti
     seen: list[ObjectInfo] = []
     for info in listed:
         seen.append(info)
-        depth = _depth(url, info.key, _FLAT_DEPTH, lambda key: parse_key(key) is not None)
-        if depth is not None:
+        layout, depth = _layout_of(url, info.key)
+        if layout is _MIRROR and path is not None:
+            break  # a directory like any other
+        if layout is not None:
             root, rest = _above(url, depth)
-            return shipped_log_dir(sources.store(root), _rekeyed(chain(seen, listed), rest), topics)
-        depth = _depth(url, info.key, _AIVEN_DEPTH, _is_aiven_key)
-        if depth is not None:
-            root, rest = _above(url, depth)
-            return copied_log_dir(sources.store(root), _rekeyed(chain(seen, listed), rest), topics)
-        if path is None and is_mirror_key(info.key):
-            return mirrored_log_dir(sources.store(url), chain(seen, listed), topics)
-        if path is None and is_segment_name(info.key):
-            live_partition(StorePath(url))
-            root, rest = _above(url, 1)
-            return mirrored_log_dir(sources.store(root), _rekeyed(chain(seen, listed), rest), topics)
-        if path is not None and is_mirror_key(info.key):
-            break
+            return layout.log_dir(sources.store(root), _rekeyed(chain(seen, listed), rest), topics)
     if any(local_tiered.parse_key(info.key) is not None for info in seen):
         raise UsageError(
             f"{url} holds what brokers tiered by LocalTieredStorage, where nothing tells of a segment as a whole",
@@ -84,18 +90,22 @@ def open_source(source: str, sources: Sources, *, topics: Callable[[TopicPartiti
     )
 
 
-def _depth(url: str, key: str, most: int, is_of_layout: Callable[[str], bool]) -> int | None:
-    """Return how many folders above ``url`` the layout begins that ``key`` is of; None if it is not."""
+def _layout_of(url: str, key: str) -> tuple[_Layout | None, int]:
+    """Return the layout that ``key`` below ``url`` is of, and how many folders above ``url`` it begins.
+
+    Raises:
+        UsageError: a segment right below a prefix of a store that is not named like a partition.
+
+    """
     above = _folders(url)
-    for depth in range(min(most, len(above)) + 1):
-        if is_of_layout("/".join([*above[len(above) - depth :], key])):
-            return depth
-    return None
-
-
-def _is_aiven_key(key: str) -> bool:
-    found = aiven.parse_key(key)
-    return found is not None and not found.prefix
+    for layout in _LAYOUTS:
+        for depth in range(min(layout.folders, len(above)) + 1):
+            if layout.is_key("/".join([*above[len(above) - depth :], key])):
+                return layout, depth
+    if is_segment_name(key) and local_path(url) is None:
+        live_partition(StorePath(url))
+        return _MIRROR, 1
+    return None, 0
 
 
 def _folders(url: str) -> list[str]:

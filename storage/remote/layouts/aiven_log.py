@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 from storage.errors import FormatError, ResnapError, VerificationError, in_file
 from storage.log.names import TopicPartition
 from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-from storage.log.survey import LogDir, PartitionProblem
 from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
 from storage.remote.layouts.aiven_manifest import AivenManifest, read_manifest
 from storage.remote.layouts.aiven_members import Member, index_size
+from storage.remote.layouts.stored_log import ClosedSegment, stored_log_dir, stored_partition
 from storage.remote.store_path import StorePath
 from storage.source import each
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from storage.log.checkpoints import LeaderEpoch
+    from storage.log.survey import LogDir
     from storage.remote.layouts.aiven import AivenKey
     from storage.remote.layouts.aiven_metadata import SegmentMetadata
     from storage.remote.object_store import ObjectInfo, ObjectStore
@@ -172,23 +173,14 @@ def _log_dir(
     root: StorePath, infos: Mapping[str, ObjectInfo], partitions: Mapping[TopicPartition, Sequence[_Read]]
 ) -> LogDir:
     known = [one.segment for found in partitions.values() for one in found if one.segment is not None]
-    brokers = {segment.metadata.broker_id for segment in known}
-    made: list[PartitionDir] = []
-    problems: list[PartitionProblem] = []
-    for topic_partition, found in partitions.items():
-        try:
-            made.append(_partition(root, infos, topic_partition, found))
-        except ResnapError as error:
-            problems.append(PartitionProblem(path=_folder(root, found[0].place), error=error))
-    return LogDir(
-        path=root,
+    return stored_log_dir(
+        root,
+        [
+            (_folder(root, found[0].place), partial(_partition, root, infos, topic_partition, found))
+            for topic_partition, found in partitions.items()
+        ],
         cluster_id=None,
-        broker_id=brokers.pop() if len(brokers) == 1 else None,
-        partitions=tuple(made),
-        set_aside=(),
-        clean_shutdown=False,
-        problems=tuple(problems),
-        is_shipped=True,
+        broker_ids={segment.metadata.broker_id for segment in known},
     )
 
 
@@ -203,19 +195,12 @@ def _partition(
     if error is not None:
         raise error
     chain = _chain(topic_partition, [one.segment for one in found if one.segment is not None])
-    return PartitionDir(
-        path=_folder(root, chain[-1].place),
-        topic_partition=topic_partition,
-        segments=tuple(segment_of(root, infos, segment) for segment in chain),
-        snapshots=tuple(_snapshot(root, infos, segment) for segment in chain),
-        unfinished=(),
-        deleted=0,
+    return stored_partition(
+        _folder(root, chain[-1].place),
+        topic_partition,
+        [ClosedSegment(segment_of(root, infos, one), _snapshot(root, infos, one)) for one in chain],
         leader_epochs=_member(root, chain[-1], "leader-epoch-checkpoint"),
         topic_id=chain[-1].metadata.topic_id,
-        high_watermark=chain[-1].next_base_offset,
-        log_start_offset=chain[0].base_offset,
-        recovery_point=None,
-        cleaner_offset=None,
     )
 
 

@@ -12,14 +12,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
+from storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
 from storage.log.names import OFFSET_DIGITS, TopicPartition
 from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-from storage.log.survey import LogDir, PartitionProblem
 from storage.messages.wire import uuid_bytes
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
 from storage.remote.layouts.local_tiered import EXTENSIONS, ROOT
 from storage.remote.layouts.local_tiered import parse_key as parse_brokers_key
+from storage.remote.layouts.stored_log import ClosedSegment, stored_log_dir, stored_partition
 from storage.remote.lineage import chain_of, in_order_of_making, is_one_lineage
 from storage.remote.manifest import Manifest, ObjectKind, read_manifest
 from storage.remote.store_path import StorePath
@@ -28,6 +28,7 @@ from storage.source import each
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from storage.log.survey import LogDir
     from storage.remote.layouts.flat import FlatKey
     from storage.remote.object_store import ObjectInfo, ObjectStore
 
@@ -120,23 +121,14 @@ def _log_dir(
     if len(clusters) > 1:
         names = ", ".join(sorted(str(cluster) for cluster in clusters))
         raise UsageError(f"{root}: segments of several clusters: {names}", hint="give the URL with the id of one")
-    brokers = {manifest.broker_id for manifest in known}
-    made: list[PartitionDir] = []
-    problems: list[PartitionProblem] = []
-    for topic_partition, found in partitions.items():
-        try:
-            made.append(_partition(root, infos, topic_partition, found))
-        except ResnapError as error:
-            problems.append(PartitionProblem(path=_directory(root, found[0].place), error=error))
-    return LogDir(
-        path=root,
+    return stored_log_dir(
+        root,
+        [
+            (_directory(root, found[0].place), partial(_partition, root, infos, topic_partition, found))
+            for topic_partition, found in partitions.items()
+        ],
         cluster_id=next(iter(clusters), None),
-        broker_id=brokers.pop() if len(brokers) == 1 else None,
-        partitions=tuple(made),
-        set_aside=(),
-        clean_shutdown=False,
-        problems=tuple(problems),
-        is_shipped=True,
+        broker_ids={manifest.broker_id for manifest in known},
     )
 
 
@@ -151,19 +143,12 @@ def _partition(
     if error is not None:
         raise error
     chain = _chain(topic_partition, [one.manifest for one in found if one.manifest is not None])
-    return PartitionDir(
-        path=_directory(root, found[-1].place),
-        topic_partition=topic_partition,
-        segments=tuple(_segment(root, infos, manifest) for manifest in chain),
-        snapshots=tuple(_snapshot(root, infos, manifest) for manifest in chain),
-        unfinished=(),
-        deleted=0,
+    return stored_partition(
+        _directory(root, found[-1].place),
+        topic_partition,
+        [ClosedSegment(_segment(root, infos, one), _snapshot(root, infos, one)) for one in chain],
         leader_epochs=_leader_epochs(root, chain[-1]),
         topic_id=next((manifest.topic_id for manifest in chain if manifest.topic_id is not None), None),
-        high_watermark=chain[-1].next_base_offset,
-        log_start_offset=chain[0].base_offset,
-        recovery_point=None,
-        cleaner_offset=None,
     )
 
 
