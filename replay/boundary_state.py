@@ -79,7 +79,7 @@ def boundary_state(
     rows = state[_survives(state, plan.rules.kept_after_ms(as_of_ms))]
     entries = entries_of(rows)
     doubt_batch, doubt_transaction, doubt_coordinator = _doubts(rows, plan, run, oldest_clock_ms)
-    # Also where the log itself begins later than the transaction: retention may have cut it there.
+    # This also holds if the log itself begins later than the transaction: retention may have cut it there.
     begun_below = rows["first_marker_offset"] == NONE if run.read_from(plan) else doubt_transaction
     doubted = doubt_transaction | doubt_coordinator | begun_below
     begun, coordinated = _settle_by_evidence(entries, rows, doubted, boundary)

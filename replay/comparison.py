@@ -74,7 +74,7 @@ class Comparison:
     unrecorded: Producers = NOBODY
     """There without any record left in what was read."""
     sha256: str = ""
-    """Of the file that was compared: it may be replaced meanwhile."""
+    """SHA-256 of the file that was compared, which may be replaced meanwhile."""
 
 
 _VALUE_FIELDS = (

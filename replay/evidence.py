@@ -57,7 +57,7 @@ class BoundaryEvidence:
     shown: dict[int, ProducerEntry] = field(default_factory=dict)
     """Entry that a snapshot at or after the boundary has of it: first offset and coordinator epoch are the same."""
     standing: dict[int, ProducerEntry] = field(default_factory=dict)
-    """Of those, the entries that stood at the boundary exactly so, since no batch came in between."""
+    """Those entries of them that stood at the boundary exactly so, since no batch came in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -327,7 +327,7 @@ def reach_back(plan: PartitionPlan, first_seen_ms: int) -> PartitionPlan:
     earliest = _earliest_start(plan.segments, _cut_ms(full, plan.rules), plan.rules)
     start = max(window_start(plan.segments, first_seen_ms - plan.rules.silence_ms), earliest)
     if start >= window.start:
-        # By timestamps nothing is missing, but no server clock bears them out: read twice as much.
+        # The timestamps show nothing missing, but no server clock confirms them: read twice as much.
         start = max(window.start - (window.end - window.start), earliest)
     start = _before_aborted(plan.segments, start, earliest, plan.evidence)
     stretches = [(run.start, run.end) for run in others]

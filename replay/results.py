@@ -60,7 +60,7 @@ class BoundaryResult:
     """Base offset of the first segment that was read for it; None if nothing was."""
     entries: int = 0
     digest: SnapshotDigest | None = None
-    """Of the snapshot as written; None where it was not."""
+    """Digest of the snapshot as written; None if it was not."""
     left_out: tuple[LeftOut, ...] = ()
     comparison: Comparison | None = None
     unexplained_since_ms: int | None = None

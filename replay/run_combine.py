@@ -38,7 +38,7 @@ class RunCombine:
     run: Run
     sink: SnapshotSink
     ids: IdRange | None = None
-    """Of the producers whose rows come; None for all."""
+    """The producers whose rows are given; None for all."""
     sources: Sources = PLAIN
     """How the snapshots to compare with are reached."""
     _table: ProducerTable = field(init=False)

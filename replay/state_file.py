@@ -40,7 +40,7 @@ class StateFile:
     path: str
     rows: int
     crc32c: int
-    """Of the rows."""
+    """CRC-32C of the rows."""
 
     @property
     def size_bytes(self) -> int:

@@ -68,9 +68,9 @@ class ReplayRules:
 
     as_of: AsOf
     expiry: Expiry = DEFAULT_EXPIRY
-    """Of the broker that will load the snapshots."""
+    """The expiration of the broker that will load the snapshots."""
     history: Expiry | None = None
-    """Of the broker that wrote the log, if it differs."""
+    """The expiration of the broker that wrote the log, if it differs."""
     transaction_max_timeout_ms: int = DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
     max_reach_back_ms: int | None = None
     """How far before the window reading may go on; None for the log start."""

@@ -11,7 +11,7 @@ from typing import Final
 
 _PROC: Final = Path("/proc")
 _START_FIELD: Final = 19
-"""Of ``/proc/<pid>/stat`` after the name: when the process started, in ticks since the machine did."""
+"""Field of ``/proc/<pid>/stat``, counted after the name: when the process started, in ticks since the machine did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Process:
     """One process, told from all others that ever had its number."""
 
     machine: str
-    """Of one boot of one machine, as one container sees it; empty where that cannot be told."""
+    """Identifies one boot of one machine, as one container sees it; empty if it is not known."""
     number: int
     started_ticks: int
 

@@ -141,7 +141,7 @@ class Sources:
     s3: S3Settings | None = None
     ranges_in_flight: int = RANGES_IN_FLIGHT
     range_bytes: int = RANGE_BYTES
-    """Of an object, what is held at once is at most the product of the two."""
+    """At most the product of the two is held of an object at a time."""
     keys: KeyRing = NO_KEYS
     """What encrypted segments are read by."""
 

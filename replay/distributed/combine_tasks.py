@@ -128,7 +128,7 @@ class RangeCombine:
 
     ids: IdRange
     number_of: dict[int, int]
-    """Of the run's boundaries, by offset."""
+    """Numbers of the run's boundaries, by offset."""
     combine: RunCombine = field(init=False)
     _kept: list[tuple[int, Array]] = field(default_factory=list)
 

@@ -99,7 +99,7 @@ def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
         return replace(
             of_outcome[0],
             unexplained_since_ms=min(_known(of_outcome, lambda one: one.unexplained_since_ms), default=None),
-            # Of reasons that differ in an offset alone, the one with the smallest offset.
+            # If reasons differ only in an offset, take the one with the smallest offset.
             reason=min(_known(of_outcome, lambda one: one.reason), key=lambda text: (len(text), text), default=None),
         )
     return replace(

@@ -42,7 +42,7 @@ class ScanTask:
 
     splits: tuple[Scheduled, ...]
     plans: tuple[tuple[int, PartitionPlan, Run], ...]
-    """Of the runs whose first split is here: (index, plan, run)."""
+    """The runs whose first split is here: (index, plan, run)."""
 
 
 def pack(runs: Sequence[tuple[PartitionPlan, Run]], reading: Reading, *, slots: int) -> list[ScanTask]:

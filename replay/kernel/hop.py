@@ -28,7 +28,7 @@ _COST_OF_BLOCK: Final = 16
 _FIRST_BYTES: Final = 4096
 """The first read of a stretch, which tells how large batches are: more would have the system read ahead in vain."""
 _MARKER_BYTES: Final = 78
-"""Of a control batch as every coordinator writes it."""
+"""Size of a control batch as every coordinator writes it."""
 _HEADER_READ_BYTES: Final = _MARKER_BYTES + HEADER_BYTES
 """What is read for a header: a marker is whole then, and the header after it is there too, without another call."""
 IN_BLOCKS: Final = 0

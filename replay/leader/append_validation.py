@@ -137,12 +137,12 @@ class KnownProducer:
 
     @property
     def last_sequence(self) -> int:
-        """Of the last batch, or ``NO_SEQUENCE``."""
+        """Last sequence of the last batch, or ``NO_SEQUENCE``."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
     def first_sequence(self) -> int:
-        """Of the oldest batch that is remembered, or ``NO_SEQUENCE``."""
+        """First sequence of the oldest batch that is remembered, or ``NO_SEQUENCE``."""
         return self.batches[0].first_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, batch: DataBatch) -> BatchMetadata | None:
@@ -198,7 +198,7 @@ class CompletedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of the marker."""
+    """Offset of the marker."""
     aborted: bool
 
 
@@ -223,7 +223,7 @@ class ProducerAppend:
 
     @property
     def producer_id(self) -> int:
-        """Of the producer that appends."""
+        """Id of the producer that appends."""
         return self.known.entry.producer_id
 
     def append(self, batch: ProducerBatch) -> CompletedTransaction | None:

@@ -111,7 +111,7 @@ class Taken:
     """A step that was taken, and how it left its producer."""
 
     line: int
-    """Of the script, from 1."""
+    """Line of the script, from 1."""
     step: str
     arguments: Mapping[str, object]
     """As they stand in the script."""
@@ -120,7 +120,7 @@ class Taken:
     """Time on the clock after the step."""
     producer_id: int | None
     entry: ProducerEntry | None
-    """Of that producer; None where the partition does not know it."""
+    """The entry of that producer; None if the partition does not know it."""
     note: str | None
 
 

@@ -49,7 +49,7 @@ def _positions(split: Split, sources: Sources) -> tuple[int | None, int | None]:
             start = position_at(index, split.start_target, split.segment_bytes) if split.start_target else 0
             end = None if split.end_target is None else position_at(index, split.end_target, split.segment_bytes)
     except (LogDirError, StoreError):
-        # Every part of the segment meets the same, and so the first one is the whole.
+        # Every part of the segment fails the same way, so that the first part becomes the whole segment.
         return (None if split.start_target else 0), None
     return start, end
 

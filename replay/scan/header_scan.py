@@ -147,9 +147,9 @@ class Block(NamedTuple):
     at: int
     """File position of ``data``."""
     headers: Array
-    """Of the v2 batches that start in ``data`` (``HEADER_DTYPE``); the last one may end beyond."""
+    """Headers of the v2 batches that start in ``data`` (``HEADER_DTYPE``); the last batch may end beyond."""
     positions: npt.NDArray[np.int64]
-    """Of the headers in ``data``."""
+    """Positions of the headers in ``data``."""
     messages: list[tuple[int, LegacyMessage]]
     """The legacy messages that start in ``data``, with their positions there."""
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from storage.source import RangeReader
 
 BLOCK_BYTES: Final = 256 << 10
-"""Of a file: small enough to stay in the processor's second cache on its way from the system's."""
+"""Read at once from a file: small enough to stay in the processor's second-level cache."""
 STREAM_BLOCK_BYTES: Final = 1 << 20
-"""Of what has no descriptor."""
+"""Read at once from a source without a file descriptor."""
 CACHED_FROM_BYTES: Final = 4 << 10
 """Mean batch size from which it is cheaper to read headers out of the page cache than to copy everything."""
 LEADER_EPOCHS_AT_ONCE: Final = 64

@@ -67,7 +67,7 @@ def events_of(reader: RangeReader, block: Block, facts: ScanFacts) -> Array:
     events = _data_events(headers)
     events["clock_ms"] = np.where((headers["attributes"] & LOG_APPEND_TIME) != 0, headers["max_timestamp"], -1)
     keep = (headers["producer_id"] >= 0) & ~is_control
-    # Those without a producer say nothing here, but their checksum does: a flipped bit may have hidden the producer.
+    # Batches without a producer change nothing here, but are checked too: a flipped bit may have hidden the producer.
     for i in np.flatnonzero(is_control):
         marker = _marker(whole_batch(reader, block, int(i)), block.at + int(block.positions[i]))
         if marker is not None:

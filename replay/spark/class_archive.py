@@ -28,7 +28,7 @@ CLASS_PATH_VARIABLES: Final = frozenset({"SPARK_CONF_DIR", "HADOOP_CONF_DIR", "Y
 """Variables by which an operator puts more on the class path, which is then not ours to fix."""
 
 _BASE: Final = "base.jsa"
-"""Of the JDK's own classes, which the Java that comes with the installation has not; the other names it by its path."""
+"""Archive of the JDK's own classes, which the bundled Java does not have; our archive refers to it by its path."""
 _CLASSES: Final = "spark.jsa"
 _UNFINISHED: Final = ".spark.jsa"
 _DUMP_TIMEOUT_S: Final = 60
@@ -110,7 +110,7 @@ def _is_made(directory: Path) -> bool:
     try:
         directory.mkdir()
     except OSError:
-        # Another try's, or made by somebody who lets us read it only.
+        # It is from another attempt, or its owner only lets us read it.
         return False
     return True
 

@@ -85,7 +85,7 @@ def spark_context(
             with _interrupt_kept():
                 context = SparkContext(conf=conf, gateway=gateway)
             running.callback(_end_context, context, SparkFiles.getRootDirectory())
-            # The JVM that dies hangs up on it in the middle of a connection; the error itself says enough.
+            # A dying JVM breaks the connection; the error itself says enough.
             context._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
             warming = _warm_workers(context)
             # In an orderly end it would fail aloud.

@@ -87,7 +87,7 @@ def _what_it_said(error: Exception, output: JvmOutput) -> str:
     else:
         said = str(error)
     if "stopped SparkContext" in said:
-        # It started and stopped itself at once; why, it has only logged.
+        # It started and stopped itself at once; the reason is only in its log.
         said = output.last_words()
     return said.strip().partition("\n")[0] or type(error).__name__
 

@@ -62,9 +62,9 @@ class _Division(NamedTuple):
 
     shares: tuple[Share, ...]
     first_share: tuple[int, ...]
-    """Of each run, the number of its first share; those of its further ranges follow."""
+    """The number of the first share of each run; its further ranges have the numbers after it."""
     starts: dict[int, tuple[int, ...]]
-    """Of each run that has several ranges, the producer ids at which all but the first begin."""
+    """For each run with several ranges, the producer ids at which all ranges but the first begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

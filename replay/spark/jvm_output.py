@@ -61,7 +61,7 @@ class JvmOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.handed_over()
-        # A process that the JVM left behind may hold the pipe open; its words are not worth a hang.
+        # A process that the JVM left behind may hold the pipe open; its output is not worth waiting for.
         self._thread.join(_JOIN_TIMEOUT_S)
 
     def handed_over(self) -> None:

@@ -113,7 +113,7 @@ def spark_properties(settings: SparkSettings, scratch: Path, java_options: Seque
         "spark.log.level": settings.log_level,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Else the start of a task that comes soon after another event is not counted until the next.
+        # Without this, a task that starts soon after another event is not counted until the next event.
         "spark.ui.liveUpdate.period": "0",
         "spark.sql.adaptive.enabled": "true",
         "spark.python.worker.reuse": "true",

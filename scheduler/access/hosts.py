@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AuthMode: TypeAlias = Literal["token", "none"]
 _LOOPBACK_NAME: Final = "localhost"
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
-"""Of ``Sec-Fetch-Site``: the page itself, or somebody who typed the address."""
+"""Values of ``Sec-Fetch-Site``: the page itself, or somebody who typed the address."""
 
 
 def is_loopback(host: str) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LONGEST: Final = 4096
-"""Of a path on Linux."""
+"""Longest path on Linux."""
 _S3: Final = "s3://"
 
 

@@ -19,7 +19,7 @@ _RULES: Final = (
     (re.compile(r"\bresnap_[A-Za-z0-9_-]{43}"), f"resnap_{MASK}"),
     # s3://key:secret@bucket, where a secret may hold slashes: up to the last @ of the word.
     (re.compile(r"(?<=://)(?:[^/\s\"'<>@]{0,200}:[^\s\"'<>]{0,400}|[^/\s\"'<>]{1,400})(?=@)"), MASK),
-    # Queries of URLs that are signed; not the two parameters of S3's listings that are only called so.
+    # Queries of signed URLs; not the two parameters of S3's listings that have similar names.
     (
         re.compile(
             rf"(?<=[?&])(?!(?:max-keys|key-marker)=)([^=&\s]{{0,50}}(?:key|{_NAMES})[^=&\s]{{0,50}}=)[^&\s]+",

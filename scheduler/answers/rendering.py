@@ -116,9 +116,9 @@ class Answer:
 
     head: Row = field(default_factory=dict)
     name: str | None = None
-    """Of the rows, in the plural: the key of the array in JSON. None where there are no rows to speak of."""
+    """What the rows are called, in the plural: the key of the array in JSON. None if there are no rows."""
     kind: str = "row"
-    """Of one row: its ``type`` in lines of JSON."""
+    """What one row is called: its ``type`` in lines of JSON."""
     rows: Iterable[Row] = ()
     columns: Sequence[Column] = ()
     tail: Callable[[], Row] = _nothing

@@ -81,7 +81,7 @@ def _limited(receive: Receive) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > BODY_BYTES:
-            # The framework takes any other error for one of reading the body.
+            # The framework would treat any other error as a failure to read the body.
             raise HTTPException(413, _TOO_LARGE)
         return message
 

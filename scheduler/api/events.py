@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scheduler.runs.run import Run
 
 LARGEST_ID: Final = (1 << 63) - 1
-"""Of an event; what SQLite takes."""
+"""Largest id of an event that SQLite takes."""
 _BEGIN: Final = b"retry: 2000\n\n"
 _BEAT: Final = b": still here\n\n"
 

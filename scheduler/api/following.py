@@ -118,7 +118,7 @@ class Following:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._tails: dict[str, tuple[Tail, ExitStack]] = {}
-        """Of the runs that are followed, with what ends the listening."""
+        """The runs that are followed, each with what ends the listening."""
 
     @contextmanager
     def of(self, run_id: str) -> Iterator[Tail]:

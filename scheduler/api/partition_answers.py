@@ -76,7 +76,7 @@ class BoundaryAnswer(Form):
 
     offset: int
     base_offset: int | None
-    """Of the segment that ends there."""
+    """Base offset of the segment that ends there."""
     size_bytes: int | None
     state: str
     detail: str | None

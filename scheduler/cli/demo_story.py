@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scheduler.demo.story import Demo, Tiered
 
 MARKS: Final = {Fate.EQUAL: "#", Fate.WAITING: "~", Fate.DIFFERENT: "!", Fate.ABSENT: "!", Fate.TOO_EARLY: "!"}
-"""Of a boundary in the store, in a timeline."""
+"""How a timeline shows a boundary in the store."""
 LOST: Final = "."
 LEGEND: Final = "# a right snapshot   . none   ~ waits for a transaction to end   ! wrong"
 WORTH_TELLING_S: Final = 0.1

@@ -41,7 +41,7 @@ class Notifier:
 
     def alive(self, status: str) -> bool:
         """Tell the watchdog that the service is not stuck, and how it is going for ``systemctl status``."""
-        # Where systemd is behind with reading, nothing is lost by the next one, but much by waiting in the event loop.
+        # If systemd reads slowly, a skipped message costs nothing, but waiting would stop the event loop.
         return self._send("WATCHDOG=1", _status(status), timeout_s=0)
 
     def _send(self, *assignments: str, timeout_s: float = SEND_TIMEOUT_S) -> bool:

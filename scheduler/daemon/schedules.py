@@ -118,7 +118,7 @@ class Schedules:
             before, self._specs = self._specs, {name: spec for name, (spec, _) in wanted.items()}
             for name, (spec, trigger) in wanted.items():
                 if before.get(name) != spec:
-                    # A time of day that was not one of its times until now was not missed.
+                    # A time that has only just become one of its times was not missed.
                     self._arm(name, trigger, makes_up=name not in before)
 
     def clock_was_set(self) -> None:

@@ -79,8 +79,8 @@ class Daemon:
         host, port = address_of(self._services.settings.listen)
         try:
             listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-            # What is accepted inherits it. The event loop sets it on sockets of its own making alone; without it the
-            # body of an answer waits for the acknowledgement of its head, which takes the other side 40 ms.
+            # Accepted connections inherit it. The event loop sets it only on sockets that it makes itself. Without it,
+            # the body of an answer waits until its head is acknowledged, for which the other side takes 40 ms.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
             return listener  # noqa: TRY300

@@ -77,12 +77,12 @@ class DemoPartition:
     topic_partition: TopicPartition
     directory: Path
     size_bytes: int
-    """Of its segments."""
+    """Size of its segments."""
     batches: int
     markers: int
     """Commits and aborts, one batch each; not among ``batches``."""
     bases: tuple[int, ...]
-    """Of its segments, ascending; the last one is active."""
+    """Base offsets of its segments, ascending; the last one is active."""
     log_end_offset: int
     last_stable_offset: int
     """Below the log end where a transaction hangs."""

@@ -77,7 +77,7 @@ class Proof:
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them."""
+        """Size of all of them."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
@@ -87,7 +87,7 @@ class Proof:
 
     @property
     def boundaries(self) -> tuple[BoundaryProof, ...]:
-        """Of all partitions."""
+        """Boundaries of all partitions."""
         return tuple(boundary for one in self.partitions for boundary in one.boundaries)
 
     @property

@@ -42,7 +42,7 @@ class Tiered:
     """What one run shipped, and what it found shipped already."""
 
     shipments: tuple[PartitionShipment, ...]
-    """Of partitions with something left to look at."""
+    """Shipments of partitions with something left to look at."""
     already: int
     """Segments that an earlier run has shipped."""
 

@@ -26,7 +26,7 @@ _PRODUCER_KEYS: Final = ("producerId", "producerEpoch", "coordinatorEpoch")
 _LAST_BATCH_KEYS: Final = ("firstSequence", "lastSequence", "lastOffset", "offsetDelta")
 _ABORTED_KEYS: Final = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
 _NO_TIMESTAMP: Final = "NoTimestampType"
-"""Of messages from before there were timestamps."""
+"""Timestamp of messages from before there were timestamps."""
 
 
 def dump_lines(answer: Answer, kind: Kind) -> Iterator[str]:

@@ -35,7 +35,7 @@ class InspectedFile:
     is_active: bool = False
     """Whether this is the last segment of a directory, which a broker may be writing."""
     log_size: int | None = None
-    """Of the segment beside an index, where there is one."""
+    """Size of the segment beside an index, if there is one."""
     stem: str | None = None
     """What locators of the same segment's objects begin with, in the layout ``aiven``."""
     sources: Sources = PLAIN

@@ -45,7 +45,7 @@ UPLOAD_FAILURES: Final = (
 )
 """The codes of errors, as the API tells them."""
 MISMATCHES: Final = ("false-empty", "false-partial", "different", "snapshot", "object", "gap", "overlap")
-"""Of snapshots beside segments the first three; of what a store holds the others."""
+"""The first three are about snapshots beside segments, the others about what a store holds."""
 SCHEDULER_EVENTS: Final = ("missed", "max_instances", "error", "queue_full")
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx")
 

@@ -36,7 +36,7 @@ class LogUses:
     by_principal: Mapping[str, Uses]
     segments: int
     batches: int
-    """Of producers."""
+    """Batches of producers."""
     undated: int = 0
     """Batches that no time is known of, and that are left out."""
     errors: tuple[ResnapError, ...] = ()

@@ -47,7 +47,7 @@ class RunFilter:
     states: tuple[RunState, ...] = ()
     origin: str | None = None
     plan: str | None = None
-    """Of the kept plan that was carried out."""
+    """Id of the kept plan that was carried out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class PartitionState(StrEnum):
     DONE = "done"
     NOTHING_TO_DO = "nothing_to_do"
     PLANNED = "planned"
-    """Of a dry run."""
+    """What a dry run comes to."""
     FAILED = "failed"
 
 

@@ -38,7 +38,7 @@ class SeenSource:
 
     source: str
     scanned_ms: int | None
-    """Of the last look that showed anything."""
+    """When a scan last saw anything."""
     tried_ms: int
     error: str | None
 

@@ -34,7 +34,7 @@ class ScheduleSpec(BaseModel):
     cron: str | None = None
     """Minute, hour, day of the month, month, day of the week."""
     timezone: str = "UTC"
-    """Of ``cron``, as the IANA calls it."""
+    """Time zone of ``cron``, by its IANA name."""
     sources: Listed = ()
     """``log.dirs`` unless given."""
     topics: Listed = ()

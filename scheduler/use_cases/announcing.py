@@ -48,11 +48,11 @@ class Announcing:
     store: ObjectStore
     cluster: Cluster
     scope: Scope
-    """Of which the topics count."""
+    """Only its topics count."""
     sources: Sources
     """Which open what was encrypted, too."""
     key_prefix: str
-    """Of the brokers' RemoteStorageManager, in the layout ``aiven``."""
+    """The key prefix of the brokers' RemoteStorageManager, in the layout ``aiven``."""
     now_ms: Callable[[], int]
     problems: list[ResnapError] = field(default_factory=list)
     """Manifests that cannot be read, and partitions that another run is at work on."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tiering.planning import SavedPlan
 
 UNDO_SUFFIX: Final = ".undo"
-"""Of the folder beside the staged snapshots that holds what undoes their installations."""
+"""Ends the name of the folder, beside the staged snapshots, that holds what undoes their installations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

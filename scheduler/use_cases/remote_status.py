@@ -43,7 +43,7 @@ class RemoteStatus:
     cut: tuple[int, ...]
     """Those whose first records retention has taken: what they told of is not known."""
     problems: tuple[ResnapError, ...]
-    """Of the log dirs: what of them cannot be read."""
+    """What could not be read in the log dirs."""
 
 
 def look(

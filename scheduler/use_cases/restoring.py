@@ -42,7 +42,7 @@ class RestoreOrder:
     """The URL of what was shipped is its one source."""
     log_dir: Path
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Of topics whose id is not what the manifests say, or which they do not tell."""
+    """Ids of topics for which the manifests have another id, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class Retaining:
 
     store: ObjectStore
     scope: Scope
-    """Of which the topics count."""
+    """Only its topics count."""
     now_ms: int
     problems: list[ResnapError] = field(default_factory=list)
     """Manifests that cannot be read, of whose partitions nothing is deleted; and what kept others from it."""

@@ -62,7 +62,7 @@ class Service:
     clock: Clock
     version: str
     remembering: Remembering | None = None
-    """Of earlier runs; None for runs that find out everything themselves."""
+    """Results of earlier runs; None for runs that find out everything themselves."""
     uploading: Uploading = field(default_factory=Uploading)
 
     @property

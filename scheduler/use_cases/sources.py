@@ -40,9 +40,9 @@ class Scope:
     partitions: tuple[str, ...] = ()
     """Directories' names, such as ``payments-0``; all partitions if there are none."""
     high_watermark: int | None = None
-    """Of the one partition in scope, instead of what the checkpoint says."""
+    """High watermark of the one partition in scope, instead of the one in the checkpoint."""
     metadata_log: Path | None = None
-    """Of the cluster; where it is not named, it is looked for in the sources."""
+    """Metadata log of the cluster; if it is not named, it is looked for in the sources."""
     read_ahead: ClusterMetadata | None = None
     """The metadata log that the settings of the run were read from."""
     connect: Callable[[], Cluster] | None = None
@@ -197,7 +197,7 @@ def _refuse_inside(sighted: Sighted, url: str) -> None:
     partition, path = sighted.inventory.partition, local_path(url)
     if path is not None and isinstance(partition.path, Path) and isinstance(sighted.log_dir.path, Path):
         is_a_brokers = is_there(sighted.log_dir.path / META_PROPERTIES)
-        # Of a partition that lies apart, where no broker works, its own directory alone is protected.
+        # A partition outside any log dir: no broker works there, so only its own directory is protected.
         root = sighted.log_dir.path if is_a_brokers else partition.path
         if path.resolve().is_relative_to(root.resolve()):
             raise UsageError(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_SHOWN: Final = 5
-"""Of producers, in a message."""
+"""Most producers that a message names."""
 REPLAYED_HERE_BYTES: Final = 1 << 30
 """Segments of fewer bytes are replayed sooner than a JVM has started."""
 

@@ -68,7 +68,7 @@ class ShippedLayout:
 
     store: ObjectStore
     scope: Scope
-    """Of which the topics count."""
+    """Only its topics count."""
     remedy: str = "delete the manifest, and tier the segment again"
     _reader: StoreReader = field(init=False)
 
@@ -113,7 +113,7 @@ class CopiedLayout:
 
     store: ObjectStore
     scope: Scope
-    """Of which the topics count."""
+    """Only its topics count."""
     sources: Sources
     """Which open what was encrypted, too."""
     remedy: str = REMEDY

@@ -35,7 +35,7 @@ class PartitionScan:
     blockers: BrokerBlockers
     candidates: Candidates
     cost_now: Cost
-    """Of making the lost boundaries with ``--as-of now``."""
+    """What it costs to make the lost boundaries with ``--as-of now``."""
     cost_roll: Cost
     """With ``--as-of roll``."""
 

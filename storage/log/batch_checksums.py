@@ -21,7 +21,7 @@ Checksums = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 
 POLYNOMIAL: Final = 0x82F63B78
-"""Of Castagnoli, lowest bit first."""
+"""The polynomial of Castagnoli, lowest bit first."""
 _BYTE_VALUES: Final = 256
 _BYTES_OF_A_CHECKSUM: Final = 4
 _BLOCK_ROWS: Final = 8192
@@ -29,7 +29,7 @@ _BLOCK_ROWS: Final = 8192
 
 def checksums(rows: Bytes) -> Checksums:
     """Return the checksum of each row of ``rows``, an array of shape (batches, bytes)."""
-    # Some thousands at a time: a column of more than the processor's cache holds takes three times as long.
+    # Some thousands at a time: a column that does not fit into the processor's cache takes three times as long.
     blocks = [_checksums(rows[start : start + _BLOCK_ROWS]) for start in range(0, len(rows), _BLOCK_ROWS)]
     return np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.uint32)
 
@@ -40,7 +40,7 @@ def _checksums(rows: Bytes) -> Checksums:
     for place in range(width):
         column = np.ascontiguousarray(rows[:, place])
         table = _added_by_a_byte(width - 1 - place)
-        # Of most fields the upper bytes are the same in all batches.
+        # The upper bytes of most fields are the same in all batches.
         found ^= table[column[0]] if (column == column[0]).all() else table.take(column)
     return found
 

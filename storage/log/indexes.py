@@ -57,7 +57,7 @@ class AbortedTxn(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of the marker."""
+    """Offset of the marker."""
     last_stable_offset: int
     """What the last stable offset became when the marker was written."""
 

@@ -99,7 +99,7 @@ class PartitionWriter:
 
     @property
     def base_offset(self) -> int:
-        """Of the active segment."""
+        """Base offset of the active segment."""
         return self._segment.base_offset
 
     @property

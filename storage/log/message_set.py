@@ -27,7 +27,7 @@ HEADER: Final = struct.Struct(">qiIbb")
 TIMESTAMP: Final = struct.Struct(">q")
 """Magic 1 only, right after the header."""
 LENGTH: Final = struct.Struct(">i")
-"""Of the key, and of the value; -1 is null."""
+"""Length of the key, and of the value; -1 is null."""
 SIZE_POSITION: Final = 8
 CRC_POSITION: Final = 12
 MIN_SIZES: Final = {MAGIC_V0: 14, MAGIC_V1: 22}
@@ -38,7 +38,7 @@ class LegacyMessage(NamedTuple):
     """One message, or wrapper, without its key and value."""
 
     offset: int
-    """Of the message, or of the last message in a wrapper."""
+    """Offset of the message, or of the last message in a wrapper."""
     size: int
     """Bytes after this field; the whole message is ``size_bytes``."""
     crc: int

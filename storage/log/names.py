@@ -76,11 +76,11 @@ class DirKind(StrEnum):
 
     LIVE = "live"
     DELETE = "delete"
-    """Of a deleted topic, removed in the background."""
+    """The partition of a deleted topic, which is removed in the background."""
     FUTURE = "future"
     """The copy that a move between log dirs is filling."""
     STRAY = "stray"
-    """Of a partition that the controller no longer assigns to this broker."""
+    """A partition that the controller no longer assigns to this broker."""
     METADATA = "metadata"
     """KRaft's metadata log."""
     NOT_A_LOG = "not-a-log"

@@ -31,7 +31,7 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 
 Place: TypeAlias = Path | StorePath
-"""Of a directory: in this machine's file system, or in a store, where it is what keys begin with."""
+"""The path of a directory in this machine's file system, or the front of its keys in a store."""
 
 _T = TypeVar("_T")
 
@@ -44,10 +44,10 @@ class Segment:
     next_base_offset: int | None
     """Base offset of the segment after this one, where this one ends; None for the active segment."""
     path: str
-    """Of the ``.log`` file: a locator, as ``Sources`` opens them."""
+    """Locator of the ``.log`` file, as ``Sources`` opens it."""
     size_bytes: int
     mtime_ns: int
-    """Of an object, when it was written into its store."""
+    """For an object: when it was written into its store."""
     inode: int
     """0 of an object."""
     index_bytes: int | None

@@ -52,17 +52,17 @@ class ProducerEntry(NamedTuple):
     producer_id: int
     producer_epoch: int
     last_sequence: int
-    """Of the last data batch at this epoch, or -1."""
+    """Last sequence of the last data batch at this epoch, or -1."""
     last_offset: int
-    """Of the same batch, or ``NO_LAST_OFFSET``."""
+    """Last offset of the same batch, or ``NO_LAST_OFFSET``."""
     offset_delta: int
     """Last minus first offset of the same batch; 0 without one."""
     timestamp: int
     """Milliseconds: largest of the last data batch, or that of a marker that came later."""
     coordinator_epoch: int
-    """Of the last marker, or -1."""
+    """Coordinator epoch of the last marker, or -1."""
     current_txn_first_offset: int
-    """Of the open transaction, or ``NO_OPEN_TRANSACTION``."""
+    """First offset of the open transaction, or ``NO_OPEN_TRANSACTION``."""
 
     @property
     def has_open_transaction(self) -> bool:
@@ -89,9 +89,9 @@ class SnapshotDigest:
 
     size_bytes: int
     crc32c: int
-    """Of the whole file, as an object store sees it: not the one that the header carries."""
+    """CRC-32C of the whole file, as an object store sees it: not the one in the header."""
     sha256: str
-    """Of the whole file, in hexadecimal."""
+    """SHA-256 of the whole file, in hexadecimal."""
 
 
 def read_snapshot(buffer: Buffer) -> dict[int, ProducerEntry]:
@@ -218,7 +218,7 @@ def store_snapshot_arrays(
 
 
 def _check(buffer: Buffer) -> None:
-    # The length goes before the checksum: that bytes are missing, or follow, says more than that a sum is wrong.
+    # The length is checked first: missing or extra bytes are a better message than a wrong checksum.
     _check_head(buffer, len(buffer))
     _check_sum(buffer, crc32c(memoryview(buffer)[COUNT_POSITION:]))
 

@@ -167,13 +167,13 @@ def _logical_lines(text: bytes) -> Iterator[tuple[int, str]]:
         if not logical and natural[:1] in {"#", "!"}:
             continued = False
             continue
-        # Of a run of backslashes each second one is data; a last one without a partner continues the line.
+        # In a run of backslashes every second one is data; if the last has no partner, the line continues.
         continued = (len(natural) - len(natural.rstrip("\\"))) % 2 == 1
         logical += natural[:-1] if continued else natural
         if logical and not continued:
             yield began, logical
             logical = ""
-    # Where a lone backslash ends the file, Java has an empty key, or none, by what line end follows: here none.
+    # If a lone backslash ends the file, Java has an empty key or none, depending on the line end: here none.
     if logical:
         yield began, logical
 

@@ -35,19 +35,19 @@ class Traffic:
     skew: float = 1.0
     """Exponent of Zipf's law for how often each producer has its turn; 0 is all alike."""
     transactional_share: float = 0.2
-    """Of the producers: every n-th of them, the most frequent one included."""
+    """Share of the producers that are transactional: every n-th of them, the most frequent one included."""
     plain_share: float = 0.05
-    """Of the batches, those without producer id."""
+    """Share of the batches that have no producer id."""
     end_share: float = 0.5
-    """Of the transactional batches, those after which the transaction ends at once."""
+    """Share of the transactional batches after which the transaction ends at once."""
     linger_ms: int = 60_000
     """Silence after which a transaction ends that did not end at once."""
     abort_share: float = 0.01
-    """Of the transactions, those that are aborted."""
+    """Share of the transactions that are aborted."""
     fence_share: float = 0.1
-    """Of the aborts, those by the coordinator at the next epoch."""
+    """Share of the aborts that the coordinator writes, at the next epoch."""
     records: int = 1
-    """Of each data batch."""
+    """Number of records in each data batch."""
     start_ms: int = 1_700_000_000_000
     ms_per_batch: float = 10.0
     """How far apart the data batches are."""
@@ -70,7 +70,7 @@ class Turns(NamedTuple):
     """Number from 0 on, the most frequent one first, or ``NOBODY``."""
     is_marker: Bools
     is_commit: Bools
-    """Of a marker."""
+    """Whether a marker commits."""
     is_fence: Bools
     """Whether the marker is at the epoch after the client's, which goes on at the one after that."""
     shape: Ints
@@ -146,7 +146,7 @@ class TurnSource:
 
     def _turns(self, order: Ints, shapes: Ints, producers: Ints, keys: Ints) -> Turns:
         is_marker = shapes == len(self._sizes) - 1
-        # A hash of where a marker stands decides how it ends: what does not fit must not have been drawn for.
+        # A hash of the position decides how it ends: a draw would change all that follows, even if this does not fit.
         dice = ((keys[order] * 0x9E3779B1 ^ producers[order] * 0x85EBCA77) & 0xFFFFFFFF) / 2**32
         is_abort = is_marker & (dice < self._traffic.abort_share)
         ticks = keys[order] >> 1

@@ -121,7 +121,7 @@ class _Mine:
         known = np.flatnonzero(turns.producer != NOBODY)
         small = turns.producer[known].astype(np.uint16 if len(state) <= 1 << 16 else np.uint32)
         self.index = known[np.argsort(small, kind="stable")]
-        """Of the batch among all."""
+        """Number of the batch among all batches."""
         self.who = turns.producer[self.index]
         self.is_marker, self.is_commit = turns.is_marker[self.index], turns.is_commit[self.index]
         self.offset, self.timestamp = offsets[self.index], turns.timestamp[self.index]

@@ -48,27 +48,27 @@ class Workload:
     """Idempotent and transactional ones at a time; restarts make further producer ids."""
     first_producer_id: int = 1000
     start_sequence: int = 0
-    """Of the first batches of the producers that are there first; close to ``MAX_SEQUENCE`` makes them wrap."""
+    """First sequence of the producers that exist from the start; close to ``MAX_SEQUENCE`` makes them wrap."""
     transactional_share: float = 0.6
-    """Of the producers."""
+    """Share of the producers that are transactional."""
     lifespan: float = 1.0
     """Share of the rounds during which one producer is about; their lives begin one after the other."""
     skew: float = 0.0
     """Exponent of Zipf's law for how often each producer has its turn; 0 is all alike."""
     plain_share: float = 0.08
-    """Of the rounds, taken by a producer without id."""
+    """Share of the rounds that a producer without id takes."""
     end_share: float = 0.4
-    """Of the turns within a transaction that end it."""
+    """Share of the turns within a transaction that end it."""
     abort_share: float = 0.3
-    """Of the transactions that end, those that end in an abort."""
+    """Share of the ending transactions that end in an abort."""
     empty_share: float = 0.02
-    """Of the transactions that begin, those that are ended before they wrote anything here."""
+    """Share of the transactions that end before they wrote anything here."""
     timeout_turns: int = 10
     """The coordinator aborts what is open for longer than its producer needs, on average, to have so many turns."""
     restart_share: float = 0.02
-    """Of the turns of a producer, those that begin with a new instance."""
+    """Share of a producer's turns that begin with a new instance."""
     zombie_share: float = 0.0
-    """Of the turns after a restart, those in which the old epoch writes once more: epochs go A, B, A."""
+    """Share of the turns after a restart in which the old epoch writes once more: epochs go A, B, A."""
     hanging: int = 0
     """Transactions that never end, each of a producer of its own, begun in the last tenth of the rounds."""
     transactions_v2: bool = False
@@ -80,12 +80,12 @@ class Workload:
     max_records: int = 15
     """Per batch, drawn evenly from 1 on."""
     batch_bytes: int = 1200
-    """Of a batch on average, if it has room for its records."""
+    """Mean size of a batch, if it has room for its records."""
     compressions: tuple[int, ...] = (NONE, GZIP, SNAPPY, LZ4, ZSTD)
     """Each producer draws one of them. The bytes are framed, but do not shrink."""
     log_append_time: bool = False
     odd_timestamp_share: float = 0.0
-    """Of the batches whose client has a wrong clock, or none."""
+    """Share of the batches whose client has a wrong clock, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

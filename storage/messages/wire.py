@@ -185,7 +185,7 @@ class Array:
 
     def read(self, cursor: Cursor, version: int) -> object:
         """Return the values."""
-        # No value takes less than a byte, which bounds the number of them before any is read.
+        # Every value takes at least a byte, so the number of values is bounded before any is read.
         count = _length(cursor, "array", cursor.remaining)
         if isinstance(self.item, Number):
             layout = self.item.layout

@@ -128,7 +128,7 @@ class Manifest:
     next_base_offset: int
     """The snapshot is the producers' state before this offset."""
     last_offset: int
-    """Of the last batch, inclusive; ``base_offset - 1`` if there is none. Kafka's remote metadata say ``endOffset``."""
+    """Last offset of the last batch, inclusive; ``base_offset - 1`` if there is none. Kafka calls it ``endOffset``."""
     max_timestamp_ms: int | None
     segment_id: UUID
     leader_epochs: tuple[LeaderEpoch, ...]
@@ -204,7 +204,7 @@ def manifest_record(manifest: Manifest) -> dict[str, Any]:
 def _read_record(data: bytes) -> tuple[dict[str, Any], int]:
     """Return the one record of the file and the position of its block."""
     stream = io.BytesIO(data)
-    # Both times: whatever another's parser raises, it is the bytes that are bad.
+    # Here and below: whatever the library's parser raises, the bytes are bad.
     try:
         blocks = fastavro.block_reader(stream)
         schema, codec = to_parsing_canonical_form(blocks.writer_schema), blocks.codec

@@ -99,7 +99,7 @@ def _open_s3(url: str, rest: str, settings: S3Settings) -> ObjectStore:
     if "?" in prefix or "#" in prefix:
         hint = "endpoint, region and the like are settings, not parts of the URL"
         raise UsageError(f"store URL {url!r}: expected a prefix without ? and #", hint=hint)
-    # boto3 takes a second to import, which commands that never see S3 should not wait for.
+    # boto3 takes a second to import; commands that do not use S3 should not wait for it.
     from storage.remote.s3 import S3ObjectStore  # noqa: PLC0415
 
     return S3ObjectStore(bucket, prefix, settings)

@@ -52,7 +52,7 @@ class VerifiedSegment(Generic[Held]):
     problems: tuple[str, ...]
     """Empty if all is well."""
     size_bytes: int = 0
-    """Of the objects that were read."""
+    """Size of the objects that were read."""
     was_read: bool = True
     """Whether its objects were read; else its manifest alone."""
 

@@ -53,7 +53,7 @@ class Carrier:
 
     file: str
     base_offsets: tuple[int, ...]
-    """Of the first batches that carry it; none of a snapshot, nor of a segment that has gone meanwhile."""
+    """Base offsets of the first batches that carry it; none from a snapshot, or from a segment that has gone."""
     batches: int
     """How many there are; 0 of a snapshot."""
 

@@ -47,7 +47,7 @@ class Level(StrEnum):
     DEFAULT = "default"
     """Kafka's own; also where the broker's ``server.properties`` are not known."""
     FIXED = "fixed"
-    """Of a broker that has no such setting."""
+    """The fixed value of a broker that has no such setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Effective:
     value_ms: int
     level: Level
     offset: int | None = None
-    """Of the record in the metadata log that set it, where that is known."""
+    """Offset of the record in the metadata log that set it, if that is known."""
     overruled: tuple[str, ...] = ()
     """What lower levels say that differs, as ``level=value``."""
     problems: tuple[str, ...] = ()

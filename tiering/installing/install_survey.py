@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tiering.inventory import PartitionInventory
 
 Entries: TypeAlias = npt.NDArray[np.void]
-"""Of ``ENTRY_DTYPE``."""
+"""Rows of ``ENTRY_DTYPE``."""
 
 
 class _Staged(NamedTuple):

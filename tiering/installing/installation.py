@@ -91,7 +91,7 @@ class Decision:
     detail: str | None = None
     """The fact, with its numbers."""
     size_bytes: int = 0
-    """Of the staged file."""
+    """Size of the staged file."""
     sha256: str | None = None
     entries: int | None = None
     left_out: int = 0

@@ -29,7 +29,7 @@ def stopped(log_dir: Path) -> Iterator[ShutdownMark]:
         LogDirError: the broker did not stop in order, or the log dir may not be changed.
 
     """
-    # Asked first without the lock: a running broker is the likelier reason why there is no mark.
+    # First ask without the lock: if the mark is missing, the likely reason is that the broker runs.
     refuse_running(log_dir)
     shutdown_mark(log_dir)
     with locked(log_dir):

@@ -79,7 +79,7 @@ class Restoration:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files that come from the store."""
+        """Size of all files that come from the store."""
         return sum(file.size_bytes for file in self.files)
 
 

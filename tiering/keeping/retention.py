@@ -68,7 +68,7 @@ class PartitionRetention:
 
     @property
     def size_bytes(self) -> int:
-        """Of all objects that go."""
+        """Size of all objects that are deleted."""
         return sum(entry.size_bytes for one in self.beyond for entry in one.manifest.objects)
 
     @property

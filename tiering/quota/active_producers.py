@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tiering.quota.sensors import Sensors
 
 NO_PRODUCER_ID: Final = -1
-"""Of batches without a producer: neither looked up nor kept."""
+"""Marks batches without a producer, which are neither looked up nor kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class Remembering:
 
     cycle: LifeCycle = field(default_factory=life_cycle)
     false_positive_rate: float = 0.01
-    """Of all layers of a principal together."""
+    """The rate of all layers of a principal together."""
     max_bytes: int = 64 << 20
-    """Of all layers of a principal together."""
+    """The bound for all layers of a principal together."""
     seed: int = 0
-    """Of the hash, 32 bits; one of its own for each process keeps clients from looking for ids that collide."""
+    """Seed of the hash, 32 bits; each process has its own, so that clients cannot look for ids that collide."""
     store: Callable[[int], Store] = BloomStore
     """Makes what a principal's layers are kept in, of the seed. ``ExactStore`` makes no errors and costs some fifty
     times as much: for few ids, and to compare with."""
@@ -60,7 +60,7 @@ class Entry:
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_gone: bool = False
     sensors: Sensors | None = None
-    """Of the quota, once something was charged."""
+    """The quota's sensors, once something was charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

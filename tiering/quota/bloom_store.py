@@ -71,7 +71,7 @@ class BloomStore:
         self._at = 0
         self._spare = np.zeros(_SPARE_BYTES, dtype=np.uint8)
         self.items: list[int] = []
-        """Of each layer: ids that changed it, which are fewer than were put in where some collide."""
+        """Number of ids that changed each layer: fewer than were put in, if some collide."""
 
     def __len__(self) -> int:
         return len(self._bits)
@@ -83,7 +83,7 @@ class BloomStore:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """Of the layers, oldest first."""
+        """Shapes of the layers, oldest first."""
         return tuple(self._shapes)
 
     def bits_of(self, layer: int) -> bytes:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tiering.quota.shape import Shape
 
 BYTES_PER_ID: Final = 82
-"""Of a Python set of integers of its own, measured over a million of them, table included."""
+"""Size of an entry in a Python set of distinct integers, measured over a million of them, table included."""
 
 
 class ExactStore:

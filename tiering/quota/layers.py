@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tiering.quota.profiles import LifeCycle
 
 FIRST_SHARE: Final = 0.8
-"""Of a span's false positive rate, what its first layer takes; the rest is a geometric series."""
+"""The first layer's share of a span's false positive rate; the others are a geometric series."""
 LEAST_ITEMS: Final = 1_000
 """A smaller filter would save nothing worth having."""
 MOST_ITEMS_AT_FIRST: Final = 1 << 20
@@ -78,9 +78,9 @@ class Sizing:
     items: int = LEAST_ITEMS
     """Ids expected in one span."""
     false_positive_rate: float = 0.01
-    """Of all layers together."""
+    """The rate of all layers together."""
     max_bytes: int = 64 << 20
-    """Of all layers together."""
+    """The bound for all layers together."""
 
 
 def items_for(burst: float, per_ms: float, span_ms: int) -> int:

@@ -44,7 +44,7 @@ class MetadataQuotas:
         self._complain = complain
         self._seen: object = None
         self.offset = -1
-        """Of the last record that counts."""
+        """Offset of the last record that counts."""
         self.quotas = ClientQuotas()
         self.rates = UserRates()
         self._read()

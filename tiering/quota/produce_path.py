@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tiering.quota.quota_manager import ProducerIdQuotaManager
 
 FIRST_STRICT_VERSION: Final = 9
-"""Of PRODUCE, since 2.8: whoever speaks it knows THROTTLING_QUOTA_EXCEEDED, which is of 2.7."""
+"""First version of PRODUCE, since 2.8, whose clients know THROTTLING_QUOTA_EXCEEDED, which came with 2.7."""
 NONE: Final = 0
 
 
@@ -42,7 +42,7 @@ class ProduceRequest:
 
     principal: str
     producer_ids: Mapping[str, int]
-    """Of the batch for each partition; -1 for none."""
+    """Producer id of the batch for each partition; -1 for none."""
     origin: Origin = Origin.CLIENT
     version: int = FIRST_STRICT_VERSION
 

@@ -42,9 +42,9 @@ class SegmentUses:
     topic: str
     uses: Uses
     batches: int = 0
-    """Of producers, those left out included."""
+    """Batches of producers, those left out included."""
     undated: int = 0
-    """Of these, how many came before any that has a time."""
+    """How many of these came before any batch that has a time."""
     error: ResnapError | None = None
     """What ended the reading before the segment's end."""
 

@@ -19,7 +19,7 @@ from typing import Final
 DEFAULT_WINDOW_MS: Final = 3_600_000
 """``producer.id.quota.window.size.seconds``, 3600 of them."""
 DEFAULT_LAYERS: Final = 4
-"""Of P-L, in one window."""
+"""Layers of P-L in one window."""
 MOST_LAYERS: Final = 24
 """Each is looked at for each id."""
 

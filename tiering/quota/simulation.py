@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tiering.quota.token_bucket import QuotaConfig
 
 POINTS: Final = 200
-"""Of a curve, by time, and as many by uses: a burst between two points in time is seen, too."""
+"""Points of a curve by time, and as many by uses, so that a burst between two points in time is seen, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

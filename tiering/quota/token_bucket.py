@@ -23,7 +23,7 @@ _MS_IN_A_SECOND: Final = 1000.0
 
 
 class RateUnit(Enum):
-    """Of what a rate is so many of; the value is the number of milliseconds."""
+    """The unit of time of a rate; the value is its number of milliseconds."""
 
     SECOND = _MS_IN_A_SECOND
     HOUR = 60.0 * 60.0 * _MS_IN_A_SECOND

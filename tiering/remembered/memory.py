@@ -146,7 +146,7 @@ class Memory:
         holds more than is asked for at a later one, which harms nobody: a broker drops what has expired as it loads.
         """
         if self.rules != rules_key(rules):
-            # What was read unchecked does not count where checksums are asked for.
+            # Results of reading without checksums do not count if checksums are asked for.
             anchors = () if rules.verify_crc else self.anchors
             return replace(self, rules=rules_key(rules), boundaries={}, anchors=anchors, refused=None)
         as_of = rules.as_of

@@ -101,7 +101,7 @@ def learnt(
         for one in (result.boundaries if result else ())
         if not _moves_on(one, rules) and (known := known_boundary(one, now_ms))
     ]
-    # The directory that goes with them from now on must not vouch for what nobody has looked at.
+    # The directory kept with them from now on must not vouch for files that nobody has looked at.
     stood = memory.boundaries if recollection.is_checked or recollection.is_same_directory else {}
     boundaries = dict(stood) | {known.offset: known for known in made}
     anchors = nearest_and_farther([*memory.anchors, *(result.anchors if result else ())])

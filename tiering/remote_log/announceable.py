@@ -31,7 +31,7 @@ class Announceable:
 
     partition: TopicIdPartition
     id: str
-    """Of the segment, in Kafka's form."""
+    """Id of the segment, in Kafka's form."""
     manifest_key: str
     base_offset: int
     next_base_offset: int
@@ -41,7 +41,7 @@ class Announceable:
     log_bytes: int
     """As brokers count it: before anything was compressed or encrypted."""
     stored_bytes: int
-    """Of all its objects but the manifest."""
+    """Size of all its objects but the manifest."""
     created_at_ms: int
     cluster_id: str | None
     broker_id: int | None

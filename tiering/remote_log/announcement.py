@@ -48,7 +48,7 @@ class Announcement:
     below: int
     """Segments that end at or below what brokers believe in, or where the log starts: nothing to be said of them."""
     expired: int
-    """Of the segments, those that brokers will delete at once, since the topic's retention asks for them no more."""
+    """Number of segments that brokers will delete at once, because the topic's retention no longer keeps them."""
     stop: Stop | None
     """None where all that was shipped is, or will be, believed in."""
 
@@ -67,7 +67,7 @@ class Situation:
     """A key that brokers believe in, and that the store does not have."""
     now_ms: int
     epoch_ends: Mapping[int, EpochEnd]
-    """Of the leader, by the epoch asked for; empty where there is no leader."""
+    """Where the leader's epochs end, by the epoch asked for; empty if there is no leader."""
 
 
 def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situation: Situation) -> Announcement:

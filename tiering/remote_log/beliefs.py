@@ -55,7 +55,7 @@ class RemoteSegment:
     state: SegmentState
     size_bytes: int
     broker_id: int
-    """Of the broker that told of it last."""
+    """Id of the broker that wrote its last record."""
     leader_epochs: tuple[SegmentLeaderEpoch, ...]
     max_timestamp_ms: int
     event_timestamp_ms: int
@@ -86,7 +86,7 @@ class PartitionBeliefs:
     dropped: int
     """Records that brokers pass over: of segments that were never told of, or out of order."""
     delete_state: PartitionDeleteState | None
-    """Of the partition as a whole."""
+    """State of the deletion of the whole partition."""
 
     @property
     def readable(self) -> tuple[RemoteSegment, ...]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _WHAT: Final = "remote log metadata record"
 _VERSION: Final = 0
-"""Of all types, so far."""
+"""Version of all record types, so far."""
 _API_KEYS: Final = {message: key for key, message in TYPES.items()}
 
 

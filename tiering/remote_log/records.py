@@ -85,7 +85,7 @@ class RemoteLogSegmentMetadataRecord:
     segment_leader_epochs: tuple[SegmentLeaderEpoch, ...]
     """The first one clamped to ``start_offset``."""
     segment_size_in_bytes: Int32
-    """Of the log alone."""
+    """Size of the log alone."""
     custom_metadata: Bytes | None = None
     remote_log_segment_state: Int8 = SegmentState.COPY_SEGMENT_STARTED
     txn_index_empty: Annotated[Bool, Tag(0)] = False

@@ -74,7 +74,7 @@ class Finding:
     """A partition."""
     count: int
     size_bytes: int = 0
-    """Of the logs, or objects, concerned; 0 where that says nothing."""
+    """Size of the logs or objects concerned; 0 if a size means nothing."""
     detail: str
 
     @property

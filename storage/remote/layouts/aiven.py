@@ -30,7 +30,7 @@ LOG: Final = "log"
 INDEXES: Final = "indexes"
 MANIFEST: Final = "rsm-manifest"
 SEGMENT_ID_NAMESPACE: Final = UUID("9e73fb0f-3c97-461d-a12d-c3045cc48ddb")
-"""Of the UUIDv5 that the ids of segments we write are; drawn once, never to change."""
+"""Namespace of the UUIDv5 that our segment ids are; drawn once, and must never change."""
 
 _ID: Final = r"[A-Za-z0-9_-]{22}"
 _KEY = re.compile(

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 INT_MAX: Final = 2**31 - 1
 """Sizes and positions are Java's ``int``."""
 MAX_SIZES_BYTES: Final = 10 << 20
-"""Of a list of sizes, in its binary form: the plugin reads no longer one."""
+"""Longest list of sizes in its binary form; the plugin reads no longer one."""
 
 MAX_CHUNKS: Final = 1 << 21
-"""Of a segment: nobody cuts 2 GiB into chunks of less than 1 KiB, and memory goes by their number."""
+"""Most chunks of a segment: nobody cuts 2 GiB into chunks of less than 1 KiB, and each chunk costs memory."""
 
 _COUNT: Final = struct.Struct(">i")
 _ONE: Final = struct.Struct(">ii")

@@ -35,7 +35,7 @@ class WrappedKey:
     """A data key as a manifest holds it."""
 
     key_id: str
-    """Of the pair of RSA keys."""
+    """Id of the RSA key pair."""
     wrapped: bytes
 
 
@@ -91,7 +91,7 @@ class SegmentCipher:
     _data_key: bytes = field(repr=False)
     aad: bytes
     _iv_key: bytes = field(default=b"", repr=False)
-    """Of a cipher that seals."""
+    """Key of the cipher that seals."""
 
     def seal(self, piece: bytes, place: str) -> bytes:
         """Return ``piece`` encrypted, under an IV of its own.

@@ -114,7 +114,7 @@ class _Read:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Of a prefix that ends without a slash only the manifest tells where the topic begins."""
+        """Without a slash at the end of the key prefix, only the manifest tells where the topic's name begins."""
         topic = self.place.topic if self.segment is None else self.segment.metadata.topic
         return TopicPartition(topic, self.place.partition)
 

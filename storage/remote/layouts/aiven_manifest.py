@@ -261,7 +261,7 @@ def _chunk_contradictions(manifest: AivenManifest, overhead: int) -> Iterator[tu
         if least <= overhead:
             yield what, f"more than {overhead}", least
     else:
-        # Of chunks that are stored as they are, or encrypted, the first and the last tell of all.
+        # If chunks are stored as they are, or encrypted, the sizes of the first and the last give those of all.
         for chunk in {index.chunk(number) for number in (0, len(index.stored) - 1)} if len(index.stored) else ():
             if chunk.stored_size != chunk.size + overhead:
                 yield what, chunk.size + overhead, chunk.stored_size

@@ -32,7 +32,7 @@ INDEX_NAMES: Final = {
 """By suffix in a log dir: what a manifest calls it; in the order in which they are stored."""
 MARK: Final = "#."
 _KEY_PARTS: Final = 3
-"""Of a key without its prefix."""
+"""Number of parts of a key without its prefix."""
 _KEPT_CHUNKS: Final = 2
 """What looks back over the edge of a chunk finds the one before it."""
 

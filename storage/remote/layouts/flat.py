@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from storage.log.names import TopicPartition
 
 SEGMENT_ID_NAMESPACE: Final = UUID("9347e368-7f13-48b2-a80e-cd487a8de498")
-"""Of the UUIDv5 that segment ids are; drawn once, never to change."""
+"""Namespace of the UUIDv5 that segment ids are; drawn once, and must never change."""
 MANIFEST_EXTENSION: Final = "manifest"
 EXTENSIONS: Final = frozenset({*ObjectKind, MANIFEST_EXTENSION})
 UNKNOWN: Final = "none"
@@ -179,7 +179,7 @@ def key_part(name: str | None) -> str:
     if not name:
         raise ValueError("an empty name cannot be part of a key; a name that is not known is None")
     raw = name.encode()
-    # A name that means something else as a part is told apart by its first letter, escaped though it need not be.
+    # A name that would mean something else as a part of a key gets its first letter escaped, to tell them apart.
     escaped = "".join(
         chr(byte) if byte in _PLAIN and not (name in _RESERVED and at == 0) else f"={byte:02X}"
         for at, byte in enumerate(raw)

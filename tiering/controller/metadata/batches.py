@@ -51,10 +51,10 @@ class LoggedRecord:
 
     offset: int
     version: int
-    """Of the message."""
+    """Version of the message."""
     message: Message
     unknown_tags: tuple[int, ...] = ()
-    """Of tagged fields that were passed over."""
+    """Tagged fields that were skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class MetadataBatch:
 
     file: Path
     position: int
-    """Of its first byte in the file."""
+    """Position of its first byte in the file."""
     header: RecordBatchHeader
     records: tuple[LoggedRecord, ...]
 
@@ -74,7 +74,7 @@ class MetadataBatch:
 
     @property
     def leader_epoch(self) -> int:
-        """Of the leader that appended it."""
+        """Epoch of the leader that appended it."""
         return self.header.partition_leader_epoch
 
 

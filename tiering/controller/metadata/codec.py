@@ -26,7 +26,7 @@ class DecodedRecord:
     record: MetadataRecord | UnknownRecord
     version: int
     unknown_tags: tuple[int, ...] = ()
-    """Of tagged fields that nobody here knows; what they say is passed over."""
+    """Tagged fields that are unknown here, and skipped."""
 
 
 @overload

@@ -161,7 +161,7 @@ class ProducerIdBlock:
     broker_epoch: int | None
     source: BlockSource
     offset: int | None
-    """Of the record; None in a checkpoint."""
+    """Offset of the record; None in a checkpoint."""
     timestamp: int
     """When the record was appended, milliseconds; of a checkpoint, when the last record it stands for was."""
 
@@ -182,7 +182,7 @@ class MetadataTransaction:
     name: str | None
     begin_offset: int
     end_offset: int | None
-    """Of the record that ended it."""
+    """Offset of the record that ended it."""
     records: int
     outcome: TransactionOutcome
     reason: str | None
@@ -206,10 +206,10 @@ class MetadataImage:
     """All of it, as of ``offset``."""
 
     offset: int
-    """Of the last record."""
+    """Offset of the last record."""
     leader_epoch: int
     timestamp: int
-    """Of the last record, milliseconds."""
+    """Timestamp of the last record, milliseconds."""
     features: Mapping[str, int]
     zk_migration_state: int | None
     brokers: Mapping[int, Broker]

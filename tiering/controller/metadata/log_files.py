@@ -38,7 +38,7 @@ class Checkpoint:
     end_offset: int
     """It stands for all records below this offset."""
     epoch: int
-    """Of the leader that appended the last of them."""
+    """Epoch of the leader that appended the last of them."""
     path: Path
 
 
@@ -56,7 +56,7 @@ class MetadataLogFiles:
 
     @property
     def start_offset(self) -> int | None:
-        """Of the first record that is still in the log; None where there is no segment."""
+        """Offset of the first record that is still in the log; None if there is no segment."""
         return self.segments[0].base_offset if self.segments else None
 
     def from_newest_checkpoint(self) -> MetadataLogFiles:

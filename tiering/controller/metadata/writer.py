@@ -84,7 +84,7 @@ class MetadataLogWriter:
 
     @property
     def end_offset(self) -> int:
-        """Of the record that is appended next."""
+        """Offset of the next record to be appended."""
         return self._end.offset
 
     def append(self, records: Sequence[MetadataRecord], timestamp: int) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 from tiering.controller.metadata.records import NO_BROKER
 
 BLOCK_SIZE: Final = 1_000
-"""Of every block that a controller gives. Source: ``PRODUCER_ID_BLOCK_SIZE``."""
+"""Size of every block that a controller gives. Source: ``PRODUCER_ID_BLOCK_SIZE``."""
 MAX_PRODUCER_ID: Final = 2**63 - 1
 
 

@@ -105,7 +105,7 @@ class BrokerProducerIds:
 
     def _is_sane(self, response: AllocateProducerIdsResponse) -> bool:
         first, size = response.producer_id_start, response.producer_id_len
-        # As in Kafka the last id in use may come again as the first of a block, and a block may be empty.
+        # As in Kafka, the last id in use may be the first of the next block, and a block may be empty.
         return first >= max(self._current.block.last, 0) and 0 <= size <= MAX_PRODUCER_ID - first
 
 

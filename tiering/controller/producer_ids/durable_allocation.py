@@ -61,7 +61,7 @@ class DurableAllocation:
         """
         with self._one_at_a_time:
             block, record = self._allocation.allocate(broker_id, broker_epoch)
-            # Before the append: what interrupts it leaves a block that nobody uses, and never one for two.
+            # Before the append: an interruption may leave a block unused, but never gives one block to two brokers.
             self._allocation.replay(record)
             self._writer.append([record], timestamp)
         return block
@@ -83,6 +83,6 @@ def open_allocation(directory: Path, *, leader_id: int, timestamp: int) -> Itera
     with open_metadata_log(directory, leader_id=leader_id, timestamp=timestamp) as writer:
         image = load_image(directory)
         if any(one.outcome is TransactionOutcome.OPEN for one in image.transactions):
-            # As every new leader does: what is appended next would else become part of it.
+            # Every new leader does this: otherwise the next append would become part of it.
             writer.append([AbortTransactionRecord(reason="its controller has gone")], timestamp)
         yield DurableAllocation(writer, image)

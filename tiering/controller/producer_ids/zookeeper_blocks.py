@@ -59,7 +59,7 @@ def read_block_json(data: bytes) -> ProducerIdsBlock:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{PATH} holds no block of producer ids: {error}", hint=_NOT_KAFKAS) from error
     block = ProducerIdsBlock(broker_id=broker_id, first=first, size=size)
-    # A block that ends before it begins would pass in Kafka, and the next one would be given a second time.
+    # Kafka would accept a block that ends before it begins, and would give the next block twice.
     if not (block.last <= MAX_PRODUCER_ID and block.first >= 0 and 0 <= block.size <= MAX_INT):
         raise DataError(f"{PATH} holds a block from {start} to {end}, which are no ids", hint=_NOT_KAFKAS)
     return block

@@ -28,7 +28,7 @@ class ClientBatch:
     producer: tuple[int, int] = NOBODY
     """Producer id and epoch."""
     sequence: int = NO_SEQUENCE
-    """Of its first record."""
+    """Sequence of its first record."""
     attempts: int = 0
     """How often it was put back to be sent again."""
     was_renumbered: bool = False
@@ -38,7 +38,7 @@ class ClientBatch:
 
     @property
     def last_sequence(self) -> int:
-        """Of its last record."""
+        """Sequence of its last record."""
         return wrap_sequence(self.sequence + self.records - 1)
 
     @property

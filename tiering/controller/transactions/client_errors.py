@@ -85,7 +85,7 @@ class ProduceSituation:
 
     transactional: bool = False
     release: tuple[int, ...] = (3, 9)
-    """Of the client: major, minor, and patch where that matters (3.3.2)."""
+    """Release of the client: major, minor, and patch if that matters (3.3.2)."""
     has_retries: bool = True
     """Whether ``retries`` are left."""
     in_time: bool = True
@@ -177,8 +177,8 @@ def _after_unknown_producer(at: ProduceSituation) -> Reaction | None:
 
 def _failed(error: KafkaError, at: ProduceSituation) -> Reaction:
     if not at.transactional:
-        # Without retries left nobody knows whether an earlier try was written, and its sequence cannot be used again;
-        # but what these two say is that there is a gap already.
+        # With no retries left it is unknown whether an earlier attempt was written, so its sequence cannot be used
+        # again; but these two errors say that there is a gap already.
         bumps = at.answered and (at.has_retries or error in _GAPS)
         return Reaction(batch=BatchFate.FAIL, bumps_epoch=bumps)
     if at.is_aborting:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RETRIES: Final = 2**31 - 1
 """Default of ``retries`` since 2.1."""
 EPOCH_VERSION: Final = 3
-"""Of ``InitProducerId``: coordinators that give the next epoch, since 2.5."""
+"""Version of ``InitProducerId`` since which coordinators give the next epoch: 2.5."""
 
 
 class ClientSequences:
