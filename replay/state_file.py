@@ -10,17 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 import numpy as np
 
 from replay.partial_state import SUMMARY_DTYPE
 from storage.crc32c import crc32c
 from storage.errors import FormatError, LogDirError, in_file
+from storage.whole_file import write_whole
 
 if TYPE_CHECKING:
     from replay.scan.header_scan import Array
@@ -67,27 +66,6 @@ def write_state(directory: str, name: str, rows: Array) -> StateFile | None:
     except OSError:
         return None
     return StateFile(path=str(path), rows=len(rows), crc32c=checksum)
-
-
-def write_whole(path: Path, parts: tuple[bytes, ...]) -> None:
-    """Write ``parts`` one after the other to ``path``, durably: all of them, or nothing.
-
-    Raises:
-        OSError: the file cannot be written; ``path`` is as it was.
-
-    """
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def read_state(state: StateFile) -> Array:

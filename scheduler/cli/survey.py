@@ -1,7 +1,6 @@
 """Commands that tell what is there and what would be done: scan, plan."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -169,14 +168,11 @@ def plan(
 def _keep(path: Path, text: str) -> None:
     """Write a plan, whole or not at all."""
     from storage.errors import ResnapError
+    from storage.whole_file import write_whole
 
-    temporary = Path(f"{path.absolute()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path.absolute(), (text.encode(),))
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         what = f"{path}: the plan cannot be written: {error.strerror}"
         raise ResnapError(what, hint="free some space, or name a file where you may write") from error
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from replay.anchor import Anchor
 from replay.boundary_state import LeftOut, Unexplained
 from replay.plan import Coverage
-from replay.state_file import StateFile, write_whole
+from replay.state_file import StateFile
 from storage.crc32c import crc32c
 from storage.log.producer_snapshot import SnapshotDigest
+from storage.whole_file import write_whole
 from tiering.inventory import SnapshotLook, SnapshotState
 from tiering.refusal import Reason, Refusal
 from tiering.remembered.memory import KnownBoundary, KnownLook, KnownRefusals, Memory
