@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,15 +14,16 @@ from scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
     from scheduler.use_cases.sources import Sight
-    from scheduler.use_cases.work_items import Planned
+    from scheduler.use_cases.work_items import PartitionScan, Planned
+    from storage.log.survey import PartitionProblem
 
 app = typer.Typer()
 
 
-def report_problems(run: Invocation, problems: Iterable[object]) -> None:
+def report_problems(run: Invocation, problems: "Iterable[PartitionProblem]") -> None:
     """Report each directory or checkpoint that could not be read; the rest goes on."""
     for problem in problems:
-        run.error(problem.error)  # type: ignore[attr-defined]
+        run.error(problem.error)
         run.partly_done = True
 
 
@@ -55,59 +56,82 @@ def scan(
 
     Reads file names, sizes and the small files beside the segments, never a segment.
     """
-    from scheduler.answers.reports import scan_row
     from scheduler.wiring import scope_of
 
     scans, problems = run.service(replays=False).scan(scope_of(run.settings, sources))
-    totals = {"partitions": 0, "segments": 0, "boundaries": 0, "lost": 0, "compacted": 0, "problems": len(problems)}
-    first_stop: list[Row] = []
-
-    def rows() -> Iterator[Row]:
-        for scanned in scans:
-            row = scan_row(scanned)
-            compacted = row["compaction"] == "compacted"
-            totals["partitions"] += 1
-            totals["compacted"] += compacted
-            for key in ("segments", "boundaries", "lost") if not compacted else ():
-                totals[key] += int(str(row[key]))
-            if row["brokerStops"] and not compacted and not first_stop:
-                first_stop.append(row)
-            yield row
-
-    def closing() -> Iterator[str]:
-        yield ""
-        yield (
-            f"{human_count(totals['lost'])} of {human_count(totals['boundaries'])} boundaries in"
-            f" {human_count(totals['partitions'] - totals['compacted'])} partitions have no usable producer snapshot."
-        )
-        if totals["compacted"]:
-            yield f"Left aside: {human_count(totals['compacted'])} compacted partitions, which nobody can tier."
-        if first_stop:
-            stop = first_stop[0]["brokerStops"]
-            yield f"First stop of a broker's own tiering: {partition_name(first_stop[0])}, {stop['detail']}."  # type: ignore[index]
-            yield "Next: `resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all."
-
+    told = _Scanned(len(problems))
     run.answer(
         Answer(
             name="partitions",
             kind="partition",
-            rows=rows(),
-            columns=(
-                PARTITION,
-                Column(key="segments", title="SEGMENTS", right=True),
-                Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
-                Column(key="lost", title="MISSING", right=True),
-                Column(key="replayNow", title="READ NOW", right=True, show=_read),
-                Column(key="replayRoll", title="READ ROLL", right=True, show=_read),
-                Column(key="brokerStops", title="BROKER STOPS", show=_why),
-                Column(key="blocking", title="RESNAP STOPS", show=_why),
-            ),
-            tail=lambda: totals,
-            closing=closing,
+            rows=told.rows(scans),
+            columns=_SCANNED,
+            tail=lambda: told.totals,
+            closing=told.closing,
         )
     )
     report_problems(run, problems)
-    return MISSING_FOUND if exit_code and totals["lost"] else OK
+    return MISSING_FOUND if exit_code and told.totals["lost"] else OK
+
+
+class _Scanned:
+    """The rows of a scan, and what is counted while they are made; compacted partitions count as partitions only."""
+
+    def __init__(self, problems: int) -> None:
+        self.totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted"), 0)
+        self.totals["problems"] = problems
+        self._first_stop: str | None = None
+
+    def rows(self, scans: "Iterable[PartitionScan]") -> Iterator[Row]:
+        """Yield a row per partition."""
+        from scheduler.answers.reports import scan_row
+
+        for scanned in scans:
+            row = scan_row(scanned)
+            self.totals["partitions"] += 1
+            if row["compaction"] == "compacted":
+                self.totals["compacted"] += 1
+            else:
+                self._count(row)
+            yield row
+
+    def _count(self, row: Row) -> None:
+        for key in ("segments", "boundaries", "lost"):
+            self.totals[key] += int(str(row[key]))
+        stop = row["brokerStops"]
+        if isinstance(stop, dict) and self._first_stop is None:
+            self._first_stop = f"{partition_name(row)}, {stop['detail']}"
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words, and what to do next."""
+        lost, boundaries, partitions, compacted = (
+            human_count(count)
+            for count in (
+                self.totals["lost"],
+                self.totals["boundaries"],
+                self.totals["partitions"] - self.totals["compacted"],
+                self.totals["compacted"],
+            )
+        )
+        yield ""
+        yield f"{lost} of {boundaries} boundaries in {partitions} partitions have no usable producer snapshot."
+        if self.totals["compacted"]:
+            yield f"Left aside: {compacted} compacted partitions, which nobody can tier."
+        if self._first_stop is not None:
+            yield f"First stop of a broker's own tiering: {self._first_stop}."
+            yield "Next: `resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all."
+
+
+_SCANNED: Final = (
+    PARTITION,
+    Column(key="segments", title="SEGMENTS", right=True),
+    Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+    Column(key="lost", title="MISSING", right=True),
+    Column(key="replayNow", title="READ NOW", right=True, show=_read),
+    Column(key="replayRoll", title="READ ROLL", right=True, show=_read),
+    Column(key="brokerStops", title="BROKER STOPS", show=_why),
+    Column(key="blocking", title="RESNAP STOPS", show=_why),
+)
 
 
 @app.command()
