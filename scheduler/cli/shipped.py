@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.invocation import Invocation
@@ -18,61 +18,70 @@ if TYPE_CHECKING:
 
 def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]") -> None:
     """Print what was shipped and what was not, partition by partition, and why."""
-    from scheduler.answers.faults import shipping_faults
-    from scheduler.answers.reports import shipment_row
-    from storage.errors import LockedError
-
-    totals = {"shipped": 0, "bytes": 0, "already": sum(order.already for order in orders), "refused": 0}
-    waiting = {order.sighted.topic_partition: order for order in orders}
-    failures: list[Exception] = []
-    faults: list[Exception] = []
-    stops: dict[str, str] = {}
-    is_through = False
-
-    def rows() -> Iterator[Row]:
-        nonlocal is_through
-        for shipment in shipments:
-            waiting.pop(shipment.topic_partition)
-            failures.extend(shipment.failures)
-            totals["shipped"] += len(shipment.shipped)
-            totals["bytes"] += sum(segment.size_bytes for segment in shipment.shipped)
-            run.partly_done = run.partly_done or bool(shipment.shipped)
-            yield from row(shipment.topic_partition, shipment_row(shipment), shipment.eligibility)
-        halted = any(not isinstance(failure, LockedError) for failure in failures)
-        for order in [] if halted else list(waiting.values()):
-            yield from row(order.sighted.topic_partition, _nothing_left(order), order.candidates)
-        is_through = not failures
-
-    def row(topic_partition: "TopicPartition", told: Row, judged: "Candidates | Eligibility") -> Iterator[Row]:
-        totals["refused"] += len(judged.refusals)
-        faults.extend(shipping_faults(topic_partition, judged.refusals))
-        if judged.blocking is not None:
-            stops.setdefault(judged.blocking.reason.value, judged.blocking.hint)
-        yield told
-
+    told = _Told(run, orders)
     run.answer(
         Answer(
             name="partitions",
             kind="partition",
-            rows=rows(),
-            columns=[
-                PARTITION,
-                Column(key="shipped", title="SHIPPED", right=True, show=count_of),
-                Column(key="already", title="ALREADY", right=True),
-                Column(key="shipped", title="SNAPSHOTS", show=_kinds_of_snapshots),
-                Column(key="blocking", title="STOPS", show=_stop),
-            ],
-            tail=lambda: totals,
-            closing=lambda: [
-                *_tier_sum(totals, is_through=is_through),
-                *_settled_sum(orders),
-                *(f"{reason}: {hint}." for reason, hint in stops.items()),
-            ],
+            rows=told.rows(shipments),
+            columns=_SHIPPED,
+            tail=lambda: told.totals,
+            closing=told.closing,
         )
     )
-    for error in (*failures, *faults):
+    for error in (*told.failures, *told.faults):
         run.error(error)
-    run.partly_done = run.partly_done or (bool(totals["already"]) and not failures)
+    run.partly_done = run.partly_done or (bool(told.totals["already"]) and not told.failures)
+
+
+class _Told:
+    """The rows of a run, and what is known once they were made."""
+
+    def __init__(self, run: Invocation, orders: "list[TierOrder]") -> None:
+        self._run = run
+        self._orders = orders
+        self._stops: dict[str, str] = {}
+        self._is_through = False
+        self.totals = {"shipped": 0, "bytes": 0, "already": sum(order.already for order in orders), "refused": 0}
+        self.failures: list[Exception] = []
+        """What ended a partition, or the run."""
+        self.faults: list[Exception] = []
+        """Why segments were refused, where that is an error."""
+
+    def rows(self, shipments: "Iterator[PartitionShipment]") -> Iterator[Row]:
+        """Yield a row per partition: what was shipped as it happens, then those with nothing to ship."""
+        from scheduler.answers.reports import shipment_row
+        from storage.errors import LockedError
+
+        waiting = {order.sighted.topic_partition: order for order in self._orders}
+        for shipment in shipments:
+            waiting.pop(shipment.topic_partition)
+            self.failures.extend(shipment.failures)
+            self.totals["shipped"] += len(shipment.shipped)
+            self.totals["bytes"] += sum(segment.size_bytes for segment in shipment.shipped)
+            self._run.partly_done = self._run.partly_done or bool(shipment.shipped)
+            self._judge(shipment.topic_partition, shipment.eligibility)
+            yield shipment_row(shipment)
+        halted = any(not isinstance(failure, LockedError) for failure in self.failures)
+        for order in [] if halted else list(waiting.values()):
+            self._judge(order.sighted.topic_partition, order.candidates)
+            yield _nothing_left(order)
+        self._is_through = not self.failures
+
+    def _judge(self, topic_partition: "TopicPartition", judged: "Candidates | Eligibility") -> None:
+        from scheduler.answers.faults import shipping_faults
+
+        self.totals["refused"] += len(judged.refusals)
+        self.faults.extend(shipping_faults(topic_partition, judged.refusals))
+        if judged.blocking is not None:
+            self._stops.setdefault(judged.blocking.reason.value, judged.blocking.hint)
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words, and what to do about each reason for a stop."""
+        yield from _tier_sum(self.totals, is_through=self._is_through)
+        yield from _settled_sum(self._orders)
+        for reason, hint in self._stops.items():
+            yield f"{reason}: {hint}."
 
 
 def _nothing_left(order: "TierOrder") -> Row:
@@ -95,6 +104,15 @@ def _kinds_of_snapshots(shipped: object) -> str:
 
 def _stop(value: object) -> str:
     return f"{value['reason']}: {value['detail']}" if isinstance(value, dict) else "-"
+
+
+_SHIPPED: Final = (
+    PARTITION,
+    Column(key="shipped", title="SHIPPED", right=True, show=count_of),
+    Column(key="already", title="ALREADY", right=True),
+    Column(key="shipped", title="SNAPSHOTS", show=_kinds_of_snapshots),
+    Column(key="blocking", title="STOPS", show=_stop),
+)
 
 
 def _settled_sum(orders: "list[TierOrder]") -> Iterator[str]:
