@@ -1,8 +1,8 @@
 """Files wherever they lie, opened and read by locator: a path, or the URL of an object.
 
 A locator is a plain string because a string is what travels to Spark's executors; ``Sources`` travels with it and knows
-how stores are reached. Segments are read by position through a ``RangeReader``; the small files beside them whole. A
-file that lies in pieces inside other objects, as in the layout ``aiven``, has a locator and is read like any other.
+how stores are reached. Segments are read by position (``readers``), the small files beside them whole. A file that lies
+in pieces inside other objects, as in the layout ``aiven``, has a locator and is read like any other.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import io
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
 
-from storage.disk import unread_error
 from storage.errors import FileGoneError, ObjectNotFoundError, in_file
+from storage.readers import DELETED_HINT, BytesReader, RangeReader, ReaderStream, open_reader, readable
 from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST
 from storage.remote.layouts.aiven_keys import NO_KEYS, KeyRing
 from storage.remote.layouts.aiven_manifest import read_manifest
@@ -27,67 +27,19 @@ from storage.remote.urls import is_store_url, local_path, open_store, split_obje
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
     from storage.remote.object_store import ObjectStore
     from storage.remote.s3_settings import S3Settings
 
 STREAM_BYTES: Final = 1 << 20
 _SECOND: Final = 1_000_000_000
-_NO_ACCESS_TIME: Final = getattr(os, "O_NOATIME", 0)
 SMALL_FILES_AT_ONCE: Final = 16
 """Read side by side from a store, where each takes a round trip."""
 GONE: Final = (FileGoneError, ObjectNotFoundError)
 """What is raised of a file that is not there, wherever that is."""
-_DELETED_HINT: Final = "retention may have deleted it since it was listed; run again"
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-
-
-class RangeReader(Protocol):
-    """Bytes at positions; short only at the end of the file."""
-
-    @property
-    def locator(self) -> str:
-        """Where the bytes come from, for messages and for opening again."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of the file when it was opened."""
-        ...
-
-    def read(self, position: int, length: int) -> bytes:
-        """Return the bytes [position, position + length), fewer only past the end."""
-        ...
-
-
-class FileReader:
-    """A local file, read by position."""
-
-    def __init__(self, path: str, descriptor: int) -> None:
-        self.locator = path
-        self.size_bytes = os.fstat(descriptor).st_size
-        self.descriptor = descriptor
-        """For machine code, which reads by itself; open for as long as the reader."""
-
-    def read(self, position: int, length: int) -> bytes:
-        """Return the bytes [position, position + length), fewer only past the end."""
-        return os.pread(self.descriptor, length, position)
-
-
-class BytesReader:
-    """Bytes in memory, read as if they were a file."""
-
-    def __init__(self, data: bytes, locator: str = "<memory>") -> None:
-        self.locator = locator
-        self.size_bytes = len(data)
-        self._data = data
-
-    def read(self, position: int, length: int) -> bytes:
-        """Return the bytes [position, position + length), fewer only past the end."""
-        return self._data[position : position + length]
 
 
 class FileFacts(NamedTuple):
@@ -103,31 +55,6 @@ class FileFacts(NamedTuple):
         if 0 in (self.inode, other.inode):
             return (self.size_bytes, self.mtime_ns // _SECOND) == (other.size_bytes, other.mtime_ns // _SECOND)
         return self == other
-
-
-class _Stream(io.RawIOBase):
-    """What a reader reads, from its start on."""
-
-    def __init__(self, opened: AbstractContextManager[RangeReader]) -> None:
-        self._closing = ExitStack()
-        self._reader = self._closing.enter_context(opened)
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Say yes."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as io declares it
-        """Fill ``buffer`` with what comes next, less only at the end."""
-        data = self._reader.read(self._at, len(buffer))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        """Let go of what is still on its way."""
-        self._closing.close()
-        super().close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +106,7 @@ class Sources:
         path = None if member_of(locator) else _path(locator)
         if path is not None:
             return Path(path).open("rb")
-        return io.BufferedReader(_Stream(self.open(locator)), STREAM_BYTES)
+        return io.BufferedReader(ReaderStream(self.open(locator)), STREAM_BYTES)
 
     def read(self, locator: str) -> bytes:
         """Return the whole of a small file.
@@ -194,7 +121,7 @@ class Sources:
                 return whole.read(0, whole.size_bytes)
         path = _path(locator)
         if path is not None:
-            with _readable(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a great many are read
+            with readable(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a great many are read
                 return file.readall()
         store, key = self._object(locator)
         with _deletion_explained():
@@ -217,7 +144,7 @@ class Sources:
             return self._look_at_member(member)
         path = _path(locator)
         if path is not None:
-            with _readable(path):
+            with readable(path):
                 found = os.stat(path)  # noqa: PTH116 - as above
             return FileFacts(found.st_size, found.st_mtime_ns, found.st_ino)
         store, key = self._object(locator)
@@ -290,32 +217,6 @@ def each(look: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iter
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-@contextmanager
-def open_reader(locator: str) -> Iterator[RangeReader]:
-    """Open the local file ``locator`` for as long as the context lasts.
-
-    Raises:
-        LogDirError: it is gone, or cannot be read; ``FileUnavailableError`` where it may be the next time.
-
-    """
-    with _readable(locator):
-        descriptor = _open_unnoticed(locator)
-    try:
-        yield FileReader(locator, descriptor)
-    except OSError as error:
-        raise unread_error(locator, error, hint="check the disk") from error
-    finally:
-        os.close(descriptor)
-
-
-def _open_unnoticed(path: str) -> int:
-    """Open a file without its access time being kept, which saves work at every read; only its owner may do that."""
-    try:
-        return os.open(path, os.O_RDONLY | _NO_ACCESS_TIME)
-    except PermissionError:
-        return os.open(path, os.O_RDONLY)
-
-
 @lru_cache(maxsize=32)
 def _store(url: str, s3: S3Settings | None, process: int) -> ObjectStore:  # noqa: ARG001 - a fork makes its own
     return open_store(url, s3)
@@ -338,23 +239,10 @@ def _path(locator: str) -> str | None:
 
 
 @contextmanager
-def _readable(path: str) -> Iterator[None]:
-    """Turn what the operating system says of a local file into an error of ours."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        hint = "retention may have deleted it since the log directory was listed; run again"
-        raise FileGoneError(f"{path}: the file is gone", hint=hint) from error
-    except OSError as error:
-        hint = "give the user who runs resnap read access (the broker's group, usually)"
-        raise unread_error(path, error, hint=hint) from error
-
-
-@contextmanager
 def _deletion_explained() -> Iterator[None]:
     """Say what may have become of an object that is not there."""
     try:
         yield
     except ObjectNotFoundError as error:
-        error.hint = error.hint or _DELETED_HINT
+        error.hint = error.hint or DELETED_HINT
         raise

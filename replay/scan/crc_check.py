@@ -17,7 +17,7 @@ from storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, LOG_OVER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 _CHUNK_BYTES: Final = 1 << 20
 _LENGTH: Final = struct.Struct(">i")

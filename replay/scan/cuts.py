@@ -21,7 +21,8 @@ from storage.log.indexes import OFFSET_ENTRY
 if TYPE_CHECKING:
     from replay.scan.header_scan import SegmentRange
     from replay.scan.splits import Split
-    from storage.source import RangeReader, Sources
+    from storage.readers import RangeReader
+    from storage.source import Sources
 
 BLOCK_ENTRIES: Final = 1024
 """What is read of an index at a time, 8 KiB: mostly one look is enough."""

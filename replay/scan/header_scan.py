@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from storage.crc32c import Buffer
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 Array = npt.NDArray[np.void]
 """A structured array; the dtype is named where it matters."""

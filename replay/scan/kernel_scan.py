@@ -18,7 +18,7 @@ from replay.scan.plain_scan import divide, plain_pieces
 from replay.scan.producer_events import events_of
 from replay.scan.producer_fold import ProducerFold
 from storage.errors import FormatError, in_file
-from storage.source import FileReader
+from storage.readers import FileReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from replay.scan.header_scan import Array, ScanFacts
     from replay.scan.reading import Reading
     from replay.scan.splits import Piece, Split
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 BLOCK_BYTES: Final = 256 << 10
 """Read at once from a file: small enough to stay in the processor's second-level cache."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from replay.scan.header_scan import Array, ScanFacts
     from replay.scan.splits import Split
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 CHUNK_EVENTS: Final = 1 << 17
 """Events summarised at once: bounds the memory of a scan to some tens of MiB, whatever the segment's size."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from replay.scan.header_scan import Array, Block, ScanFacts, SegmentRange
     from storage.crc32c import Buffer
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 EVENT_DTYPE: Final = np.dtype(
     [

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from replay.anchor import Anchor
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 _PLAINLY: Final = Reading()
 

@@ -27,7 +27,7 @@ from storage.log.record_batch import (
     TRANSACTIONAL,
     read_header,
 )
-from storage.source import open_reader
+from storage.readers import open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from replay.scan.header_scan import Block, SegmentRange
     from storage.log.control_record import ControlRecord
     from storage.log.message_set import LegacyMessage
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 ROW_SCHEMA: Final = pa.schema([
     ("topic", pa.string()),

@@ -13,7 +13,7 @@ from storage.log.record_batch import MAGIC_POSITION, MAGIC_V2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 
 class Kind(StrEnum):

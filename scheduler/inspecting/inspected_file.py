@@ -12,10 +12,11 @@ from scheduler.inspecting.file_kinds import leading_offset
 from storage.errors import UsageError
 from storage.log.names import FileKind, FileState, parse_file_name
 from storage.log.partition_dir import readable
+from storage.readers import RangeReader, open_reader
 from storage.remote.layouts.aiven import LOG, MANIFEST
 from storage.remote.layouts.aiven_members import MARK, Member, member_of, stem_of
 from storage.remote.urls import is_store_url
-from storage.source import GONE, PLAIN, RangeReader, Sources, open_reader
+from storage.source import GONE, PLAIN, Sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -39,7 +39,7 @@ from storage.log.record_batch import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 BLOCK_BYTES: Final = 1 << 20
 _CONTROL_TYPES: Final = {

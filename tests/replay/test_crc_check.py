@@ -5,7 +5,7 @@ import pytest
 from replay.scan.header_scan import ScanFacts, SegmentRange
 from replay.scan.producer_events import scan
 from storage.errors import FormatError
-from storage.source import BytesReader
+from storage.readers import BytesReader
 from tests.builders import a_batch
 from tests.strategies import LegacyEvent, encode_event
 

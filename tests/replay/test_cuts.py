@@ -11,8 +11,9 @@ from replay.scan.cuts import index_locator, locate, position_at
 from replay.scan.header_scan import SegmentRange
 from replay.scan.splits import Split
 from storage.log.indexes import OffsetIndexEntry, write_offset_index
+from storage.readers import BytesReader
 from storage.remote.memory import MemoryObjectStore
-from storage.source import BytesReader, Sources
+from storage.source import Sources
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from replay.scan.producer_events import EVENT_DTYPE, scan
 from storage.errors import FormatError
 from storage.log.control_record import COMMIT
 from storage.log.record_batch import CONTROL, MAGIC_V2, NO_PRODUCER_ID, RecordBatchHeader, read_header, seal
-from storage.source import BytesReader
+from storage.readers import BytesReader
 from tests.builders import a_batch, a_marker
 from tests.replay.specification import columns, events_of
 from tests.strategies import START_MS, LegacyEvent, PlainEvent, encode_events, histories

@@ -30,7 +30,7 @@ from storage.log.record_batch import (
     seal,
 )
 from storage.log.varint import write_varint
-from storage.source import BytesReader, open_reader
+from storage.readers import BytesReader, open_reader
 from tests.builders import a_batch, a_marker
 from tests.fixture_sets import NAMES, unpack
 from tests.replay.specification import entries_in, events_of, illegal_in
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from replay.scan.splits import Piece
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
     from tests.strategies import Event
 
 SILENCE_MS = EXPIRY.certain_silence_ms

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from replay.plan import PartitionPlan
     from replay.results import PartitionResult
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
     from tests.strategies import Event
 
 NOW_MS = START_MS + 60 * HOUR_MS

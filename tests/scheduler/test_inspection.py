@@ -9,9 +9,9 @@ from scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_by_name
 from scheduler.inspecting.inspection import inspected
 from storage.errors import FormatError, UsageError
 from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
+from storage.readers import open_reader
 from storage.remote.memory import MemoryObjectStore
 from storage.remote.s3_settings import S3Settings
-from storage.source import open_reader
 from tests.builders import a_batch, a_marker
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.source import open_reader
+from storage.readers import open_reader
 
 if TYPE_CHECKING:
     from pathlib import Path

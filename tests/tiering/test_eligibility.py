@@ -339,7 +339,7 @@ def test_a_segment_that_could_not_be_opened_keeps_back_all_that_was_not_rebuilt(
     assert bases(found.eligible) == [0]
     assert reasons(found.refusals) == dict.fromkeys((10, 20), Reason.UNREADABLE) | {30: Reason.ACTIVE_SEGMENT}
     assert {refusal.hint for refusal in found.refusals if refusal.reason is Reason.UNREADABLE} == {
-        "retention may have deleted it since the log directory was listed; run again"
+        "retention may have deleted it since it was listed; run again"
     }
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.crc32c import crc32c
-from storage.source import BytesReader
+from storage.readers import BytesReader
 from tiering.shipping.log_digest import DigestingReader
 
 LOG = bytes(range(256)) * 17

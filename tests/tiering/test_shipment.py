@@ -13,10 +13,10 @@ from storage.errors import FormatError, LockedError, StoreFullError, Verificatio
 from storage.log.indexes import AbortedTxn, write_transaction_index
 from storage.log.log_dir import load_log_dir
 from storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot_bytes
+from storage.readers import FileReader
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import ObjectKind, SnapshotHow
 from storage.remote.memory import MemoryObjectStore
-from storage.source import FileReader
 from tests.tiering.shipping import (
     HOUR_MS,
     UPGRADED,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from storage.log.partition_dir import Segment
-    from storage.source import RangeReader, Sources
+    from storage.readers import RangeReader
+    from storage.source import Sources
 
 HOPS: Final = 256
 """Batches that may follow the last one in the index; a broker adds an entry every 4 KiB or so."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from storage.crc32c import crc32c
 
 if TYPE_CHECKING:
-    from storage.source import RangeReader
+    from storage.readers import RangeReader
 
 _BLOCK: Final = 1 << 20
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from storage.log.partition_dir import PartitionDir, Segment
-    from storage.source import RangeReader, Sources
+    from storage.readers import RangeReader
+    from storage.source import Sources
     from tiering.shipping.shipped import ShippedSegment, ShippedTopic
 
 _OFFSET_BYTES: Final = 8

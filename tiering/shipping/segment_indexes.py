@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
     from replay.scan.header_scan import Array
     from storage.log.partition_dir import Segment
-    from storage.source import RangeReader, Sources
+    from storage.readers import RangeReader
+    from storage.source import Sources
 
 INDEX_INTERVAL_BYTES: Final = 4096
 """``index.interval.bytes`` by default: how densely a rebuilt index is filled."""

@@ -67,7 +67,7 @@ def stem_of(locator: str) -> str | None:
 
 
 class _Reader(Protocol):
-    """What stored bytes are read through: as ``storage.source.RangeReader``."""
+    """What stored bytes are read through: as ``storage.readers.RangeReader``."""
 
     @property
     def locator(self) -> str: ...

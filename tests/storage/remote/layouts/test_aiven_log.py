@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, UsageError
 from storage.log.log_dir import load_partition_dir
 from storage.log.names import TopicPartition
+from storage.readers import BytesReader
 from storage.remote.layouts.aiven_keys import KeyRing, RsaKey
 from storage.remote.layouts.aiven_members import ChunkedReader, Member, member_of
 from storage.remote.memory import MemoryObjectStore
 from storage.remote.store_log_dir import open_source
-from storage.source import PLAIN, BytesReader, Sources
+from storage.source import PLAIN, Sources
 from tests.fixture_sets import AIVEN
 
 if TYPE_CHECKING:

@@ -1,0 +1,126 @@
+"""Bytes at positions: a local file, or bytes in memory, read by position; and such a reader as a stream."""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from storage.disk import unread_error
+from storage.errors import FileGoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+_NO_ACCESS_TIME: Final = getattr(os, "O_NOATIME", 0)
+DELETED_HINT: Final = "retention may have deleted it since it was listed; run again"
+
+
+class RangeReader(Protocol):
+    """Bytes at positions; short only at the end of the file."""
+
+    @property
+    def locator(self) -> str:
+        """Where the bytes come from, for messages and for opening again."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file when it was opened."""
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes [position, position + length), fewer only past the end."""
+        ...
+
+
+class FileReader:
+    """A local file, read by position."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.locator = path
+        self.size_bytes = os.fstat(descriptor).st_size
+        self.descriptor = descriptor
+        """For machine code, which reads by itself; open for as long as the reader."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes [position, position + length), fewer only past the end."""
+        return os.pread(self.descriptor, length, position)
+
+
+class BytesReader:
+    """Bytes in memory, read as if they were a file."""
+
+    def __init__(self, data: bytes, locator: str = "<memory>") -> None:
+        self.locator = locator
+        self.size_bytes = len(data)
+        self._data = data
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes [position, position + length), fewer only past the end."""
+        return self._data[position : position + length]
+
+
+class ReaderStream(io.RawIOBase):
+    """What a reader reads, from its start on."""
+
+    def __init__(self, opened: AbstractContextManager[RangeReader]) -> None:
+        self._closing = ExitStack()
+        self._reader = self._closing.enter_context(opened)
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as io declares it
+        """Fill ``buffer`` with what comes next, less only at the end."""
+        data = self._reader.read(self._at, len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Let go of what is still on its way."""
+        self._closing.close()
+        super().close()
+
+
+@contextmanager
+def open_reader(locator: str) -> Iterator[RangeReader]:
+    """Open the local file ``locator`` for as long as the context lasts.
+
+    Raises:
+        LogDirError: it is gone, or cannot be read; ``FileUnavailableError`` where it may be the next time.
+
+    """
+    with readable(locator):
+        descriptor = _open_unnoticed(locator)
+    try:
+        yield FileReader(locator, descriptor)
+    except OSError as error:
+        raise unread_error(locator, error, hint="check the disk") from error
+    finally:
+        os.close(descriptor)
+
+
+def _open_unnoticed(path: str) -> int:
+    """Open a file without its access time being kept, which saves work at every read; only its owner may do that."""
+    try:
+        return os.open(path, os.O_RDONLY | _NO_ACCESS_TIME)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY)
+
+
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Turn what the operating system says of a local file into an error of ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileGoneError(f"{path}: the file is gone", hint=DELETED_HINT) from error
+    except OSError as error:
+        hint = "give the user who runs resnap read access (the broker's group, usually)"
+        raise unread_error(path, error, hint=hint) from error
