@@ -239,13 +239,7 @@ class LocalObjectStore:
 
     def _entries(self, folder: str, name_start: str) -> Sequence[tuple[str, bool]]:
         found = []
-        # A prefix may name nothing; that the root itself is no directory is another matter.
-        nothing_there = (FileNotFoundError, NotADirectoryError) if folder else (FileNotFoundError,)
-        with (
-            self._translated(folder or None),
-            suppress(*nothing_there),
-            os.scandir(self._root / folder) as entries,
-        ):
+        with self._listing(folder), os.scandir(self._root / folder) as entries:
             for entry in entries:
                 is_folder = entry.is_dir()
                 if entry.name.startswith(name_start) and (is_folder or _is_object(entry)):
@@ -260,6 +254,17 @@ class LocalObjectStore:
 
     def _parent_hint(self) -> str:
         return f"check the path and whether its disk is mounted, or make it: mkdir -p {self._root.parent}"
+
+    @contextmanager
+    def _listing(self, folder: str) -> Iterator[None]:
+        """Translate as ``_translated`` does, but for a folder that is not there, or cannot be: nothing is below it."""
+        # That the root itself is no directory is another matter.
+        nothing_there = _NO_SUCH_FILE if folder else {errno.ENOENT}
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in nothing_there:
+                raise self._store_error(error, folder or None) from error
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias, runtime_
 from storage.crc32c import Buffer
 from storage.crc32c import crc32c as continue_crc32c
 from storage.errors import ObjectChangedError, StoreError, UsageError, VerificationError
+from storage.log.names import parse_partition_dir_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -216,7 +217,8 @@ def check_key(key: str) -> None:
 
     Portable is: ASCII letters and digits and ``!_.*'()=-``, in parts of at most 200 bytes between single slashes, none
     of them ``.`` or ``..``, at most 900 bytes in all. (Spaces, ``+``, ``%``, ``~`` and other characters are decoded,
-    normalised or refused by one store or another.)
+    normalised or refused by one store or another.) The name of a partition's directory may be as long as Kafka lets it
+    be: snapshots must lie under it to stand beside the segments of a copy.
 
     Raises:
         UsageError: ``key`` is not portable.
@@ -326,6 +328,6 @@ def _part_problem(part: str) -> str | None:
         return f"the part {part!r} between slashes: expected a name"
     if not _PORTABLE_PART.fullmatch(part):
         return f"the part {part!r}: expected only ASCII letters, digits and !_.*'()=-"
-    if len(part) > MAX_KEY_PART_BYTES:
+    if len(part) > MAX_KEY_PART_BYTES and parse_partition_dir_name(part) is None:
         return f"the part {part!r}: expected at most {MAX_KEY_PART_BYTES} bytes, found {len(part)}"
     return None

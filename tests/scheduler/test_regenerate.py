@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from replay.producer_state import Expiry
 from scheduler.clock import instant
 from storage.log.indexes import read_time_index
+from storage.log.names import MAX_TOPIC_NAME_LENGTH
 from storage.log.producer_snapshot import load_snapshot
 from tests.scheduler.files import bases, file_at, lost_boundaries, tree
 
@@ -58,6 +60,18 @@ def test_all_boundaries_of_nine_days_are_what_the_broker_had_written(
     made = snapshots(tmp_path / "out")
     assert len(made) == ran.document["summary"]["snapshots"] == 45
     assert made == {name: load_snapshot(fixture.expected / name) for name in made}
+
+
+def test_a_topic_may_have_the_longest_name_that_kafka_allows(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    fixture, name = fixture_set("kafka-2.7.2"), f"{'t' * MAX_TOPIC_NAME_LENGTH}-0"
+    written = snapshots(fixture.expected / "payments-0") | snapshots(fixture.data / "payments-0")
+    shutil.copytree(fixture.data / "payments-0", tmp_path / "data" / name)
+    for place in (tmp_path / "staged", tmp_path / "data"):  # to be installed, and beside the segments of a copy
+        ran = command("regenerate", (tmp_path / "data").as_uri(), "--as-of", "roll", "--into", place.as_uri(), *LOCAL)
+        assert (ran.code, (place / name / "fingerprint.json").exists()) == (0, True), ran.err
+        assert snapshots(place / name).items() <= written.items()
 
 
 def test_a_window_gives_what_a_full_replay_gives_at_every_moment(

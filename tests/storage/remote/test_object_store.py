@@ -20,6 +20,13 @@ def test_every_key_of_portable_parts_is_taken(key: str) -> None:
     assert is_safe_path(key)
 
 
+def test_only_the_directory_of_a_partition_has_a_longer_name() -> None:
+    check_key(f"{'t' * 249}-12345/00000000000000000007.snapshot")
+    for name in ("t" * 201, f"{'t' * 250}-0", f"{'t' * 200}-01"):
+        with pytest.raises(UsageError, match="at most 200 bytes"):
+            check_key(f"{name}/00000000000000000007.snapshot")
+
+
 @given(st.text(max_size=30), st.characters(exclude_characters=PORTABLE + "/"), st.text(max_size=30))
 def test_one_character_out_of_line_spoils_a_key(before: str, character: str, after: str) -> None:
     with pytest.raises(UsageError, match="object key"):
