@@ -15,7 +15,7 @@ from scheduler.use_cases.sources import Scope
 from storage.remote.layouts import aiven
 from storage.remote.layouts.aiven_log import REMEDY, CopiedSegment
 from storage.remote.layouts.aiven_members import member_of
-from storage.remote.manifest import Manifest
+from storage.remote.manifest import Manifest, ObjectKind
 from tiering.checking.aiven_verification import list_copies, verify_copy
 from tiering.checking.verification import StoreReader, list_shipped
 
@@ -50,7 +50,7 @@ class StoredLayout(Protocol[Held]):
         ...
 
     def manifest_of(self, snapshot: str) -> str:
-        """Return the key of the manifest beside the locator of a snapshot."""
+        """Return the key of the manifest that names the snapshot at a locator, "" where none does; after ``verify``."""
         ...
 
     def rules(self, held: Held, rules: ReplayRules) -> ReplayRules:
@@ -71,6 +71,8 @@ class ShippedLayout:
     """Only its topics count."""
     remedy: str = "delete the manifest, and tier the segment again"
     _reader: StoreReader = field(init=False)
+    _manifests: dict[str, str] = field(default_factory=dict)
+    """Keys of manifests, by that of the snapshot that each names: with some layouts they do not lie side by side."""
 
     def __post_init__(self) -> None:
         """Begin to read."""
@@ -82,7 +84,11 @@ class ShippedLayout:
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[Manifest]:
         """Return what the manifest at ``key`` is worth."""
-        return self._reader.verify(key, reads_objects=reads_objects)
+        verified = self._reader.verify(key, reads_objects=reads_objects)
+        for entry in verified.manifest.objects if verified.manifest is not None else ():
+            if entry.kind is ObjectKind.SNAPSHOT:
+                self._manifests[entry.key] = key
+        return verified
 
     def scopes(self, found: Mapping[str, Manifest]) -> Iterator[Scope]:
         """Yield one for each cluster's part of the store: a source has one cluster only."""
@@ -92,7 +98,7 @@ class ShippedLayout:
 
     def manifest_of(self, snapshot: str) -> str:
         """Return the key of the manifest."""
-        return snapshot.removeprefix(f"{self.store.url}/").removesuffix("snapshot") + "manifest"
+        return self._manifests.get(snapshot.removeprefix(f"{self.store.url}/"), "")
 
     def rules(self, held: Manifest, rules: ReplayRules) -> ReplayRules:
         """Return the rules that the manifest names."""

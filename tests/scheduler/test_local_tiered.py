@@ -58,7 +58,8 @@ def test_what_was_shipped_is_found_again_verified_and_restored(
     again = tier(tiered.data).document
     assert again["summary"] == {"shipped": 0, "bytes": 0, "already": 8, "refused": 2}
     store = (tmp_path / "store").as_uri()
-    assert command("verify", "--store", store, "--engine", "local").code == 0
+    verified = command("verify", "--store", store, "--engine", "local", *JSON)
+    assert (verified.code, verified.document["summary"]["snapshotsReplayed"]) == (0, 8), verified.err
     assert command("scan", store, *JSON).document["summary"]["boundaries"] == 8
     (tmp_path / "restored").mkdir()
     assert command("restore", store, "--into", tmp_path / "restored").code == 0
