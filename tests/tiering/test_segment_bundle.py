@@ -340,6 +340,27 @@ def test_a_transaction_index_that_cannot_be_read_is_an_error_of_the_log_dir(
         bundled(partition, segment.base_offset)
 
 
+def listed_as_without_a_batch(tmp_path: Path, before_the_marker: PlainEvent | DataEvent) -> PartitionDir:
+    """Return a partition whose index says what brokers before 2.8 say of a marker that ended nothing here."""
+    marker = MarkerEvent(producer_id=10, commit=False)
+    partition = load_partition_dir(a_partition(tmp_path, [[before_the_marker, marker], [PlainEvent()]]))
+    path = Path(partition.segments[0].sibling("txnindex"))
+    path.write_bytes(write_transaction_index([AbortedTxn(10, 1, 1, 2)]))
+    return partition
+
+
+def test_a_transaction_that_was_aborted_before_any_batch_is_shipped_as_it_is_listed(tmp_path: Path) -> None:
+    partition = listed_as_without_a_batch(tmp_path, PlainEvent())
+    listed = Path(partition.segments[0].sibling("txnindex")).read_bytes()
+    assert bodies(bundled(partition))["txnindex"] == listed
+
+
+def test_a_transaction_of_which_a_batch_is_there_is_not_listed_as_one_without(tmp_path: Path) -> None:
+    partition = listed_as_without_a_batch(tmp_path, DataEvent(producer_id=10, transactional=True))
+    with pytest.raises(IndexUnusableError, match="lacks the transaction of producer 10"):
+        bundled(partition)
+
+
 @pytest.mark.parametrize("damage", [missing, emptied])
 def test_a_transaction_index_without_an_entry_is_not_shipped(damage: Callable[[Path], None], tmp_path: Path) -> None:
     partition = load_partition_dir(a_partition(tmp_path, [[PlainEvent()], [PlainEvent()]]))

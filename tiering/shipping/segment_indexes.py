@@ -256,7 +256,8 @@ def _transaction_index(segment: Segment, aborted: set[tuple[int, int]], sources:
             raise IndexUnusableError(
                 f"{path}: names a marker at offset {txn.last_offset}, outside its segment", hint=_UNUSABLE
             )
-    unlisted = aborted - {(txn.producer_id, txn.last_offset) for txn in entries}
+    # What says that there was no batch, as brokers before 2.8 do, says nothing of one that there was.
+    unlisted = aborted - {(txn.producer_id, txn.last_offset) for txn in entries if txn.first_offset < txn.last_offset}
     if unlisted:
         marker, producer_id = min((offset, pid) for pid, offset in unlisted)
         raise IndexUnusableError(

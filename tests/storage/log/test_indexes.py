@@ -173,12 +173,19 @@ def test_time_index_out_of_order_is_refused(entries: list[tuple[int, int]], mess
     ([(1, 0, 5, 6), (2, 0, 5, 6)], "transaction index last offset at byte 52: expected 6 or more, found 5"),
     ([(-1, 0, 5, 6)], "transaction index entry at byte 0: expected producer id >= 0"),
     ([(1, -1, 5, 6)], "transaction index entry at byte 0"),
-    ([(1, 0, 5, 6), (1, 9, 9, 10)], "transaction index entry at byte 34: .*first_offset=9, last_offset=9"),
+    ([(1, 0, 5, 6), (1, 9, 8, 9)], "transaction index entry at byte 34: .*first_offset=9, last_offset=8"),
+    ([(1, 0, 5, 6), (1, 9, 9, 9)], "transaction index entry at byte 34: .*first_offset=9, last_offset=9"),
+    ([(1, -1, -1, 0)], "transaction index entry at byte 0"),
     ([(0, 0, 0, 0)], "transaction index entry at byte 0"),
 ])  # fmt: skip
 def test_transaction_no_log_can_have_is_refused(aborted: list[tuple[int, ...]], message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_transaction_index(write_transaction_index(map(AbortedTxn._make, aborted)))
+
+
+def test_a_transaction_that_was_aborted_before_any_batch_begins_with_its_marker() -> None:
+    written_by_2_7_2 = bytes.fromhex("0000 000000000000000a 0000000000000008 0000000000000008 0000000000000000")
+    assert read_transaction_index(written_by_2_7_2) == [AbortedTxn(10, 8, 8, 0)]
 
 
 def test_transaction_index_of_another_version_is_refused() -> None:
