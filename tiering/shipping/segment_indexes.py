@@ -205,7 +205,7 @@ def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sourc
         for block in read_blocks(reader, _whole(segment), facts):
             headers, starts = block.headers, block.positions + block.at
             batches += len(starts)
-            _, at, entry = np.intersect1d(starts, positions, assume_unique=True, return_indices=True)
+            at, entry = _pointed_at(starts, positions)
             lasts = headers["base_offset"][at] + headers["last_offset_delta"][at].astype(np.int64)
             confirmed += int((lasts <= offsets[entry]).sum())
             aborted |= _aborted(reader, block, begun)
@@ -213,14 +213,28 @@ def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sourc
     return _Pass(facts, confirmed, batches != facts.batches, aborted, reader)
 
 
+def _pointed_at(
+    starts: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the indexes, in both, of what they have in common; both rise."""
+    if not len(starts):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    first, end = np.searchsorted(positions, np.array([starts[0], starts[-1] + 1])).tolist()
+    entry = np.arange(first, end, dtype=np.int64)
+    at = np.searchsorted(starts, positions[entry])
+    hits = starts[at] == positions[entry]
+    return at[hits], entry[hits]
+
+
 def _aborted(reader: RangeReader, block: Block, begun: set[int]) -> set[tuple[int, int]]:
     """Return the transactions that ``block`` aborts of those in ``begun``, which is kept up with what it begins."""
     found = set()
     headers = block.headers
-    transactional = (headers["attributes"] & TRANSACTIONAL != 0) & (headers["producer_id"] >= 0)
-    for i in np.flatnonzero(transactional).tolist():
-        producer_id = int(headers["producer_id"][i])
-        if not headers["attributes"][i] & CONTROL:
+    transactional = np.flatnonzero((headers["attributes"] & TRANSACTIONAL != 0) & (headers["producer_id"] >= 0))
+    producer_ids = headers["producer_id"][transactional].tolist()
+    ends = (headers["attributes"][transactional] & CONTROL).tolist()
+    for i, producer_id, is_end in zip(transactional.tolist(), producer_ids, ends, strict=True):
+        if not is_end:
             begun.add(producer_id)
             continue
         at = block.at + int(block.positions[i])
