@@ -69,7 +69,7 @@ ELSEWHERE: Final = {
     "disk.sync": "test_install_crash.py",
     "disk.sync_directory": "test_install_crash.py",
     "local.delete": "test_a_deletion_is_durable_when_it_returns",
-    "state_file.write_whole": "test_a_memory_is_whole_or_not_there",
+    "whole_file.write_whole": "test_a_memory_is_whole_or_not_there",
 }
 
 
@@ -122,7 +122,7 @@ def test_a_memory_is_whole_or_not_there(scene: Scene, monkeypatch: pytest.Monkey
         for luck in Luck:
             scene.check("remember", power.survivors(left, luck=luck))
 
-    for forgets, fails in ((None, False), ("state_file.write_whole", True)):
+    for forgets, fails in ((None, False), ("whole_file.write_whole", True)):
         shutil.rmtree(scene.root / "state", ignore_errors=True)
         power = Power(scene.root, look, forgets)
         with monkeypatch.context() as watched:
