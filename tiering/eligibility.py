@@ -230,14 +230,24 @@ def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int |
 
 
 def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Found | None:
-    if result.compacted and inventory.compaction is Compaction.ASSUMED_NOT:
+    if not result.compacted:
+        return None
+    detail = "offsets or records are missing as only a cleaner, or a loss, leaves them"
+    if inventory.compaction is Compaction.NOT_COMPACTED:
+        # What the cleaner took before the topic's policy was changed would tell how states stood: where a broker of
+        # 3.9.1 had snapshots of its own, none was what a replay gave.
         return _Found(
             Reason.COMPACTED,
-            "offsets or records are missing as only a cleaner, or a loss, leaves them",
-            "if the topic was never compacted, this replica has lost data: take the partition from another one;"
-            " else leave the topic out (--topic)",
+            f"{detail}; the topic was compacted once, so a replay cannot tell what its producers had written",
+            "let a broker tier it, with snapshots of its own; what it lacks `resnap regenerate` makes of the batches"
+            " that are left, as a broker would, for `resnap install`",
         )
-    return None
+    return _Found(
+        Reason.COMPACTED,
+        detail,
+        "if the topic was never compacted, this replica has lost data: take the partition from another one;"
+        " else leave the topic out (--topic)",
+    )
 
 
 def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Found | None:

@@ -157,6 +157,11 @@ def _report_result(run: Invocation, result: "PartitionResult") -> None:
 
     for fault in replay_faults(result):
         run.error(fault)
+    if result.compacted:
+        run.warn(
+            f"{result.topic_partition}: a cleaner has removed batches: snapshots hold what a broker would rebuild from"
+            " those that are left, which can be older than what producers had written"
+        )
     for found in result.boundaries:
         _report_left_out(run, result.topic_partition, found.boundary.offset, found.left_out)
 

@@ -249,3 +249,14 @@ def test_a_closed_segment_without_a_time_index_counts_as_recent(command: Resnap,
     old = command(*arguments).document["summary"]["segmentsToRead"]
     file_at(partition, bases(partition)[2], "timeindex").unlink()
     assert command(*arguments).document["summary"]["segmentsToRead"] >= len(bases(partition)) - 3 > old
+
+
+def test_snapshots_from_batches_that_a_cleaner_thinned_out_come_with_a_warning(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    (broker_log / "cleaner-offset-checkpoint").unlink()
+    arguments = ("regenerate", broker_log, "--as-of", "roll", *LOCAL)
+    thinned = command(*arguments, "--topic", "compacted", "--into", tmp_path / "thinned")
+    assert thinned.code == 0
+    assert "compacted-0: a cleaner has removed batches" in thinned.err
+    assert "cleaner" not in command(*arguments, "--topic", "payments", "--into", tmp_path / "whole").err
