@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage.log.names import segment_name
 from storage.remote.layouts.flat_log import shipped_log_dir
 from storage.remote.memory import MemoryObjectStore
-from tests.tiering.replicas import LENGTH, Replica
+from tests.tiering.replicas import LENGTH, PARTITION, Replica
 from tests.tiering.shipping import manifest_keys, manifests
 from tiering.checking.chains import chains_of
 from tiering.checking.verification import StoreReader
@@ -113,6 +114,23 @@ def test_a_replica_whose_log_begins_elsewhere_and_shares_no_boundary_is_refused(
     assert late.conflicts(store) == [13, 18]
     late.ship(store)
     assert ranges(store) == before
+
+
+def test_what_rests_on_a_segment_that_turns_out_unfit_waits_for_it(tmp_path: Path) -> None:
+    """[1, 3) would take the place of [0, 2), which is sound, in the readers' chain, and nothing would lead to it."""
+    store = a_store()
+    Replica(tmp_path / "a", {2}, length=3).ship(store)
+    other = Replica(tmp_path / "b", {1, 3, 4}, length=5)
+    index = other.data / str(PARTITION) / segment_name(0, "txnindex")
+    index.write_bytes(b"damaged")
+    (shipment,) = other.ship(store)
+    assert ranges(store) == chain(store) == [(0, 2)]
+    assert ["it would leave a gap" in refusal.detail for refusal in shipment.eligibility.refusals] == [
+        False, True, True, False,
+    ]  # fmt: skip
+    index.unlink()
+    other.ship(store)
+    assert chain(store) == [(0, 1), (1, 3), (3, 4)]
 
 
 @pytest.mark.parametrize("cuts", [{5, 10, 15, 20}, {5, 8, 13, 18, 22}, {10, 20}, {3, 12, 15, 20}], ids=str)
