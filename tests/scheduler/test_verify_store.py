@@ -168,6 +168,8 @@ def test_an_overlap_of_two_lineages_ends_with_13(verify: Callable[..., Ran], sto
     ran = verify()
     assert ran.code == 13
     assert "under different leader epochs" in ran.err
+    found = [one for chain in ran.document["summary"]["chains"] for one in chain["overlaps"]]
+    assert [one["oneLineage"] for one in found] == [False]
 
 
 def test_since_reads_what_was_shipped_since_then_alone(verify: Callable[..., Ran], store: Path) -> None:
