@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import httpx
 
@@ -41,6 +41,8 @@ class Process:
 
     popen: subprocess.Popen[str]
     notices: socket.socket
+    log: Path
+    """A file: a pipe that nobody reads is full after an hour, and whoever logs then waits for ever."""
     directory: Path
 
     def notice(self) -> str:
@@ -60,8 +62,7 @@ class Process:
 
     def end(self) -> tuple[int, str]:
         """Return the exit code and what was logged, once it has ended."""
-        _, log = self.popen.communicate(timeout=PATIENCE_S)
-        return self.popen.returncode, log
+        return self.popen.wait(PATIENCE_S), self.log.read_text(encoding="utf-8")
 
 
 @contextmanager
@@ -72,21 +73,25 @@ def serving(directory: Path, *, variables: dict[str, str] | None = None) -> Iter
         address = Path(place, "notify")
         notices.bind(str(address))
         notices.settimeout(PATIENCE_S)
-        popen = started(directory, NOTIFY_SOCKET=str(address), **(variables or {}))
+        log = Path(place, "log")
+        with log.open("w", encoding="utf-8") as told:
+            popen = started(directory, told=told, NOTIFY_SOCKET=str(address), **(variables or {}))
         try:
-            process = Process(popen=popen, notices=notices, directory=directory)
+            process = Process(popen=popen, notices=notices, log=log, directory=directory)
             process.hears("READY=1")
             yield process
         finally:
             popen.kill()
-            popen.communicate()
+            popen.wait()
 
 
-def started(directory: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+def started(
+    directory: Path, *arguments: str, told: IO[str] | int = subprocess.PIPE, **variables: str
+) -> subprocess.Popen[str]:
     own = {"PATH": os.environ["PATH"], "HOME": str(directory), "PYTHONPATH": str(PROJECT)}
     return subprocess.Popen(
         [sys.executable, "-m", "scheduler", "serve", *arguments], cwd=directory, env=own | variables,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.DEVNULL, stderr=told, text=True,
     )  # fmt: skip
 
 
