@@ -10,17 +10,25 @@ import os
 import select
 from typing import Final
 
-_READ, _WRITE = os.pipe()
+_PIPE: Final = [*os.pipe()]
 _MS_PER_S: Final = 1000
 
 
 def pause(seconds: float) -> bool:
     """Wait; return whether all of it was waited, which it is not in a process that was asked to end."""
     poll = select.poll()
-    poll.register(_READ, select.POLLIN)
+    poll.register(_PIPE[0], select.POLLIN)
     return not poll.poll(seconds * _MS_PER_S)
 
 
 def end_pauses() -> None:
     """Wake up whoever pauses in this process, and whoever will; may be called from a signal handler."""
-    os.write(_WRITE, b"!")
+    os.write(_PIPE[1], b"!")
+
+
+def _take_a_pipe_of_its_own() -> None:
+    """Let a forked process be told to end without its parent, which has the other one."""
+    _PIPE[:] = os.pipe()
+
+
+os.register_at_fork(after_in_child=_take_a_pipe_of_its_own)
