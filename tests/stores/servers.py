@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import textwrap
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from storage.remote.s3_settings import S3Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mypy_boto3_s3 import S3Client
 
@@ -34,8 +35,14 @@ class Kind:
 
     name: str
     arguments: tuple[str, ...]
-    """With ``{port}``, ``{other}`` (another port) and ``{data}`` (an empty directory)."""
+    """With ``{port}``, two more (``{other}``, ``{third}``), an empty directory (``{data}``) and ``{config}``."""
+    access: str = ACCESS
+    secret: str = SECRET
     environment: dict[str, str] = field(default_factory=dict, hash=False)
+    config: str = ""
+    """What stands in the file ``{config}``, with the same words in braces."""
+    once: tuple[str, ...] = ()
+    """Arguments of a second command, which is run when the server is ready."""
     tls: tuple[str, ...] = ()
     """Arguments that make it speak TLS, with ``{certificates}``, a directory."""
 
@@ -65,9 +72,37 @@ S3S_FS: Final = Kind(
     name="s3s-fs",
     arguments=("--host", "127.0.0.1", "--port", "{port}", "--access-key", ACCESS, "--secret-key", SECRET),
 )
+GARAGE_KEY: Final = "GK" + "5e" * 12
+GARAGE: Final = Kind(
+    name="garage",
+    access=GARAGE_KEY,
+    secret="5e" * 32,
+    arguments=("-c", "{config}", "server", "--single-node", "--default-bucket"),
+    environment={
+        "GARAGE_DEFAULT_ACCESS_KEY": GARAGE_KEY, "GARAGE_DEFAULT_SECRET_KEY": "5e" * 32,
+        "GARAGE_DEFAULT_BUCKET": "default",
+    },
+    config="""
+        metadata_dir = "{data}/meta"
+        data_dir = "{data}/data"
+        db_engine = "sqlite"
+        replication_factor = 1
+        rpc_bind_addr = "127.0.0.1:{other}"
+        rpc_public_addr = "127.0.0.1:{other}"
+        rpc_secret = "5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e"
+        [s3_api]
+        api_bind_addr = "127.0.0.1:{port}"
+        s3_region = "us-east-1"
+        [admin]
+        api_bind_addr = "127.0.0.1:{third}"
+    """,
+    once=("-c", "{config}", "key", "allow", "--create-bucket", GARAGE_KEY),
+)  # fmt: skip
 STRICT: Final = (VERSITYGW, MINIO)
+HONEST: Final = (*STRICT, GARAGE)
+"""Their checks of what is written hold; Garage's conditions do not."""
 LIARS: Final = (RCLONE, S3S_FS)
-LAST: Final = {"versitygw": ("posix", "{data}")}
+LAST: Final = {"versitygw": ("posix", "{data}"), "garage": ()}
 """Arguments that stand behind all others; else the directory alone."""
 
 
@@ -85,8 +120,8 @@ class Server:
         fields: dict[str, object] = {
             "endpoint_url": self.url,
             "region": "us-east-1",
-            "access_key_id": ACCESS,
-            "secret_access_key": SECRET,
+            "access_key_id": self.kind.access,
+            "secret_access_key": self.kind.secret,
             "addressing_style": "path",
             "ca_bundle": self.ca_bundle,
         }
@@ -97,8 +132,8 @@ class Server:
             "s3",
             endpoint_url=self.url,
             region_name="us-east-1",
-            aws_access_key_id=ACCESS,
-            aws_secret_access_key=SECRET,
+            aws_access_key_id=self.kind.access,
+            aws_secret_access_key=self.kind.secret,
             verify=self.ca_bundle,
             config=Config(
                 retries={"total_max_attempts": 1},
@@ -118,7 +153,11 @@ def running(kind: Kind, directory: Path, certificates: Path | None = None) -> It
     """Start a server that keeps its data below ``directory``, and end it with the context."""
     data = directory / "data"
     data.mkdir(parents=True)
-    places = {"port": free_port(), "other": free_port(), "data": data, "certificates": certificates}
+    places = {
+        "port": free_port(), "other": free_port(), "third": free_port(), "data": data,
+        "certificates": certificates, "config": directory / "config.toml",
+    }  # fmt: skip
+    _write_config(kind, directory / "config.toml", places)
     last = LAST.get(kind.name, ("{data}",))
     arguments = [text.format(**places) for text in (*kind.arguments, *(kind.tls if certificates else ()), *last)]
     ca_bundle = None if certificates is None else str(certificates / "public.crt")
@@ -130,10 +169,19 @@ def running(kind: Kind, directory: Path, certificates: Path | None = None) -> It
         )
         try:
             _wait_until_ready(server, process, directory / "log")
+            if kind.once:
+                once = [text.format(**places) for text in kind.once]
+                subprocess.run([str(kind.binary), *once], cwd=directory, check=True, stdout=log, stderr=log)
             yield server
         finally:
             process.terminate()
             process.wait(PATIENCE_S)
+
+
+def _write_config(kind: Kind, path: Path, places: Mapping[str, object]) -> None:
+    if kind.config:
+        path.write_text(textwrap.dedent(kind.config).format(**places))
+        path.chmod(0o600)
 
 
 def free_port() -> int:
