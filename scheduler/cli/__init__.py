@@ -35,7 +35,7 @@ from scheduler.cli import (
     work,
 )
 from scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, USAGE, Failures
-from scheduler.cli.interrupts import heed_interrupts
+from scheduler.cli.interrupts import forget_the_interrupt, heed_interrupts, is_interrupted
 
 FAMILIES = (
     survey.app,
@@ -81,6 +81,7 @@ def main() -> NoReturn:
     _drop_what_finds_no_room()
     # All that is left goes with the process; Python would look through it for cycles once more, for half a second.
     gc.freeze()
+    forget_the_interrupt()
     sys.exit(code)
 
 
@@ -114,9 +115,11 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as end:  # the parser's own: completion is done, or the reader of --help has gone
         code = OUTPUT_CLOSED if end.code else OK
     except Exception as error:  # noqa: BLE001 - the last place where an error can become a message
-        _settle(failures, arguments)
-        failures.report(error)
-        return failures.exit_code()
+        if not is_interrupted():
+            _settle(failures, arguments)
+            failures.report(error)
+            return failures.exit_code()
+        code = INTERRUPTED  # of which a library has made an error of its own, as when it was being imported
     if code == INTERRUPTED:
         sys.stderr.write("interrupted\n")
     return code if isinstance(code, int) else OK

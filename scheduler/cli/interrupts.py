@@ -36,15 +36,20 @@ _WAKES_UP: Final = signal.SIGURG
 _AGAIN_S: Final = 0.1
 _INTERRUPTS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 _MOST_BYTES: Final = 512
+_HEARD: Final[list[int]] = []
+
+
+def is_interrupted() -> bool:
+    """Whether this process was asked to end."""
+    return bool(_HEARD)
 
 
 def heed_interrupts() -> None:
     """Make the two signals mean the same in this process; SIGINT stays ignored where the caller had it so."""
-    heard: list[int] = []
 
     def interrupted(number: int, _frame: FrameType | None) -> None:
-        heard.append(number)
-        if len(heard) == 1:
+        _HEARD.append(number)
+        if len(_HEARD) == 1:
             raise KeyboardInterrupt
 
     read, write = os.pipe()
@@ -54,10 +59,10 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGTERM, interrupted)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as shells start what goes to the background
         signal.signal(signal.SIGINT, interrupted)
-    threading.Thread(target=_watch, args=(read, heard), name="resnap-signals", daemon=True).start()
+    threading.Thread(target=_watch, args=(read,), name="resnap-signals", daemon=True).start()
 
 
-def _watch(read: int, heard: list[int]) -> None:
+def _watch(read: int) -> None:
     """Wake up the main thread until it has heard; end the process at a second signal, or when the grace is over."""
     told = _interrupts(read, None)
     while not told:
@@ -65,7 +70,7 @@ def _watch(read: int, heard: list[int]) -> None:
     end_pauses()
     end = time.monotonic() + GRACE_S
     while told < 2 and time.monotonic() < end:  # noqa: PLR2004 - the second
-        if not heard:
+        if not _HEARD:
             signal.pthread_kill(threading.main_thread().ident or 0, _WAKES_UP)
         time.sleep(_AGAIN_S)
         told += _interrupts(read, 0)
@@ -76,6 +81,14 @@ def _interrupts(read: int, seconds: float | None) -> int:
     """Count the interrupts that have come; wait for any signal, so long at most."""
     ready, _, _ = select.select([read], [], [], seconds)
     return sum(number in _INTERRUPTS for number in os.read(read, _MOST_BYTES)) if ready else 0
+
+
+def forget_the_interrupt() -> None:
+    """Forget an interrupt that went through ``exec``, as on its way out of an import.
+
+    CPython would otherwise end the process by the signal, whatever its exit code is. It forgets with the next ``exec``.
+    """
+    exec("")  # noqa: S102 - nothing
 
 
 def _end_as_it_stands() -> NoReturn:

@@ -17,6 +17,7 @@ from scheduler.cli.failures import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 WAITING: Final = """
 import socket
@@ -85,3 +86,34 @@ def test_two_signals_that_come_together_end_the_process() -> None:
         with waiting() as (process, _):
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGTERM)
+
+
+MIDST: Final = """
+import os
+import signal
+import scheduler.cli
+
+def work(_):
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+
+def import_something(_):
+    {body}
+
+scheduler.cli.get_command = import_something
+scheduler.cli.main()
+"""
+IN_THE_MIDST_OF: Final = {
+    "code that is made as it is imported": 'exec("work(None)")',
+    "a library that makes another error of it": "try: work(None)\n    except KeyboardInterrupt: raise ImportError",
+}
+"""CPython ends by the signal itself after the first, whatever the exit code is, and the second looks like a fault."""
+
+
+@pytest.mark.parametrize("body", IN_THE_MIDST_OF.values(), ids=IN_THE_MIDST_OF)
+def test_an_interrupt_ends_with_its_exit_code_wherever_it_comes(body: str, tmp_path: Path) -> None:
+    (tmp_path / "midst.py").write_text(MIDST.format(body=body))
+    ran = subprocess.run(
+        [sys.executable, "-m", "midst"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert (ran.returncode, ran.stderr) == (INTERRUPTED, "interrupted\n")
