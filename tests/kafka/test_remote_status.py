@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.kafka
 
 TOPIC: Final = "payments"
 NEEDED: Final = {".log", ".index", ".timeindex", ".leader_epoch_checkpoint", ".snapshot"}
+LOOKS: Final = 20
 
 
 def stopped_while_it_copies(broker: Broker, remote: Path) -> str | None:
@@ -62,12 +64,20 @@ def test_status_is_right_beside_a_broker_that_copies_and_after_it_was_killed_in_
         assert (appending.returncode, looks > 0) == (0, True)
 
         halved: list[str] = []
+        program = broker.release.program(DRIVER, "append", broker.address, TOPIC, 0, 5_000)
+        appending = subprocess.Popen(program)
 
         def is_halved() -> bool:
-            halved.extend(filter(None, [stopped_while_it_copies(broker, remote)]))
+            nonlocal appending
+            if appending.poll() is not None:  # a broker that is halted again and again can cost it its transaction
+                appending = subprocess.Popen(program)
+            for _ in range(LOOKS):
+                halved.extend(filter(None, [stopped_while_it_copies(broker, remote)]))
+                if halved:
+                    break
+                time.sleep(0.01)  # a copy takes some milliseconds
             return bool(halved)
 
-        appending = subprocess.Popen(broker.release.program(DRIVER, "append", broker.address, TOPIC, 0, 5_000))
         eventually(is_halved, "it is never met in the middle of a copy")
         broker.kill()
         appending.kill()
