@@ -96,15 +96,19 @@ def _what_it_said(error: Exception, output: JvmOutput) -> str:
 def without_tracebacks_of_py4j() -> Iterator[None]:
     """Keep quiet about each call that an interrupt or a dying JVM breaks; the error itself says enough.
 
-    py4j logs them to a logger of its own, and to the root logger besides.
+    py4j logs them to loggers of its own, and to the root logger besides, which gets a handler by that if it had none.
     """
-    root = logging.getLogger()
-    logging.getLogger("py4j").addHandler(logging.NullHandler())
+    root, own = logging.getLogger(), logging.getLogger("py4j")
+    silent, propagated = logging.NullHandler(), own.propagate
+    own.addHandler(silent)
+    own.propagate = False
     root.addFilter(_is_not_of_py4j)
     try:
         yield
     finally:
         root.removeFilter(_is_not_of_py4j)
+        own.propagate = propagated
+        own.removeHandler(silent)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
