@@ -50,6 +50,15 @@ def replay_faults(result: PartitionResult) -> Iterator[ResnapError]:
         )
 
 
+def replay_warnings(result: PartitionResult) -> Iterator[str]:
+    """Yield what is to be known of a partition's snapshots, though they were made."""
+    if result.compacted:
+        yield (
+            f"{result.topic_partition}: a cleaner has removed batches: snapshots hold what a broker would rebuild from"
+            " those that are left, which can be older than what producers had written"
+        )
+
+
 def shipping_faults(topic_partition: TopicPartition, refusals: Iterable[Refusal]) -> list[ResnapError]:
     """Return the first refusal for which the files are at fault, as the error that it is, or nothing."""
     wrong = [refusal for refusal in refusals if refusal.reason in FAULTS]

@@ -120,6 +120,8 @@ def run(arguments: Sequence[str]) -> int:
             failures.report(error)
             return failures.exit_code()
         code = INTERRUPTED  # of which a library has made an error of its own, as when it was being imported
+    if code and is_interrupted():  # whatever else went wrong on the way out
+        code = INTERRUPTED
     if code == INTERRUPTED:
         sys.stderr.write("interrupted\n")
     return code if isinstance(code, int) else OK

@@ -153,15 +153,12 @@ def _replay_sum(results: "list[PartitionResult]", known: "list[tuple[TopicPartit
 
 
 def _report_result(run: Invocation, result: "PartitionResult") -> None:
-    from scheduler.answers.faults import replay_faults
+    from scheduler.answers.faults import replay_faults, replay_warnings
 
     for fault in replay_faults(result):
         run.error(fault)
-    if result.compacted:
-        run.warn(
-            f"{result.topic_partition}: a cleaner has removed batches: snapshots hold what a broker would rebuild from"
-            " those that are left, which can be older than what producers had written"
-        )
+    for warning in replay_warnings(result):
+        run.warn(warning)
     for found in result.boundaries:
         _report_left_out(run, result.topic_partition, found.boundary.offset, found.left_out)
 

@@ -1,7 +1,7 @@
 """Carries out what a run asks for, by the use cases that the shell command calls.
 
-One class per kind of run. Each reports its partitions as they are done and returns what it came to; what it raises
-ends the run. The engine, with Spark once it runs, belongs to the service and serves all runs.
+Each kind of run has a class (``Work``) and a module of its own. It reports its partitions as they are done, and returns
+what it came to; what it raises ends the run. The engine, with Spark once it runs, belongs to the service, for all runs.
 """
 
 from __future__ import annotations

@@ -6,22 +6,15 @@ from typing import TYPE_CHECKING
 
 from replay.results import Outcome
 from replay.staging import snapshot_key
-from scheduler.answers.faults import (
-    replay_faults,
-)
-from scheduler.answers.reports import (
-    boundary_row,
-    known_row,
-    plan_row,
-    replay_tail,
-)
+from scheduler.answers.faults import replay_faults, replay_warnings
+from scheduler.answers.reports import boundary_row, known_row, replay_tail
 from scheduler.runs.run import PartitionState
-from scheduler.runs.work import Work, dry_totals
+from scheduler.runs.work import Work
 from storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from scheduler.runs.run import Row
-    from scheduler.use_cases.work_items import Planned, Replayed
+    from scheduler.use_cases.work_items import Replayed
 
 
 class Regeneration(Work):
@@ -36,17 +29,12 @@ class Regeneration(Work):
         sink_url = service.sink_url(self.destination, sight)
         self.problems(sight)
         if self.settings.dry_run:
-            return self._dry(planned)
+            return self.tell_planned(planned)
         results = []
         for replayed in service.regenerate(planned, sink_url, self.report.progress("replay")):
             results.append(replayed.result)
             self._tell(replayed, sink_url)
         return replay_tail(results)
-
-    def _dry(self, planned: list[Planned]) -> Row:
-        for one in planned:
-            self.tell(one.sighted.topic_partition, PartitionState.PLANNED, plan_row(one))
-        return dry_totals(planned)
 
     def _tell(self, replayed: Replayed, sink_url: str) -> None:
         topic_partition = replayed.planned.sighted.topic_partition
@@ -55,12 +43,16 @@ class Regeneration(Work):
         failed = len(made) < len(replayed.result.boundaries) or replayed.result.error is not None
         for fault in replay_faults(replayed.result):
             self.report.error(fault)
+        warnings = list(replay_warnings(replayed.result))
+        for warning in warnings:
+            self.around.observer.warn(warning)
         state = PartitionState.DONE if made else PartitionState.NOTHING_TO_DO
         row = {
             "boundaries": [
                 *(known_row(topic_partition, known) for known in replayed.planned.standing),
                 *(boundary_row(topic_partition, found) for found in replayed.result.boundaries),
-            ]
+            ],
+            "warnings": warnings,
         }
         sighted = replayed.planned.sighted
         self.mended(sighted, self.mending("regenerated", frozenset([*made, *standing])))

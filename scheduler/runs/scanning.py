@@ -6,9 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler.answers.reports import (
-    scan_row,
-)
+from scheduler.answers.reports import scan_row
 from scheduler.runs.work import Work
 from storage.errors import ResnapError
 

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from scheduler.answers.faults import (
-    Mismatch,
-    shipping_faults,
-)
-from scheduler.answers.reports import (
-    plan_row,
-    refusal_row,
-    shipment_row,
-)
+from scheduler.answers.faults import Mismatch, shipping_faults
+from scheduler.answers.reports import refusal_row, shipment_row
 from scheduler.io_priority import set_io_priority
 from scheduler.runs.run import PartitionState
-from scheduler.runs.work import Work, dry_totals
+from scheduler.runs.work import Work
 from storage.errors import ResnapError, VerificationError
 from storage.remote.urls import open_store
 
@@ -62,10 +55,8 @@ class Tiering(Work):
 
     def _dry(self, orders: list[TierOrder], planned: list[Planned]) -> Row:
         left = [segment for order in orders for segment in order.candidates.segments]
-        for one in planned:
-            self.tell(one.sighted.topic_partition, PartitionState.PLANNED, plan_row(one))
         size_bytes = sum(segment.size_bytes for segment in left)
-        return {**dry_totals(planned), "segmentsToShip": len(left), "bytesToShip": size_bytes}
+        return {**self.tell_planned(planned), "segmentsToShip": len(left), "bytesToShip": size_bytes}
 
     def _failures(self, failures: Iterable[ResnapError]) -> None:
         for failure in failures:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from scheduler.answers.reports import plan_row
 from scheduler.runs.readiness import Mending
 from scheduler.runs.run import BY_API, PartitionOutcome, PartitionState
 from scheduler.use_cases.sources import is_of
@@ -16,9 +17,7 @@ from storage.log.producer_snapshot import read_snapshot_array
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.answers.faults import (
-        Mismatch,
-    )
+    from scheduler.answers.faults import Mismatch
     from scheduler.clock import Clock
     from scheduler.runs.reporting import RunReport
     from scheduler.runs.run import Row, Run
@@ -128,6 +127,12 @@ class Work:
         )
         self.report.partition(outcome)
 
+    def tell_planned(self, planned: list[Planned]) -> Row:
+        """Report what would be made of each partition, and return what all of it comes to."""
+        for one in planned:
+            self.tell(one.sighted.topic_partition, PartitionState.PLANNED, plan_row(one))
+        return dry_totals(planned)
+
     def activated(self, snapshot: bytes) -> None:
         """Charge who asked for the run with the producers of a snapshot; a schedule pays nothing."""
         if self.run.origin == BY_API:
@@ -152,7 +157,7 @@ class Work:
         )
 
 
-def dry_totals(planned: list[Planned]) -> dict[str, object]:
+def dry_totals(planned: list[Planned]) -> Row:
     """Return what a plan comes to."""
     return {
         "dryRun": True,

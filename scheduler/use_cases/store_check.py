@@ -20,7 +20,7 @@ from tiering.checking.chains import Chain, chains_of
 from tiering.planning import load_facts, plan_replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from replay.plan import PartitionPlan
     from replay.results import BoundaryResult
@@ -102,23 +102,22 @@ class StoreCheck(Generic[Held]):
 
         """
         asked = {key: self.manifests[key] for key in self.asked_for & self.manifests.keys()}
+        held = {self.layout.snapshot_of(key, one): one for key, one in asked.items()}
         for scope in self.layout.scopes(asked):
             sight = look(scope, self.engine.reading.sources)
             yield from _unreplayed(sight)
-            plans = {one.topic_partition: list(self._plans(one)) for one in sight.partitions}
+            plans = {one.topic_partition: list(self._plans(one, held)) for one in sight.partitions}
             for depth in range(max(map(len, plans.values()), default=0)):
                 layer = [found[depth] for found in plans.values() if depth < len(found)]
-                yield from self._replayed(layer, progress)
+                yield from self._replayed(layer, held, progress)
 
-    def _plans(self, sighted: Sighted) -> Iterator[PartitionPlan]:
+    def _plans(self, sighted: Sighted, held: Mapping[str, Held]) -> Iterator[PartitionPlan]:
         inventory = sighted.inventory
         offsets: dict[ReplayRules, list[int]] = {}
         for boundary in inventory.boundaries:
-            if boundary.path is not None and boundary.state.is_usable:
-                key = self.layout.manifest_of(boundary.path)
-                if key in self.asked_for and key in self.manifests:
-                    rules = self.layout.rules(self.manifests[key], self.rules)
-                    offsets.setdefault(rules, []).append(boundary.offset)
+            one = held.get(boundary.path or "")
+            if one is not None and boundary.state.is_usable:
+                offsets.setdefault(self.layout.rules(one, self.rules), []).append(boundary.offset)
         if offsets:
             facts = load_facts(inventory.partition, self.engine.reading.sources)
             for rules, wanted in offsets.items():
@@ -127,22 +126,26 @@ class StoreCheck(Generic[Held]):
                     self.engine.needed_for(plan)
                 yield plan
 
-    def _replayed(self, plans: list[PartitionPlan], progress: Progress) -> Iterator[SnapshotCheck]:
+    def _replayed(
+        self, plans: list[PartitionPlan], held: Mapping[str, Held], progress: Progress
+    ) -> Iterator[SnapshotCheck]:
         reads = [plan.segments[index] for plan in plans for run in plan.runs for index in range(run.start, run.end)]
         progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
         results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
         for result in results:
             for found in result.boundaries:
                 why = found.reason or str(result.error)
-                yield self._check(result.topic_partition, found, why)
+                yield self._check(result.topic_partition, found, held, why)
 
-    def _check(self, topic_partition: TopicPartition, found: BoundaryResult, why: str) -> SnapshotCheck:
+    def _check(
+        self, topic_partition: TopicPartition, found: BoundaryResult, held: Mapping[str, Held], why: str
+    ) -> SnapshotCheck:
         snapshot = found.boundary.existing or ""
         if found.outcome is not Outcome.REBUILT:
             return _not_compared(snapshot, f"{topic_partition} is not rebuilt up to {found.boundary.offset}: {why}")
         if found.comparison is None:  # it passed the look at its object, and did not come a second time
             return _not_compared(snapshot, "it could not be read again, or has gone meanwhile")
-        left_out = self.layout.left_out(self.manifests[self.layout.manifest_of(snapshot)])
+        left_out = self.layout.left_out(held[snapshot])
         lacks = found.comparison.missing
         excused = set(lacks.named).intersection(left_out)
         # Whom nobody names, nobody can excuse.

@@ -14,7 +14,7 @@ from replay.window import AsOf
 from scheduler.use_cases.sources import Scope
 from storage.remote.layouts import aiven
 from storage.remote.layouts.aiven_log import REMEDY, CopiedSegment
-from storage.remote.layouts.aiven_members import member_of
+from storage.remote.layouts.aiven_members import Member
 from storage.remote.manifest import Manifest, ObjectKind
 from tiering.checking.aiven_verification import list_copies, verify_copy
 from tiering.checking.verification import StoreReader, list_shipped
@@ -49,8 +49,8 @@ class StoredLayout(Protocol[Held]):
         """Yield what is to be replayed for the segments ``found``, by the keys of their manifests."""
         ...
 
-    def manifest_of(self, snapshot: str) -> str:
-        """Return the key of the manifest that names the snapshot at a locator, "" where none does; after ``verify``."""
+    def snapshot_of(self, key: str, held: Held) -> str:
+        """Return the locator of the snapshot of a segment, as a source has it, by the manifest at ``key``."""
         ...
 
     def rules(self, held: Held, rules: ReplayRules) -> ReplayRules:
@@ -71,8 +71,6 @@ class ShippedLayout:
     """Only its topics count."""
     remedy: str = "delete the manifest, and tier the segment again"
     _reader: StoreReader = field(init=False)
-    _manifests: dict[str, str] = field(default_factory=dict)
-    """Keys of manifests, by that of the snapshot that each names: with some layouts they do not lie side by side."""
 
     def __post_init__(self) -> None:
         """Begin to read."""
@@ -84,11 +82,7 @@ class ShippedLayout:
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[Manifest]:
         """Return what the manifest at ``key`` is worth."""
-        verified = self._reader.verify(key, reads_objects=reads_objects)
-        for entry in verified.manifest.objects if verified.manifest is not None else ():
-            if entry.kind is ObjectKind.SNAPSHOT:
-                self._manifests[entry.key] = key
-        return verified
+        return self._reader.verify(key, reads_objects=reads_objects)
 
     def scopes(self, found: Mapping[str, Manifest]) -> Iterator[Scope]:
         """Yield one for each cluster's part of the store: a source has one cluster only."""
@@ -96,9 +90,9 @@ class ShippedLayout:
         for cluster in sorted({key.partition("/")[0] for key in found}):
             yield Scope(sources=(f"{self.store.url}/{cluster}",), topics=topics)
 
-    def manifest_of(self, snapshot: str) -> str:
-        """Return the key of the manifest."""
-        return self._manifests.get(snapshot.removeprefix(f"{self.store.url}/"), "")
+    def snapshot_of(self, key: str, held: Manifest) -> str:  # noqa: ARG002 - the manifest names it
+        """Return where the snapshot lies; in some layouts not beside its manifest."""
+        return next(f"{self.store.url}/{one.key}" for one in held.objects if one.kind is ObjectKind.SNAPSHOT)
 
     def rules(self, held: Manifest, rules: ReplayRules) -> ReplayRules:
         """Return the rules that the manifest names."""
@@ -140,11 +134,9 @@ class CopiedLayout:
         for prefix in sorted({one.place.prefix for one in found.values()}):
             yield Scope(sources=(f"{self.store.url}/{prefix}".rstrip("/"),), topics=topics)
 
-    def manifest_of(self, snapshot: str) -> str:
-        """Return the key of the manifest."""
-        member = member_of(snapshot)
-        stem = "" if member is None else member.stem.removeprefix(f"{self.store.url}/")
-        return f"{stem}.{aiven.MANIFEST}"
+    def snapshot_of(self, key: str, held: CopiedSegment) -> str:  # noqa: ARG002 - its key tells
+        """Return where the snapshot lies: among the indexes beside the manifest."""
+        return Member(f"{self.store.url}/{key.removesuffix(f'.{aiven.MANIFEST}')}", "snapshot").locator
 
     def rules(self, held: CopiedSegment, rules: ReplayRules) -> ReplayRules:  # noqa: ARG002 - it tells none
         """Return the rules that are given."""

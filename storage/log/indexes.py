@@ -56,7 +56,7 @@ class AbortedTxn(NamedTuple):
 
     producer_id: int
     first_offset: int
-    """Of its first batch. Brokers before 2.8 list also what had no batch in this partition, and name the marker's."""
+    """Of its first batch. Brokers before 2.8 also list transactions without a batch here, with the marker's offset."""
     last_offset: int
     """Offset of the marker."""
     last_stable_offset: int
@@ -202,9 +202,9 @@ def _check_rising(what: str, values: Sequence[int], entry_size: int, *, field: i
 
 
 def _check_aborted(txn: AbortedTxn, position: int) -> None:
-    # Of one without a batch the last stable offset is past the marker, or held below it: zeros are no such entry.
+    # Without a batch the last stable offset is past the marker, or held below it: so zeros are no such entry.
     is_empty = txn.first_offset == txn.last_offset != txn.last_stable_offset
-    if txn.producer_id < 0 or not (0 <= txn.first_offset < txn.last_offset or (txn.first_offset >= 0 and is_empty)):
+    if txn.producer_id < 0 or txn.first_offset < 0 or not (txn.first_offset < txn.last_offset or is_empty):
         raise FormatError("transaction index entry", position=position, found=txn,
                           expected="producer id >= 0 and 0 <= first offset <= last offset")  # fmt: skip
 

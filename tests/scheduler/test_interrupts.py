@@ -97,6 +97,10 @@ def work(_):
     os.kill(os.getpid(), signal.SIGINT)
     signal.pause()
 
+class Failed:
+    def main(self, *_, **__):
+        return 12
+
 def import_something(_):
     {body}
 
@@ -105,9 +109,10 @@ scheduler.cli.main()
 """
 IN_THE_MIDST_OF: Final = {
     "code that is made as it is imported": 'exec("work(None)")',
+    "a command that tells what it broke": "try: work(None)\n    except KeyboardInterrupt: return Failed()",
     "a library that makes another error of it": "try: work(None)\n    except KeyboardInterrupt: raise ImportError",
 }
-"""CPython ends by the signal itself after the first, whatever the exit code is, and the second looks like a fault."""
+"""CPython ends by the signal itself after the first, whatever the exit code is, and the others look like faults."""
 
 
 @pytest.mark.parametrize("body", IN_THE_MIDST_OF.values(), ids=IN_THE_MIDST_OF)
