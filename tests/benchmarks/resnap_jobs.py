@@ -137,5 +137,10 @@ def regenerate(log: Log, into: Path, *, engine: str, verify_crc: bool = False) -
     subprocess.run(
         [sys.executable, "-m", "scheduler", "regenerate", str(log.log_dir), "--into", str(into), "--quiet", *flags,
          *(["--verify-crc"] if verify_crc else [])],
-        cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
+        cwd=ROOT, env=command_environment(), check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def command_environment() -> dict[str, str]:
+    """Return the environment of a command: byte code may be kept, as wherever Resnap is installed."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

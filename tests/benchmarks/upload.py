@@ -7,7 +7,6 @@ as they do by themselves, keep their data on the disk of the log.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from uuid import uuid4
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.machine import cores
 from tests.benchmarks.measuring import Contender, Outcome, contest, warm
-from tests.benchmarks.resnap_jobs import ROOT
+from tests.benchmarks.resnap_jobs import ROOT, command_environment
 from tests.benchmarks.tables import Table, amount, rate, seconds
 from tests.stores.servers import ACCESS, BINARIES, RCLONE, SECRET, STRICT, running
 
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from tests.stores.servers import Kind, Server
 
 NAME = "upload"
+PROVEN = "what is proven of the store's checks, else read back"
+UNSIGNED = "[default]\ns3 =\n  payload_signing_enabled = false\n"
+"""An AWS configuration file."""
 TIER = ("tier", "--engine", "local", "--io-priority", "normal", "--state-dir", "none", "--quiet", "--output", "json")
 
 
@@ -93,7 +95,9 @@ def run(options: Options) -> Iterator[Table]:
         remarks=[
             "Resnap's time is that of the command, imports, replay, indexes and digests included.",
             "Resnap leaves active segments, and what lies above an open transaction; rclone copies every file.",
-            "rclone copies four files at once; without checksums it compares nothing but sizes.",
+            "rclone copies four files at once; without checksums it compares nothing afterwards but sizes.",
+            "rclone does not sign bodies; Resnap does, over plain HTTP, unless the AWS configuration says not to.",
+            "A store holds each body against a checksum all the same: rclone's MD5, or our CRC-32C.",
             *([f"Left out, since not in {BINARIES.name}: {', '.join(absent)} (tests/stores/build)."] if absent else []),
         ],
     )
@@ -121,9 +125,12 @@ def _target(kind: Kind | None, log: Log) -> Iterator[Target]:
 def _measure(table: Table, options: Options, log: Log, target: Target) -> None:
     read_back = ("--verify-upload", "read-back")
     jobs = {
-        ("Resnap", "what is proven of the store's checks, else read back"): partial(_tier, log, target),
+        ("Resnap", PROVEN): partial(_tier, log, target),
+        ("Resnap, bodies not signed", PROVEN): partial(_tier, log, target, unsigned=True),
         ("Resnap", "every object read back whole"): partial(_tier, log, target, *read_back),
     }
+    if target.server is None:
+        del jobs["Resnap, bodies not signed", PROVEN]
     if RCLONE.binary.exists():
         jobs["rclone copy", "MD5"] = partial(_rclone, log, target)
         jobs["rclone copy", "none"] = partial(_rclone, log, target, "--ignore-checksum", "--s3-disable-checksum")
@@ -134,9 +141,14 @@ def _measure(table: Table, options: Options, log: Log, target: Target) -> None:
         table.add(target.name, *names[name], amount(moved), seconds(result.seconds), rate(moved, result.seconds))
 
 
-def _tier(log: Log, target: Target, *flags: str) -> Outcome:
+def _tier(log: Log, target: Target, *flags: str, unsigned: bool = False) -> Outcome:
     command = [sys.executable, "-m", "scheduler", *TIER, str(log.log_dir), *target.resnap(), *flags]
-    outcome, said = _timed(target, command, {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET})
+    configuration = log.root / "aws-config"
+    configuration.write_text(UNSIGNED if unsigned else "", encoding="utf-8")
+    environment = {
+        "AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_CONFIG_FILE": str(configuration),
+    }  # fmt: skip
+    outcome, said = _timed(target, command, environment)
     outcome.asked_bytes = json.loads(said)["summary"]["bytes"]
     return outcome
 
@@ -149,13 +161,10 @@ def _rclone(log: Log, target: Target, *flags: str) -> Outcome:
 
 
 def _timed(target: Target, command: list[str], environment: dict[str, str]) -> tuple[Outcome, bytes]:
-    """Run ``command``; return how long it took, and what it said. What it made is deleted afterwards.
-
-    Byte code may be kept, as wherever Resnap is installed.
-    """
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    """Run ``command``; return how long it took, and what it said. What it made is deleted afterwards."""
+    complete = command_environment() | environment
     started = time.perf_counter()
-    said = subprocess.run(command, cwd=ROOT, env=kept | environment, check=True, stdout=subprocess.PIPE).stdout
+    said = subprocess.run(command, cwd=ROOT, env=complete, check=True, stdout=subprocess.PIPE).stdout
     took = time.perf_counter() - started
     target.clear()
     return Outcome(seconds=took), said
