@@ -33,6 +33,7 @@ from storage.log.indexes import (
     write_time_index,
 )
 from storage.log.record_batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL, read_header
+from storage.log.usual_markers import UNUSUAL, usual_marker_types
 from storage.source import GONE, PLAIN
 from tiering.shipping.log_digest import DigestingReader
 
@@ -232,17 +233,28 @@ def _aborted(reader: RangeReader, block: Block, begun: set[int]) -> set[tuple[in
     headers = block.headers
     transactional = np.flatnonzero((headers["attributes"] & TRANSACTIONAL != 0) & (headers["producer_id"] >= 0))
     producer_ids = headers["producer_id"][transactional].tolist()
-    ends = (headers["attributes"][transactional] & CONTROL).tolist()
-    for i, producer_id, is_end in zip(transactional.tolist(), producer_ids, ends, strict=True):
+    ends = headers["attributes"][transactional] & CONTROL != 0
+    aborts = _aborts(reader, block, transactional[ends])
+    for i, producer_id, is_end in zip(transactional.tolist(), producer_ids, ends.tolist(), strict=True):
         if not is_end:
             begun.add(producer_id)
             continue
+        if i in aborts and producer_id in begun:
+            found.add((producer_id, int(headers["base_offset"][i])))
+        begun.discard(producer_id)
+    return found
+
+
+def _aborts(reader: RangeReader, block: Block, controls: npt.NDArray[np.int64]) -> set[int]:
+    """Return which of the control batches, by their index in ``block``, are markers that abort a transaction."""
+    types = usual_marker_types(block.data, block.positions[controls])
+    found = set(controls[types == ABORT].tolist())
+    for i in controls[types == UNUSUAL].tolist():
         at = block.at + int(block.positions[i])
         batch = whole_batch(reader, block, i)
         marker = read_control_record(batch, read_header(batch, at=at), at=at)
-        if marker is not None and marker.type == ABORT and producer_id in begun:
-            found.add((producer_id, int(headers["base_offset"][i])))
-        begun.discard(producer_id)
+        if marker is not None and marker.type == ABORT:
+            found.add(i)
     return found
 
 

@@ -1,0 +1,56 @@
+"""Transaction markers of a whole block at a glance.
+
+Brokers write them to this day in one form, in which only offset, time, producer and coordinator differ. Of a batch in
+that form the type is known without taking it apart; whatever else a control batch may be is for ``control_record``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from storage.crc32c import crc32c
+from storage.log.control_record import ABORT, COMMIT, RECORDS_COUNT_POSITION, write_marker_batch
+from storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, MAGIC_POSITION
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+UNUSUAL: Final = -1
+"""In place of a type: ``read_control_record`` is to look."""
+
+_USUAL: Final = np.frombuffer(
+    write_marker_batch(offset=0, producer_id=0, producer_epoch=0, coordinator_epoch=0, timestamp=0, commit=True),
+    dtype=np.uint8,
+)
+_TYPE_POSITION: Final = HEADER.size + 8
+_COORDINATOR_EPOCH_POSITION: Final = HEADER.size + 12
+_SAME: Final = np.array(
+    [
+        *range(LOG_OVERHEAD - 4, LOG_OVERHEAD),
+        MAGIC_POSITION,
+        *range(ATTRIBUTES_POSITION, ATTRIBUTES_POSITION + 2),
+        *range(RECORDS_COUNT_POSITION, _TYPE_POSITION),
+        *range(_TYPE_POSITION + 1, _COORDINATOR_EPOCH_POSITION),
+        len(_USUAL) - 1,
+    ]
+)
+"""Where all of them have the same bytes: length, magic, attributes, count, and the record but for type and epoch."""
+
+
+def usual_marker_types(block: memoryview, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return ``ABORT`` or ``COMMIT`` for each control batch that starts in ``block`` at ``positions``, or ``UNUSUAL``.
+
+    Usual is a batch that is whole, in the form that ``write_marker_batch`` gives it, and has the right checksum.
+    """
+    types = np.full(len(positions), UNUSUAL, dtype=np.int64)
+    whole = np.flatnonzero(positions <= len(block) - len(_USUAL))
+    rows = np.frombuffer(block, dtype=np.uint8)[positions[whole, None] + np.arange(len(_USUAL))]
+    found = rows[:, _TYPE_POSITION]
+    is_usual = (rows[:, _SAME] == _USUAL[_SAME]).all(axis=1) & ((found == ABORT) | (found == COMMIT))
+    carried = np.ascontiguousarray(rows[:, CRC_POSITION:ATTRIBUTES_POSITION]).view(">u4")[:, 0]
+    for i in np.flatnonzero(is_usual).tolist():
+        if carried[i] == crc32c(rows[i, ATTRIBUTES_POSITION:].data):
+            types[whole[i]] = found[i]
+    return types
