@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import gethostname
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from tiering.shipping.lease import leased
 from tiering.shipping.remainder import remainder
 from tiering.shipping.shipment import PartitionShipment, Shipper
 from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
+from tiering.shipping.side_by_side import side_by_side
 from tiering.shipping.uploader import Provenance
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from tiering.shipping.uploader import Layout
 
 STAGING_PREFIX: Final = ".staging"
+_THREADS: Final = "resnap-partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class Uploading:
     """How objects go up."""
 
     parallel: int = 1
-    """Segments of a partition, and objects of a segment, at once."""
+    """Partitions, segments of all of them together, and objects of a segment, at once."""
     bytes_per_s: int | None = None
     verification: Verification = "auto"
     layout: Layout = "flat"
@@ -133,7 +136,11 @@ class TierRun:
         replaying: Progress,
         shipping: Progress,
     ) -> Iterator[PartitionShipment]:
-        """Ship what is eligible of each partition as soon as its replay, to a sink at the URL given, is through."""
+        """Ship what is eligible of each partition as soon as its replay, to a sink at the URL given, is through.
+
+        Several partitions are on their way at once, and come in the order of their replays. Where the store has failed
+        those that were begun come to their end, and no others are begun.
+        """
         by_partition = {order.sighted.topic_partition: order for order in orders}
         with ExitStack() as locks:
             for directory in _to_be_locked(orders):
@@ -157,29 +164,55 @@ class TierRun:
                     topic_partition=order.sighted.topic_partition, eligibility=order.settled, already=order.already
                 )
         with _staging(store, is_remote=self.engine.is_remote) as staging_url:
-            staged = open_store(staging_url, self.engine.s3)
-            shipper = Shipper(
-                delivery=self.uploading.delivery(store),
-                staged=staged,
-                rules=self.rules,
-                sources=self.engine.reading.sources,
-                parallel=self.uploading.parallel,
-                aiven=self.uploading.aiven_form,
-                now_ms=now_ms,
-                expect=shipping.expect,
-                progress=shipping.advance,
-            )
-            for replayed in replay(staging_url, replaying):
-                order = by_partition[replayed.result.topic_partition]
+            shipper = self._shipper(store, staging_url, now_ms, shipping)
+
+            def ship(replayed: Replayed) -> PartitionShipment:
                 shipping.at_work("shipping", 1)
-                shipment = _under_lease(shipper, store, order, replayed, now_ms())
-                recollection = replayed.planned.recollection
-                if self.remembering is not None and recollection is not None:
-                    self.remembering.keep_shipment(recollection, replayed.result, shipment, order)
-                shipment.already += order.already
-                yield shipment
-                if not all(isinstance(failure, LockedError) for failure in shipment.failures):
-                    return
+                return _under_lease(shipper, store, by_partition[_partition(replayed)], replayed, now_ms())
+
+            replays = _Unfailed(replay(staging_url, replaying))
+            stop = shipper.delivery.stop
+            with closing(side_by_side(ship, replays, self.uploading.parallel, stop, name=_THREADS)) as under_way:
+                for replayed, shipped in under_way:
+                    order, shipment = by_partition[_partition(replayed)], shipped()
+                    recollection = replayed.planned.recollection
+                    if self.remembering is not None and recollection is not None:
+                        self.remembering.keep_shipment(recollection, replayed.result, shipment, order)
+                    shipment.already += order.already
+                    replays.has_failed |= not all(isinstance(failure, LockedError) for failure in shipment.failures)
+                    yield shipment
+
+    def _shipper(self, store: ObjectStore, staging_url: str, now_ms: Callable[[], int], shipping: Progress) -> Shipper:
+        return Shipper(
+            delivery=self.uploading.delivery(store),
+            staged=open_store(staging_url, self.engine.s3),
+            rules=self.rules,
+            sources=self.engine.reading.sources,
+            parallel=self.uploading.parallel,
+            room=BoundedSemaphore(self.uploading.parallel),
+            aiven=self.uploading.aiven_form,
+            now_ms=now_ms,
+            expect=shipping.expect,
+            progress=shipping.advance,
+        )
+
+
+@dataclass(slots=True)
+class _Unfailed:
+    """The partitions of a replay as they come, none any more once the store has failed."""
+
+    replays: Iterator[Replayed]
+    has_failed: bool = False
+
+    def __iter__(self) -> Iterator[Replayed]:
+        for replayed in self.replays:
+            yield replayed
+            if self.has_failed:
+                return
+
+
+def _partition(replayed: Replayed) -> TopicPartition:
+    return replayed.result.topic_partition
 
 
 def _to_be_locked(orders: Iterable[TierOrder]) -> list[Path]:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from storage.crc32c import crc32c
-from storage.errors import VerificationError
+from storage.errors import StoreError, VerificationError
 from storage.remote.memory import MemoryObjectStore
 from storage.remote.throttle import Throttle
 from tests.storage.remote.test_probe import TakesAnything, Wired
@@ -17,6 +17,8 @@ from tiering.shipping.delivery import AbandonedError, Delivery
 from tiering.shipping.side_by_side import side_by_side
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from storage.remote.object_store import ObjectStore, Unfinished
     from tiering.shipping.delivery import Verification
 
@@ -97,6 +99,19 @@ def test_an_ended_run_lets_go_of_what_is_on_its_way(memory_store: ObjectStore) -
     assert list(memory_store.list()) == []
 
 
+def test_what_is_stopped_apart_leaves_the_rest_alone_and_ends_with_the_whole(memory_store: ObjectStore) -> None:
+    whole = Delivery(store=memory_store)
+    parts = [whole.part(), whole.part()]
+    parts[0].stop()
+    with pytest.raises(AbandonedError):
+        deliver(parts[0])
+    deliver(parts[1])
+    whole.stop()
+    for one in (whole, parts[1]):
+        with pytest.raises(AbandonedError):
+            deliver(one)
+
+
 def test_results_come_in_order_and_no_more_is_begun_than_was_asked_for() -> None:
     begun: list[int] = []
     gates = [threading.Event() for _ in range(6)]
@@ -122,3 +137,14 @@ def test_whoever_ends_early_stops_what_is_under_way() -> None:
     next(found)
     found.close()
     assert stopped.is_set()
+
+
+def test_what_the_items_raise_comes_after_the_results_of_those_before() -> None:
+    def items() -> Iterator[int]:
+        yield from range(3)
+        raise StoreError("no more")
+
+    found = side_by_side(lambda number: number * 10, items(), 2, lambda: pytest.fail("stopped"))
+    assert [next(found)[1]() for _ in range(3)] == [0, 10, 20]
+    with pytest.raises(StoreError, match="no more"):
+        next(found)

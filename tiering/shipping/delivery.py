@@ -10,8 +10,8 @@ from __future__ import annotations
 import io
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias, TypeVar, cast
 
 from storage.crc32c import crc32c
 from storage.errors import ObjectNotFoundError, ResnapError, VerificationError
@@ -27,9 +27,19 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 Verification: TypeAlias = Literal["auto", "read-back"]
 
+_ENDED: Final = "the run was ended while objects were on their way"
+
 
 class AbandonedError(ResnapError):
     """The run is ending: what was on its way is let go."""
+
+
+@dataclass(slots=True)
+class _Proof:
+    """Whether the checks of a store count, once it has been asked."""
+
+    counts: bool | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,9 +52,13 @@ class Delivery:
     """Objects of one segment that are seen to at once."""
     throttle: Throttle = field(default_factory=Throttle)
     """On what is sent, and on what is read back."""
+    _proof: _Proof = field(default_factory=_Proof)
+    _whole: Delivery | None = None
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _store_checks: bool | None = field(default=None, init=False)
+
+    def part(self) -> Delivery:
+        """Return what delivers to the same store, within the same limits, and may be stopped by itself."""
+        return replace(self, _whole=self)
 
     @property
     def reads_back(self) -> bool:
@@ -54,18 +68,30 @@ class Delivery:
             StoreError: the store failed.
 
         """
-        with self._lock:
-            if self._store_checks is None:
-                self._store_checks = self.verification == "auto" and upload_checks(self.store).count
-        return not self._store_checks
+        proof = self._proof
+        with proof.lock:
+            if proof.counts is None:
+                proof.counts = self.verification == "auto" and upload_checks(self.store).count
+        return not proof.counts
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this, or what it is a part of, was stopped."""
+        return self._stop.is_set() or (self._whole is not None and self._whole.is_stopped)
 
     def stop(self) -> None:
         """Let go of all that is on its way, in all threads: their next look at a body raises ``AbandonedError``."""
         self._stop.set()
 
-    def go_on(self) -> None:
-        """Deliver again, after ``stop``, once what was on its way has come to its end."""
-        self._stop.clear()
+    def check_going_on(self) -> None:
+        """Make sure that there is a use for what is begun.
+
+        Raises:
+            AbandonedError: ``stop`` was called.
+
+        """
+        if self.is_stopped:
+            raise AbandonedError(_ENDED)
 
     def each(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
         """Return ``work(item)`` for each of ``items``, side by side; of what is raised, what the first of them does."""
@@ -119,8 +145,9 @@ class Delivery:
 
     def pace(self, size_bytes: int) -> None:
         """Wait until ``size_bytes`` may pass, unless the run is ending."""
-        if self._stop.is_set() or not self.throttle.take(size_bytes):
-            raise AbandonedError("the run was ended while objects were on their way")
+        self.check_going_on()
+        if not self.throttle.take(size_bytes):
+            raise AbandonedError(_ENDED)
 
 
 class _Paced(io.BufferedIOBase):

@@ -1,15 +1,15 @@
 """Ships what is eligible of one partition after its replay.
 
-Several segments go up side by side; they become visible one after the other, in an order in which what the store shows
-of a partition never has a gap that is not in the log: upwards, as a rule. A segment that turns out unfit while it is
-bundled is refused like the others, and the next one that does not rest on it is tried; where the disk does not give
-it now, all that follow are refused with it, and wait for the next run. A store that fails ends the shipment, with
-what was shipped until then.
+Several segments go up side by side, of one partition as of several. Those of a partition become visible one after the
+other, in an order in which what the store shows of it never has a gap that is not in the log: upwards, as a rule. A
+segment that turns out unfit while it is bundled is refused like the others, and the next one that does not rest on it
+is tried; where the disk does not give it now, all that follow are refused with it, and wait for the next run. A store
+that fails ends the shipment, with what was shipped until then.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -112,7 +112,7 @@ class _Hold:
     def __call__(self) -> None:
         self.hold_lease()
         with self.lock:
-            if not self.is_sure and not self.shipped.is_same():
+            if not self.is_sure and not self.shipped.is_same(self.topic_partition.partition):
                 what = f"{self.topic_partition}: another run has shipped segments of it meanwhile"
                 raise LockedError(what, hint="run again: the next run goes on from there")
             self.is_sure = True
@@ -129,7 +129,9 @@ class Shipper:
     sources: Sources = PLAIN
     """How the segments are reached."""
     parallel: int = 1
-    """Segments on their way at once; they become visible one after the other."""
+    """Segments of a partition on their way at once; they become visible one after the other."""
+    room: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Entered by each segment for as long as it is read and sent: what holds for several partitions at once."""
     aiven: AivenForm | None = None
     """How segments are written in the layout ``aiven``; None for every other."""
     now_ms: Callable[[], int]
@@ -149,10 +151,20 @@ class Shipper:
 
         Another replica may have shipped something since the run was planned: what goes where is decided anew.
         ``hold_lease`` is called before anything is written, and raises if another run is at work on the partition.
+        Several partitions may be shipped at once, by a thread each.
         """
+        apart = replace(self, delivery=self.delivery.part())
+        return apart._ship_partition(provenance, candidates, result, hold_lease)  # noqa: SLF001 - its own class
+
+    def _ship_partition(
+        self,
+        provenance: Provenance,
+        candidates: Candidates,
+        result: PartitionResult,
+        hold_lease: Callable[[], None],
+    ) -> PartitionShipment:
         eligibility = after_replay(candidates, result)
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
-        self.delivery.go_on()
         if not eligibility.eligible:
             return shipment
         eligible = replace(candidates, segments=eligibility.eligible, refusals=eligibility.refusals)
@@ -226,12 +238,15 @@ class Shipper:
         hold_lease: Callable[[], None],
     ) -> _Prepared:
         """Do all that may be done while other segments are on their way, too."""
-        chosen = choose_snapshot(
-            provenance.topic_partition, at_end, self.rules, self.staged, self.sources, as_found=self.aiven is not None
-        )
-        bundle = make_bundle(epochs, segment, chosen.body, self.sources)
-        hold_lease()
-        return _Prepared(bundle, chosen, self._upload(provenance, bundle, chosen.origin))
+        with self.room:
+            self.delivery.check_going_on()
+            chosen = choose_snapshot(
+                provenance.topic_partition, at_end, self.rules, self.staged, self.sources,
+                as_found=self.aiven is not None,
+            )  # fmt: skip
+            bundle = make_bundle(epochs, segment, chosen.body, self.sources)
+            hold_lease()
+            return _Prepared(bundle, chosen, self._upload(provenance, bundle, chosen.origin))
 
     def _upload(
         self, provenance: Provenance, bundle: SegmentBundle, origin: SnapshotOrigin

@@ -247,15 +247,16 @@ class ShippedTopic:
         place = self._layout.place(segment.manifest_key)
         return None if place is None else place.topic_id
 
-    def is_same(self) -> bool:
-        """Whether the store has the same manifests still; what is asked for afterwards is of the first look.
+    def is_same(self, partition: int) -> bool:
+        """Whether the store has the same manifests of ``partition`` still; all else goes on telling of the first look.
 
         Raises:
             StoreError: the store failed.
 
         """
-        now = {info.key for info in self._listed() if self._layout.place(info.key) is not None}
-        return now == {key for found in self._manifests.values() for _, key in found}
+        places = {info.key: self._layout.place(info.key) for info in self._listed()}
+        now = {key for key, place in places.items() if place is not None and place.partition == partition}
+        return now == {key for _, key in self._manifests.get(partition, [])}
 
     def _listed(self) -> Iterator[ObjectInfo]:
         for prefix in self._prefixes:

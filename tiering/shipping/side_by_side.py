@@ -16,23 +16,34 @@ R = TypeVar("R")
 
 
 def side_by_side(
-    work: Callable[[T], R], items: Iterable[T], most: int, stop: Callable[[], None]
+    work: Callable[[T], R], items: Iterable[T], most: int, stop: Callable[[], None], *, name: str = "resnap-ship"
 ) -> Generator[tuple[T, Callable[[], R]], None, None]:
     """Yield each item with what gives the result of its work, or raises; at most ``most`` are begun and not taken.
 
     Whoever closes the generator before its end has no more use for the rest: ``stop`` is called, which is to make work
-    that is under way come to an end, and that end is waited for.
+    that is under way come to an end, and that end is waited for. What ``items`` raises comes last, after all results.
     """
     left = iter(items)
-    with ThreadPoolExecutor(most, thread_name_prefix="resnap-ship") as threads:
-        begun: deque[tuple[T, Future[R]]] = deque((item, threads.submit(work, item)) for item in islice(left, most))
+    begun: deque[tuple[T, Future[R]]] = deque()
+    failures: list[Exception] = []
+    with ThreadPoolExecutor(most, thread_name_prefix=name) as threads:
+
+        def begin(count: int) -> None:
+            try:
+                begun.extend((item, threads.submit(work, item)) for item in islice(left, count))
+            except Exception as error:  # noqa: BLE001 - raised again, once what was begun has been taken
+                failures.append(error)
+
         try:
+            begin(most)
             while begun:
                 item, future = begun[0]
                 yield item, future.result
                 begun.popleft()
-                begun.extend((following, threads.submit(work, following)) for following in islice(left, 1))
+                begin(1)
         finally:
             if begun:
                 stop()
                 threads.shutdown(wait=False, cancel_futures=True)
+    if failures:
+        raise failures[0]

@@ -1,0 +1,116 @@
+"""``resnap tier`` at several partitions at once: side by side, within one limit, and told one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pytest
+
+from storage.errors import StoreError
+from storage.log.names import TopicPartition
+from storage.remote.layouts.flat import parse_key
+from storage.remote.local import LocalObjectStore
+from tests.scheduler.shipped import check_store, eligible, files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+    AtLogs: TypeAlias = Callable[[Callable[[TopicPartition, Callable[[], None]], None]], None]
+
+ROLL: Final = ("--as-of", "roll", "--engine", "local", "--output", "json")
+PATIENCE_S: Final = 60
+
+
+@pytest.fixture
+def data(fixture_set: Callable[[str], FixtureSet]) -> Path:
+    return fixture_set("kafka-2.7.2-then-3.9.1").data
+
+
+@pytest.fixture
+def at_logs(monkeypatch: pytest.MonkeyPatch) -> AtLogs:
+    """Have each upload of a log go through a function, which is given its partition and what does it."""
+    put_stream = LocalObjectStore.put_stream
+
+    def patch(around: Callable[[TopicPartition, Callable[[], None]], None]) -> None:
+        def put(store: LocalObjectStore, key: str, *given: Any, **named: Any) -> None:
+            parsed = parse_key(key)
+            assert parsed is not None
+            if parsed.extension == "log":
+                partition = TopicPartition(parsed.topic, parsed.partition)
+                around(partition, lambda: put_stream(store, key, *given, **named))
+            else:
+                put_stream(store, key, *given, **named)
+
+        monkeypatch.setattr(LocalObjectStore, "put_stream", put)
+
+    return patch
+
+
+def test_partitions_go_up_side_by_side(command: Resnap, data: Path, tmp_path: Path, at_logs: AtLogs) -> None:
+    begun: set[TopicPartition] = set()
+    met = threading.Event()
+
+    def around(partition: TopicPartition, put: Callable[[], None]) -> None:
+        is_first = partition not in begun
+        begun.add(partition)
+        if len(begun) > 1:
+            met.set()
+        assert not is_first or met.wait(PATIENCE_S), "no other partition is on its way"
+        put()
+
+    at_logs(around)
+    store = tmp_path / "store"
+    ran = command("tier", data, "--to", store.as_uri(), "--parallel", 4, *ROLL)
+    assert ran.code == 0
+    assert check_store(files_of(store)) == eligible(data)
+    names = [(one["topic"], one["partition"]) for one in ran.document["partitions"] if one["shipped"]]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("parallel", [1, 2, 3])
+def test_no_more_segments_go_up_at_once_than_was_asked_for(
+    command: Resnap, data: Path, tmp_path: Path, at_logs: AtLogs, parallel: int
+) -> None:
+    lock, going, seen = threading.Lock(), Counter[TopicPartition](), Counter[int]()
+
+    def around(partition: TopicPartition, put: Callable[[], None]) -> None:
+        with lock:
+            going[partition] += 1
+            seen[going.total()] += 1
+        threading.Event().wait(0.02)
+        put()
+        with lock:
+            going[partition] -= 1
+
+    at_logs(around)
+    assert command("tier", data, "--to", (tmp_path / "store").as_uri(), "--parallel", parallel, *ROLL).code == 0
+    assert max(seen) == parallel
+
+
+def test_where_the_store_fails_what_was_begun_is_shipped_and_told_and_no_more_is_begun(
+    command: Resnap, data: Path, tmp_path: Path, at_logs: AtLogs
+) -> None:
+    wanted = eligible(data)
+    first, second, *rest = sorted({(one.topic, one.partition) for one in wanted})
+    assert rest
+
+    def around(partition: TopicPartition, put: Callable[[], None]) -> None:
+        if partition == first:
+            raise StoreError("out of order")
+        put()
+
+    at_logs(around)
+    store = tmp_path / "store"
+    ran = command("tier", data, "--to", store.as_uri(), "--parallel", 2, *ROLL)
+    assert ran.code == 3
+    assert "out of order" in ran.err
+    whole = {one for one in wanted if (one.topic, one.partition) == second}
+    told = {(one["topic"], one["partition"]): len(one["shipped"]) for one in ran.document["partitions"]}
+    assert (told[first], told[second]) == (0, len(whole))
+    assert check_store(files_of(store), strict=False) == whole
