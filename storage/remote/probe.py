@@ -109,6 +109,7 @@ def condition(store: ObjectStore) -> Condition:
         except StoreError as error:
             if error.transient or isinstance(error, StoreFullError):
                 raise
+            store.put(key, b"third")  # a store that takes nothing any more says so here
             return Condition.REFUSED
         else:
             return Condition.IGNORED

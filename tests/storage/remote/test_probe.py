@@ -169,6 +169,17 @@ def test_a_disk_that_fails_says_nothing_of_conditions(
         condition(LocalObjectStore(tmp_path))
 
 
+def test_a_store_that_takes_nothing_any_more_is_not_taken_for_one_that_refuses_conditions() -> None:
+    class TurnsReadOnly(Wired):
+        def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+            if if_absent or self._bucket.objects:
+                raise StoreAccessError("read-only", key=key)
+            super().put(key, body)
+
+    with pytest.raises(StoreAccessError):
+        condition(TurnsReadOnly())
+
+
 def test_wrong_ranges_and_ranges_of_another_version_are_found() -> None:
     class Whole(Wired):
         def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:  # noqa: ARG002
