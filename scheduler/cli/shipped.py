@@ -1,7 +1,7 @@
 """How shipments are shown."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
@@ -54,7 +54,8 @@ class _Told:
         from storage.errors import LockedError
 
         waiting = {order.sighted.topic_partition: order for order in self._orders}
-        for shipment in shipments:
+        coming = [partition for partition, order in waiting.items() if order.candidates.segments]
+        for shipment in _in_order(shipments, coming):
             waiting.pop(shipment.topic_partition)
             self.failures.extend(shipment.failures)
             self.totals["shipped"] += len(shipment.shipped)
@@ -82,6 +83,22 @@ class _Told:
         yield from _settled_sum(self._orders)
         for reason, hint in self._stops.items():
             yield f"{reason}: {hint}."
+
+
+def _in_order(
+    shipments: "Iterator[PartitionShipment]", order: "Iterable[TopicPartition]"
+) -> "Iterator[PartitionShipment]":
+    """Yield shipments in ``order``: each waits for those before it, up to the end, an error or an interrupt."""
+    left, held = deque(order), {}
+    try:
+        for shipment in shipments:
+            held[shipment.topic_partition] = shipment
+            while left and left[0] in held:
+                yield held.pop(left.popleft())
+    except (KeyboardInterrupt, Exception):
+        yield from held.values()
+        raise
+    yield from (held[partition] for partition in left if partition in held)
 
 
 def _nothing_left(order: "TierOrder") -> Row:

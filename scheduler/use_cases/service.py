@@ -30,7 +30,7 @@ from tiering.installing.staging_area import StagingArea, prints_of
 from tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from replay.window import ReplayRules
     from scheduler.answers.progress import Progress
@@ -134,7 +134,7 @@ class Service:
             fingerprints={p.sighted.topic_partition: fingerprint(p.sighted.inventory.partition) for p in made},
         )
 
-    def replay(self, planned: list[Planned], sink_url: str, progress: Progress) -> Iterator[Replayed]:
+    def replay(self, planned: list[Planned], sink_url: str, progress: Progress) -> Generator[Replayed, None, None]:
         """Replay what is planned, and write the snapshots to the sink at ``sink_url``."""
         by_partition = {p.sighted.topic_partition: p for p in planned}
         progress.expect(sum(p.cost.segments for p in planned), sum(p.cost.size_bytes for p in planned))
@@ -252,9 +252,9 @@ class Service:
         replaying: Progress,
         shipping: Progress,
     ) -> Iterator[PartitionShipment]:
-        """Replay what is planned and ship what then is eligible, partition by partition.
+        """Replay what is planned and ship what then is eligible: several partitions at once, given as they are done.
 
-        A store that fails ends the run: the partition it failed at is the last one given.
+        Where the store fails those that were begun come to their end, and no others are begun.
 
         Raises:
             ResnapError: the replay failed.

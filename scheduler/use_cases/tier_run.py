@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import gethostname
-from threading import BoundedSemaphore
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -23,13 +24,14 @@ from tiering.eligibility import before_replay
 from tiering.shipping.delivery import Delivery
 from tiering.shipping.lease import leased
 from tiering.shipping.remainder import remainder
-from tiering.shipping.shipment import PartitionShipment, Shipper
+from tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
 from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
-from tiering.shipping.side_by_side import side_by_side
+from tiering.shipping.side_by_side import as_done
 from tiering.shipping.uploader import Provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from concurrent.futures import Executor
 
     from replay.window import ReplayRules
     from scheduler.answers.progress import Progress
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from tiering.shipping.uploader import Layout
 
 STAGING_PREFIX: Final = ".staging"
-_THREADS: Final = "resnap-partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,7 @@ class TierRun:
         self,
         orders: list[TierOrder],
         store: ObjectStore,
-        replay: Callable[[str, Progress], Iterator[Replayed]],
+        replay: Callable[[str, Progress], Generator[Replayed, None, None]],
         now_ms: Callable[[], int],
         *,
         replaying: Progress,
@@ -138,8 +139,8 @@ class TierRun:
     ) -> Iterator[PartitionShipment]:
         """Ship what is eligible of each partition as soon as its replay, to a sink at the URL given, is through.
 
-        Several partitions are on their way at once, and come in the order of their replays. Where the store has failed
-        those that were begun come to their end, and no others are begun.
+        Several partitions are on their way at once, and come as they are done. Where the store has failed those that
+        were begun come to their end, and no others are begun.
         """
         by_partition = {order.sighted.topic_partition: order for order in orders}
         with ExitStack() as locks:
@@ -151,7 +152,7 @@ class TierRun:
         self,
         by_partition: dict[TopicPartition, TierOrder],
         store: ObjectStore,
-        replay: Callable[[str, Progress], Iterator[Replayed]],
+        replay: Callable[[str, Progress], Generator[Replayed, None, None]],
         now_ms: Callable[[], int],
         *,
         replaying: Progress,
@@ -163,33 +164,32 @@ class TierRun:
                 yield PartitionShipment(
                     topic_partition=order.sighted.topic_partition, eligibility=order.settled, already=order.already
                 )
-        with _staging(store, is_remote=self.engine.is_remote) as staging_url:
-            shipper = self._shipper(store, staging_url, now_ms, shipping)
+        with ExitStack() as stack:
+            staging_url = stack.enter_context(_staging(store, is_remote=self.engine.is_remote))
+            parallel = self.uploading.parallel
+            threads = stack.enter_context(ThreadPoolExecutor(parallel, SHIPPING_THREADS))
+            work = _Work(self._shipper(store, staging_url, now_ms, shipping, threads), store, by_partition, shipping)
+            replays = stack.enter_context(closing(replay(staging_url, replaying)))
+            stop = work.shipper.delivery.stop
+            shipments = as_done(work.ship, work.until_failure(replays), parallel, stop, name="resnap-partition")
+            for replayed, shipped in stack.enter_context(closing(shipments)):
+                order, shipment = by_partition[replayed.result.topic_partition], shipped()
+                recollection = replayed.planned.recollection
+                if self.remembering is not None and recollection is not None:
+                    self.remembering.keep_shipment(recollection, replayed.result, shipment, order)
+                shipment.already += order.already
+                yield shipment
 
-            def ship(replayed: Replayed) -> PartitionShipment:
-                shipping.at_work("shipping", 1)
-                return _under_lease(shipper, store, by_partition[_partition(replayed)], replayed, now_ms())
-
-            replays = _Unfailed(replay(staging_url, replaying))
-            stop = shipper.delivery.stop
-            with closing(side_by_side(ship, replays, self.uploading.parallel, stop, name=_THREADS)) as under_way:
-                for replayed, shipped in under_way:
-                    order, shipment = by_partition[_partition(replayed)], shipped()
-                    recollection = replayed.planned.recollection
-                    if self.remembering is not None and recollection is not None:
-                        self.remembering.keep_shipment(recollection, replayed.result, shipment, order)
-                    shipment.already += order.already
-                    replays.has_failed |= not all(isinstance(failure, LockedError) for failure in shipment.failures)
-                    yield shipment
-
-    def _shipper(self, store: ObjectStore, staging_url: str, now_ms: Callable[[], int], shipping: Progress) -> Shipper:
+    def _shipper(
+        self, store: ObjectStore, staging_url: str, now_ms: Callable[[], int], shipping: Progress, threads: Executor
+    ) -> Shipper:
         return Shipper(
             delivery=self.uploading.delivery(store),
             staged=open_store(staging_url, self.engine.s3),
             rules=self.rules,
             sources=self.engine.reading.sources,
             parallel=self.uploading.parallel,
-            room=BoundedSemaphore(self.uploading.parallel),
+            threads=threads,
             aiven=self.uploading.aiven_form,
             now_ms=now_ms,
             expect=shipping.expect,
@@ -198,36 +198,47 @@ class TierRun:
 
 
 @dataclass(slots=True)
-class _Unfailed:
-    """The partitions of a replay as they come, none any more once the store has failed."""
+class _Work:
+    """Ships partitions, each in a thread of its own, until the store fails."""
 
-    replays: Iterator[Replayed]
-    has_failed: bool = False
+    shipper: Shipper
+    store: ObjectStore
+    orders: Mapping[TopicPartition, TierOrder]
+    progress: Progress
+    _lock: Lock = field(default_factory=Lock)
+    _under_way: int = 0
+    _has_failed: bool = False
 
-    def __iter__(self) -> Iterator[Replayed]:
-        for replayed in self.replays:
+    def until_failure(self, replays: Iterator[Replayed]) -> Iterator[Replayed]:
+        """Yield ``replays``, none any more once the store has failed."""
+        while not self._has_failed and (replayed := next(replays, None)) is not None:
             yield replayed
-            if self.has_failed:
-                return
 
+    def ship(self, replayed: Replayed) -> PartitionShipment:
+        """Ship what is eligible of a partition, unless another run is at it: the others need not wait for that."""
+        order = self.orders[replayed.result.topic_partition]
+        now_ms = self.shipper.now_ms()
+        place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
+        self._note(1)
+        try:
+            with leased(self.store, place, who=this_run(), now_ms=now_ms) as lease:
+                shipment = self.shipper.ship_partition(order.provenance, order.candidates, replayed.result, lease.hold)
+        finally:
+            self._note(-1)
+        self._has_failed |= not all(isinstance(failure, LockedError) for failure in shipment.failures)
+        return shipment
 
-def _partition(replayed: Replayed) -> TopicPartition:
-    return replayed.result.topic_partition
+    def _note(self, more: int) -> None:
+        with self._lock:
+            self._under_way += more
+            if self._under_way:
+                self.progress.at_work("shipping", self._under_way)
 
 
 def _to_be_locked(orders: Iterable[TierOrder]) -> list[Path]:
     """Return the log dirs of this machine in which there is something to do."""
     busy = [order.sighted.log_dir.path for order in orders if order.candidates.segments and order.settled is None]
     return sorted({path for path in busy if isinstance(path, Path)})
-
-
-def _under_lease(
-    shipper: Shipper, store: ObjectStore, order: TierOrder, replayed: Replayed, now_ms: int
-) -> PartitionShipment:
-    """Ship a partition, unless another run is at it: the others need not wait for that."""
-    place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
-    with leased(store, place, who=this_run(), now_ms=now_ms) as lease:
-        return shipper.ship_partition(order.provenance, order.candidates, replayed.result, lease.hold)
 
 
 def this_run() -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import json
 import threading
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -12,10 +15,10 @@ from storage.errors import StoreError
 from storage.log.names import TopicPartition
 from storage.remote.layouts.flat import parse_key
 from storage.remote.local import LocalObjectStore
-from tests.scheduler.shipped import check_store, eligible, files_of
+from tests.scheduler.shipped import Range, check_store, eligible, files_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
@@ -93,16 +96,23 @@ def test_no_more_segments_go_up_at_once_than_was_asked_for(
     assert max(seen) == parallel
 
 
+@pytest.mark.parametrize("failing", [0, 1])
 def test_where_the_store_fails_what_was_begun_is_shipped_and_told_and_no_more_is_begun(
-    command: Resnap, data: Path, tmp_path: Path, at_logs: AtLogs
+    command: Resnap, data: Path, tmp_path: Path, at_logs: AtLogs, failing: int
 ) -> None:
     wanted = eligible(data)
-    first, second, *rest = sorted({(one.topic, one.partition) for one in wanted})
+    first, second, *rest = sorted({TopicPartition(one.topic, one.partition) for one in wanted})
+    failed, other = (first, second) if failing == 0 else (second, first)
     assert rest
+    has_failed, begun = threading.Event(), set[TopicPartition]()
 
     def around(partition: TopicPartition, put: Callable[[], None]) -> None:
-        if partition == first:
+        if partition == failed:
+            has_failed.set()
             raise StoreError("out of order")
+        if partition not in begun:
+            begun.add(partition)
+            assert partition != other or has_failed.wait(PATIENCE_S)
         put()
 
     at_logs(around)
@@ -110,7 +120,36 @@ def test_where_the_store_fails_what_was_begun_is_shipped_and_told_and_no_more_is
     ran = command("tier", data, "--to", store.as_uri(), "--parallel", 2, *ROLL)
     assert ran.code == 3
     assert "out of order" in ran.err
-    whole = {one for one in wanted if (one.topic, one.partition) == second}
+    whole = {one for one in wanted if (one.topic, one.partition) == other}
     told = {(one["topic"], one["partition"]): len(one["shipped"]) for one in ran.document["partitions"]}
-    assert (told[first], told[second]) == (0, len(whole))
+    assert (told[failed], told[other]) == (0, len(whole))
     assert check_store(files_of(store), strict=False) == whole
+
+
+def test_what_was_shipped_is_told_also_where_the_run_is_interrupted(
+    command: Resnap, data: Path, tmp_path: Path, at_logs: AtLogs
+) -> None:
+    first, *others = sorted({TopicPartition(one.topic, one.partition) for one in eligible(data)})
+    store = tmp_path / "store"
+
+    is_first = threading.Semaphore(1)
+
+    def around(partition: TopicPartition, put: Callable[[], None]) -> None:
+        if partition == first and is_first.acquire(blocking=False):
+            deadline = time.monotonic() + PATIENCE_S
+            while len(check_store(files_of(store), strict=False)) < len(of(others)):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            time.sleep(1)
+            _thread.interrupt_main()
+            time.sleep(1)
+        put()
+
+    def of(partitions: Collection[TopicPartition]) -> set[Range]:
+        return {one for one in eligible(data) if (one.topic, one.partition) in partitions}
+
+    at_logs(around)
+    ran = command("tier", data, "--to", store.as_uri(), "--parallel", 4, "--output", "ndjson", *ROLL[:-2])
+    assert ran.code == 130
+    told = [json.loads(line) for line in ran.out.splitlines()]
+    assert sum(len(one["shipped"]) for one in told if one["type"] == "partition") >= len(of(others))

@@ -2,22 +2,26 @@ from __future__ import annotations
 
 import io
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from storage.crc32c import crc32c
-from storage.errors import StoreError, VerificationError
+from storage.errors import CancelledError, StoreError, VerificationError
 from storage.remote.memory import MemoryObjectStore
 from storage.remote.throttle import Throttle
 from tests.storage.remote.test_probe import TakesAnything, Wired
 from tests.tiering.stores import RecordingStore
 from tiering.shipping.delivery import AbandonedError, Delivery
-from tiering.shipping.side_by_side import side_by_side
+from tiering.shipping.side_by_side import as_done, side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Executor
 
     from storage.remote.object_store import ObjectStore, Unfinished
     from tiering.shipping.delivery import Verification
@@ -112,7 +116,13 @@ def test_what_is_stopped_apart_leaves_the_rest_alone_and_ends_with_the_whole(mem
             deliver(one)
 
 
-def test_results_come_in_order_and_no_more_is_begun_than_was_asked_for() -> None:
+@pytest.fixture
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def test_results_come_in_order_and_no_more_is_begun_than_was_asked_for(threads: Executor) -> None:
     begun: list[int] = []
     gates = [threading.Event() for _ in range(6)]
 
@@ -123,7 +133,7 @@ def test_results_come_in_order_and_no_more_is_begun_than_was_asked_for() -> None
 
     for gate in gates[1:]:
         gate.set()
-    found = side_by_side(work, range(6), 3, lambda: pytest.fail("stopped"))
+    found = side_by_side(work, range(6), 3, lambda: pytest.fail("stopped"), threads)
     first, result = next(found)
     assert set(begun) <= {0, 1, 2}
     gates[0].set()
@@ -131,20 +141,84 @@ def test_results_come_in_order_and_no_more_is_begun_than_was_asked_for() -> None
     assert [(number, result()) for number, result in found] == [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)]
 
 
-def test_whoever_ends_early_stops_what_is_under_way() -> None:
+def test_whoever_ends_early_stops_what_is_under_way(threads: Executor) -> None:
     stopped = threading.Event()
-    found = side_by_side(lambda _: stopped.wait(60), range(100), 2, stopped.set)
+    found = side_by_side(lambda _: stopped.wait(60), range(100), 2, stopped.set, threads)
     next(found)
     found.close()
     assert stopped.is_set()
 
 
-def test_what_the_items_raise_comes_after_the_results_of_those_before() -> None:
+@dataclass
+class Gated:
+    """Work that ends when its gate is opened, or all of it is stopped."""
+
+    gates: list[threading.Event] = field(default_factory=lambda: [threading.Event() for _ in range(6)])
+    begun: list[int] = field(default_factory=list)
+    is_stopped: bool = False
+
+    def __call__(self, number: int) -> int:
+        self.begun.append(number)
+        assert self.gates[number].wait(60)
+        if self.is_stopped:
+            raise AbandonedError("stopped")
+        return number * 10
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        for gate in self.gates:
+            gate.set()
+
+
+def test_what_is_done_first_comes_first_and_makes_room_for_the_next() -> None:
+    work = Gated()
+    found = as_done(work, range(6), 2, lambda: pytest.fail("stopped"), name="test")
+    for number in (1, 2, 3):
+        work.gates[number].set()
+        item, result = next(found)
+        assert (item, result()) == (number, number * 10)
+    assert set(work.begun) == {0, 1, 2, 3}
+    for gate in work.gates:
+        gate.set()
+    assert sorted(item for item, _ in found) == [0, 4, 5]
+
+
+def test_an_error_of_the_items_comes_after_all_that_was_begun_before() -> None:
     def items() -> Iterator[int]:
         yield from range(3)
         raise StoreError("no more")
 
-    found = side_by_side(lambda number: number * 10, items(), 2, lambda: pytest.fail("stopped"))
-    assert [next(found)[1]() for _ in range(3)] == [0, 10, 20]
+    found = as_done(lambda number: number * 10, items(), 2, lambda: pytest.fail("stopped"), name="test")
+    assert sorted(next(found)[1]() for _ in range(3)) == [0, 10, 20]
     with pytest.raises(StoreError, match="no more"):
         next(found)
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, CancelledError])
+def test_an_interrupt_stops_what_is_under_way_and_still_gives_what_is_done(interrupt: type[BaseException]) -> None:
+    work = Gated()
+
+    def items() -> Iterator[int]:
+        yield from range(2)
+        work.gates[1].set()
+        while len(work.begun) < 2:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        raise interrupt("enough")
+
+    found = as_done(work, items(), 3, work.stop, name="test")
+    item, result = next(found)
+    assert (item, result()) == (1, 10)
+    with pytest.raises(interrupt):
+        next(found)
+    assert work.is_stopped
+
+
+def test_whoever_ends_early_stops_what_would_be_done_later() -> None:
+    work = Gated()
+    found = as_done(work, range(6), 3, work.stop, name="test")
+    threading.Timer(0.2, work.gates[0].set).start()
+    next(found)
+    found.close()
+    assert work.is_stopped
+    assert set(work.begun) <= {0, 1, 2, 3}

@@ -9,11 +9,12 @@ that fails ends the shipment, with what was shipped until then.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, closing, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import FileUnavailableError, FormatError, LockedError, LogDirError, StoreError, VerificationError
 from storage.source import PLAIN
@@ -43,6 +44,7 @@ from tiering.shipping.uploader import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import Executor
 
     from replay.results import BoundaryResult, PartitionResult
     from replay.window import ReplayRules
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from tiering.shipping.remainder import Remainder, ToShip
     from tiering.shipping.shipped import Manifests, ShippedSegment
     from tiering.shipping.uploader import Provenance
+
+SHIPPING_THREADS: Final = "resnap-ship"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +134,8 @@ class Shipper:
     """How the segments are reached."""
     parallel: int = 1
     """Segments of a partition on their way at once; they become visible one after the other."""
-    room: AbstractContextManager[object] = field(default_factory=nullcontext)
-    """Entered by each segment for as long as it is read and sent: what holds for several partitions at once."""
+    threads: Executor | None = None
+    """Who reads and sends segments, of all partitions that are shipped at once; None for threads of each partition."""
     aiven: AivenForm | None = None
     """How segments are written in the layout ``aiven``; None for every other."""
     now_ms: Callable[[], int]
@@ -208,7 +212,10 @@ class Shipper:
         def prepare(one: ToShip) -> _Prepared:
             return self._prepare(provenance, epochs, one.segment, rebuilt[_end(one.segment)], hold_lease)
 
-        with closing(side_by_side(prepare, left.order, self.parallel, self.delivery.stop)) as under_way:
+        with ExitStack() as stack:
+            threads = self.threads or stack.enter_context(ThreadPoolExecutor(self.parallel, SHIPPING_THREADS))
+            work = side_by_side(prepare, left.order, self.parallel, self.delivery.stop, threads)
+            under_way = stack.enter_context(closing(work))
             for number, (one, prepared) in enumerate(under_way):
                 try:
                     _check_rests_on(one, shipment.shipped)
@@ -238,15 +245,13 @@ class Shipper:
         hold_lease: Callable[[], None],
     ) -> _Prepared:
         """Do all that may be done while other segments are on their way, too."""
-        with self.room:
-            self.delivery.check_going_on()
-            chosen = choose_snapshot(
-                provenance.topic_partition, at_end, self.rules, self.staged, self.sources,
-                as_found=self.aiven is not None,
-            )  # fmt: skip
-            bundle = make_bundle(epochs, segment, chosen.body, self.sources)
-            hold_lease()
-            return _Prepared(bundle, chosen, self._upload(provenance, bundle, chosen.origin))
+        self.delivery.check_going_on()
+        chosen = choose_snapshot(
+            provenance.topic_partition, at_end, self.rules, self.staged, self.sources, as_found=self.aiven is not None
+        )
+        bundle = make_bundle(epochs, segment, chosen.body, self.sources)
+        hold_lease()
+        return _Prepared(bundle, chosen, self._upload(provenance, bundle, chosen.origin))
 
     def _upload(
         self, provenance: Provenance, bundle: SegmentBundle, origin: SnapshotOrigin

@@ -1,49 +1,97 @@
-"""Work on a few items at once, taken in order: results come in the order of the items, whichever is done first."""
+"""Work on a few items at once: results in the order of the items, or as soon as they are there."""
 
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from storage.errors import CancelledError, ResnapError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-    from concurrent.futures import Future
+    from collections.abc import Callable, Generator, Iterable, Iterator
+    from concurrent.futures import Executor, Future
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def side_by_side(
-    work: Callable[[T], R], items: Iterable[T], most: int, stop: Callable[[], None], *, name: str = "resnap-ship"
+    work: Callable[[T], R], items: Iterable[T], most: int, stop: Callable[[], None], threads: Executor
 ) -> Generator[tuple[T, Callable[[], R]], None, None]:
-    """Yield each item with what gives the result of its work, or raises; at most ``most`` are begun and not taken.
+    """Yield each item in turn with what gives the result of its work, or raises; ``threads`` may be others', too.
 
-    Whoever closes the generator before its end has no more use for the rest: ``stop`` is called, which is to make work
-    that is under way come to an end, and that end is waited for. What ``items`` raises comes last, after all results.
+    At most ``most`` are begun and not taken. Whoever closes the generator before its end has no more use for the rest:
+    ``stop`` is called, which is to make work that is under way come to an end, and that end is waited for.
     """
     left = iter(items)
-    begun: deque[tuple[T, Future[R]]] = deque()
-    failures: list[Exception] = []
+    begun: deque[tuple[T, Future[R]]] = deque((item, threads.submit(work, item)) for item in islice(left, most))
+    try:
+        while begun:
+            item, future = begun[0]
+            yield item, future.result
+            begun.popleft()
+            begun.extend((following, threads.submit(work, following)) for following in islice(left, 1))
+    finally:
+        if begun:
+            stop()
+            wait([future for _, future in begun if not future.cancel()])
+
+
+def as_done(
+    work: Callable[[T], R], items: Iterable[T], most: int, stop: Callable[[], None], *, name: str
+) -> Generator[tuple[T, Callable[[], R]], None, None]:
+    """Yield each item once its work is done, with what gives the result, or raises; ``most`` are under way at once.
+
+    Where ``items`` fails, what was begun before comes to its end, and the error last. An interrupt of the process, or
+    of the work by whoever asked for it, calls ``stop``, as closing the generator does; what was done by then still
+    comes.
+    """
+    left = _Left(iter(items))
+    going: dict[Future[R], T] = {}
     with ThreadPoolExecutor(most, thread_name_prefix=name) as threads:
-
-        def begin(count: int) -> None:
-            try:
-                begun.extend((item, threads.submit(work, item)) for item in islice(left, count))
-            except Exception as error:  # noqa: BLE001 - raised again, once what was begun has been taken
-                failures.append(error)
-
         try:
-            begin(most)
-            while begun:
-                item, future = begun[0]
-                yield item, future.result
-                begun.popleft()
-                begin(1)
+            while left.is_more or going:
+                while left.is_more and len(going) < most and not any(future.done() for future in going):
+                    going |= {threads.submit(work, item): item for item in left.take()}
+                for future in wait(going, return_when=FIRST_COMPLETED).done:
+                    yield going.pop(future), future.result
+        except (KeyboardInterrupt, CancelledError):
+            stop()
+            threads.shutdown(cancel_futures=True)
+            yield from [(item, one.result) for one, item in going.items() if _has_succeeded(one)]
+            going.clear()
+            raise
         finally:
-            if begun:
+            if going:
                 stop()
                 threads.shutdown(wait=False, cancel_futures=True)
-    if failures:
-        raise failures[0]
+    if left.failure is not None:
+        raise left.failure
+
+
+@dataclass(slots=True)
+class _Left(Generic[T]):
+    """Items up to their end, or to an error of ours, which is kept."""
+
+    items: Iterator[T]
+    is_more: bool = True
+    failure: ResnapError | None = None
+
+    def take(self) -> list[T]:
+        """Return the next one, if there is one."""
+        try:
+            return [next(self.items)]
+        except StopIteration:
+            self.is_more = False
+        except CancelledError:
+            raise
+        except ResnapError as error:
+            self.is_more, self.failure = False, error
+        return []
+
+
+def _has_succeeded(future: Future[R]) -> bool:
+    return not future.cancelled() and future.exception() is None

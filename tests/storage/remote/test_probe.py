@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from storage.crc32c import crc32c as crc32c_of
-from storage.errors import ObjectExistsError, StoreError, StoreFullError, StoreUnavailableError
+from storage.errors import ObjectExistsError, StoreAccessError, StoreError, StoreFullError, StoreUnavailableError
 from storage.remote.local import LocalObjectStore
 from storage.remote.memory import MemoryObjectStore
 from storage.remote.object_store import ClaimRefusedError, ObjectInfo, Unfinished
