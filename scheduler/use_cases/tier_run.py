@@ -225,7 +225,8 @@ class _Work:
                 shipment = self.shipper.ship_partition(order.provenance, order.candidates, replayed.result, lease.hold)
         finally:
             self._note(-1)
-        self._has_failed |= not all(isinstance(failure, LockedError) for failure in shipment.failures)
+        if not all(isinstance(failure, LockedError) for failure in shipment.failures):
+            self._has_failed = True  # and never again otherwise: other threads write it, too
         return shipment
 
     def _note(self, more: int) -> None:

@@ -256,3 +256,15 @@ def test_a_log_dir_has_one_run_at_a_time_and_the_loser_is_told_which(tmp_path: P
         held.enter_context(at_work_on(tmp_path.parent))
     assert list(tmp_path.iterdir()) == []
     assert tmp_path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_where_no_thread_can_keep_the_lease_it_is_let_go_of(
+    store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with leased(store, PLACE, who="me", now_ms=0) as tenure, pytest.raises(RuntimeError, match="new thread"):
+        tenure.hold()
+    assert leases(store) == []

@@ -187,7 +187,7 @@ class Tenure:
                     self.lease.acquire()
                 keeper.start()
                 self._keeper = keeper
-            except (KeyboardInterrupt, RuntimeError):  # the latter where there are threads enough
+            except (KeyboardInterrupt, RuntimeError):  # the latter where the system gives no more threads
                 self._ended.set()
                 with suppress(StoreError):
                     self.lease.withdraw()
