@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from scheduler.use_cases.tier_run import this_run
 from storage.errors import LockedError, StoreError, UsageError, VerificationError
 from storage.remote.layouts.flat import lease_place
+from storage.remote.layouts.local_tiered import ROOT
 from tiering.checking.aiven_verification import holds_copies
 from tiering.checking.verification import StoreReader, list_shipped
 from tiering.keeping.retention import delete_beyond, retention_of
@@ -57,6 +58,8 @@ class Retaining:
                 manifests[key] = found.manifest
         if not manifests and not broken:
             raise self._nothing()
+        if any(_is_read_by_brokers(manifest) for manifest in manifests.values()):
+            raise self._for_brokers("local-tiered")
         sound = {key: manifest for key, manifest in manifests.items() if _folder(key) not in broken}
         return retention_of(sound, limits, self.now_ms)
 
@@ -89,16 +92,24 @@ class Retaining:
 
     def _nothing(self) -> UsageError:
         if holds_copies(self.store):
-            return UsageError(
-                f"{self.store.url} is in the layout aiven: brokers delete what they were told of by the topic's own"
-                " retention, and would go on asking for what somebody else has deleted",
-                hint="set retention.ms or retention.bytes of the topic; `resnap remote status --store` tells what"
-                " brokers were never told of (unreferenced-objects)",
-            )
+            return self._for_brokers("aiven")
         return UsageError(f"{self.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
+
+    def _for_brokers(self, layout: str) -> UsageError:
+        return UsageError(
+            f"{self.store.url} is in the layout {layout}: brokers delete what they were told of by the topic's own"
+            " retention, and would go on asking for what somebody else has deleted",
+            hint="set retention.ms or retention.bytes of the topic; `resnap remote status --store` tells what"
+            " brokers were never told of (unreferenced-objects)",
+        )
 
     def _wants(self, key: FlatKey) -> bool:
         return "=" in key.topic or self.scope.wants(key.topic)
+
+
+def _is_read_by_brokers(manifest: Manifest) -> bool:
+    """Whether the objects lie where Kafka's LocalTieredStorage reads them, and not beside the manifest."""
+    return any(entry.key.startswith(f"{ROOT}/") for entry in manifest.objects)
 
 
 def _folder(key: str) -> str:
