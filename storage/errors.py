@@ -6,7 +6,7 @@
       DataError                the bytes are not what Kafka writes (exit 1)
         FormatError            ... at a position of a file
         MetadataLogError       a metadata log lacks a part, or contradicts itself
-          MetadataVersionError ... or is of a version that is not known here
+          MetadataVersionError ... or depends on records of a version that is unknown here
       LogDirError              a log directory cannot be read or written (exit 1)
         FileGoneError          a file of it is no longer there
         FileUnavailableError   it is there; the disk, or the server behind it, does not give it now
@@ -112,7 +112,7 @@ class MetadataLogError(DataError):
 
 
 class MetadataVersionError(MetadataLogError):
-    """The cluster runs a ``metadata.version`` whose records mean more than is known here."""
+    """Records that an answer depends on are of a type or version that is younger than this release."""
 
 
 def _restored_format_error(fields: dict[str, object]) -> FormatError:

@@ -40,8 +40,9 @@ def show_image(run: Invocation, directory: MetadataLog = None) -> None:
 def show_producer_ids(run: Invocation, directory: MetadataLog = None) -> None:
     """Show every block of producer ids: which broker got it, under which epoch, and when."""
     from scheduler.use_cases.controlling import producer_ids_answer
+    from tiering.controller.metadata.records import ProducerIdsRecord
 
-    run.answer(producer_ids_answer(_image(run, directory)))
+    run.answer(producer_ids_answer(_image(run, directory).relying_on(ProducerIdsRecord)))
 
 
 @controller_app.command("config")
@@ -50,10 +51,11 @@ def show_brokers_config(run: Invocation, directory: MetadataLog = None) -> None:
     """Show what brokers go by: each setting's value, who set it, and what that overrules."""
     from scheduler.settings.layers import static_properties
     from scheduler.use_cases.controlling import config_answer
+    from tiering.controller.metadata.folding import SETTINGS_TYPES
 
     properties = run.settings.server_properties
     static = {} if properties is None else static_properties(properties)
-    run.answer(config_answer(_image(run, directory), static))
+    run.answer(config_answer(_image(run, directory).relying_on(*SETTINGS_TYPES), static))
 
 
 @controller_app.command("audit")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage.errors import ResnapError, UsageError
 from storage.remote.urls import is_store_url
-from tiering.controller.metadata.folding import load_current_image, load_settings_image
+from tiering.controller.metadata.folding import TOPIC_TYPES, load_current_image, load_settings_image
 from tiering.controller.metadata.image import ResourceType
 from tiering.controller.metadata.log_files import METADATA_PARTITION
 
@@ -41,7 +41,7 @@ class ClusterMetadata:
 
     def image(self) -> MetadataImage | None:
         """Return how things are now; None where nothing tells."""
-        return self._load(load_current_image)
+        return self._load(lambda directory: load_current_image(directory).relying_on(*TOPIC_TYPES))
 
     def cleanup_policies(self) -> dict[str, str]:
         """Return the cleanup policy of the topics that have one of their own."""

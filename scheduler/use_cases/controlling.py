@@ -10,7 +10,7 @@ from scheduler.clock import instant
 from scheduler.settings.layers import node_named
 from scheduler.settings.values import shown, shown_as
 from tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
-from tiering.controller.metadata.image import METADATA_VERSIONS, ResourceType
+from tiering.controller.metadata.image import ResourceType, metadata_version_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +119,7 @@ def _head(image: MetadataImage) -> Row:
         "offset": image.offset,
         "leaderEpoch": image.leader_epoch,
         "at": instant(image.timestamp),
-        "metadataVersion": None if level is None else METADATA_VERSIONS[level],
+        "metadataVersion": None if level is None else metadata_version_name(level),
         "features": dict(image.features),
         "zkMigrationState": image.zk_migration_state,
         "brokers": [record(broker) for broker in image.brokers.values()],
@@ -145,7 +145,7 @@ def _change_row(change: ConfigChange) -> Row:
 
 def _in_short(image: MetadataImage) -> Iterator[str]:
     level = image.metadata_version
-    version = "unknown" if level is None else f"{level} ({METADATA_VERSIONS[level]})"
+    version = "unknown" if level is None else f"{level} ({metadata_version_name(level)})"
     yield ""
     yield f"As of offset {image.offset}, {instant(image.timestamp)}; metadata.version {version}."
     yield (

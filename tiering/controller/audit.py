@@ -22,6 +22,7 @@ from storage.log.partition_dir import Segment
 from storage.log.producer_snapshot import read_snapshot_array
 from storage.log.record_batch import NO_PRODUCER_ID
 from storage.source import GONE, PLAIN
+from tiering.controller.metadata.records import ProducerIdsRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -109,7 +110,7 @@ def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources =
     """
     problems = [problem.error for problem in log_dir.problems]
     read = [one for partition in log_dir.partitions for one in _read_partition(partition, sources, problems)]
-    image = load()
+    image = load().relying_on(ProducerIdsRecord)
     claims = Claims(image.producer_id_blocks)
     wrong = {one.file: (one, claims.wrong(one.ids)) for one in read}
     carriers: dict[int, list[Carrier]] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from storage.errors import ResnapError
 from tiering.controller.metadata.folding import fold_files
 from tiering.controller.metadata.log_files import list_metadata_log
+from tiering.controller.metadata.records import ClientQuotaRecord
 from tiering.quota.client_quotas import ClientQuotas, UserRates
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class MetadataQuotas:
         marks = _marks(files)
         if marks == self._seen:
             return
-        image = fold_files(files)
+        image = fold_files(files).relying_on(ClientQuotaRecord)
         self._seen, self.offset = marks, image.offset
         self.quotas = quotas_of(image)
         self.rates = self.quotas.rates(self._complain)

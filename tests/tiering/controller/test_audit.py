@@ -57,7 +57,9 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["kafka-3.9.1-kraft", "kafka-4.1.1-kraft", "kafka-3.9.1-tiered"])
+@pytest.mark.parametrize(
+    "name", ["kafka-3.9.1-kraft", "kafka-4.1.1-kraft", "kafka-4.4.0-kraft", "kafka-3.9.1-tiered", "kafka-4.4.0-tiered"]
+)
 def test_every_producer_id_of_a_real_broker_was_allocated(name: str, fixture_set: Sets) -> None:
     data = fixture_set(name).data
     found = audit(load_log_dir(data), lambda: load_image(data))

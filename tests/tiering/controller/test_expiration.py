@@ -56,7 +56,7 @@ def broker(broker_id: int, newest: int) -> Broker:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["kafka-3.9.1-kraft", "kafka-4.1.1-kraft"])
+@pytest.mark.parametrize("name", ["kafka-3.9.1-kraft", "kafka-4.1.1-kraft", "kafka-4.4.0-kraft"])
 def test_the_dynamic_default_of_a_real_cluster_is_found_with_its_record(name: str, fixture_set: Sets) -> None:
     found = load_image(fixture_set(name).data)
     expiration = expiration_of(found, 1, {}).expiration

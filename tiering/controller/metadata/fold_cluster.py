@@ -19,6 +19,7 @@ from tiering.controller.metadata.records import (
     SupportedFeature,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
     ZkMigrationStateRecord,
 )
 
@@ -46,6 +47,7 @@ def register_broker(state: FoldState, record: RegisterBrokerRecord, place: Place
         in_controlled_shutdown=record.in_controlled_shutdown,
         is_migrating_zk_broker=record.is_migrating_zk_broker,
         log_dirs=record.log_dirs,
+        cordoned_log_dirs=record.cordoned_log_dirs or (),
     )
 
 
@@ -68,6 +70,7 @@ def change_registration(state: FoldState, record: BrokerRegistrationChangeRecord
         fenced=_CHANGE[record.fenced],
         in_controlled_shutdown=_CHANGE[record.in_controlled_shutdown],
         log_dirs=record.log_dirs or None,
+        cordoned_log_dirs=record.cordoned_log_dirs,
     )
 
 
@@ -90,6 +93,11 @@ def register_controller(state: FoldState, record: RegisterControllerRecord, plac
         features=_by_name(record.features),
         zk_migration_ready=record.zk_migration_ready,
     )
+
+
+def unregister_controller(state: FoldState, record: UnregisterControllerRecord, place: Place) -> None:  # noqa: ARG001
+    """A controller that is not there may be unregistered, too."""
+    state.controllers.pop(record.controller_id, None)
 
 
 def set_feature(state: FoldState, record: FeatureLevelRecord, place: Place) -> None:  # noqa: ARG001
@@ -126,6 +134,7 @@ HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
     FenceBrokerRecord: fence_broker,
     UnfenceBrokerRecord: unfence_broker,
     RegisterControllerRecord: register_controller,
+    UnregisterControllerRecord: unregister_controller,
     FeatureLevelRecord: set_feature,
     ZkMigrationStateRecord: set_migration_state,
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import MetadataLogError
-from tiering.controller.metadata.image import MetadataImage
+from tiering.controller.metadata.image import MetadataImage, Note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
         Controller,
         DeletedTopic,
         MetadataTransaction,
-        Note,
         Partition,
         ProducerIdBlock,
         QuotaEntity,
+        SkippedRecords,
         Topic,
     )
 
@@ -75,6 +75,7 @@ class FoldState:
         timestamp: int,
         transactions: tuple[MetadataTransaction, ...],
         left_aside: Mapping[str, int],
+        skipped: tuple[SkippedRecords, ...],
     ) -> MetadataImage:
         """Return the state as an image; the arguments are its fields."""
         return MetadataImage(
@@ -94,7 +95,8 @@ class FoldState:
             next_producer_id=self.next_producer_id,
             transactions=transactions,
             left_aside=left_aside,
-            notes=tuple(self.notes),
+            skipped=skipped,
+            notes=(*self.notes, *(Note(offset=None, text=str(one)) for one in skipped)),
         )
 
     def _whole(self, topic: Topic) -> Topic:

@@ -1,16 +1,17 @@
 """Folds a metadata log into its image, record by record, as each node of a cluster does.
 
-Records of a metadata transaction wait for its end. What is younger than this text is passed over with a note; where the
-cluster's ``metadata.version`` is, nothing is, since then also known records may mean something else.
+Records of a metadata transaction wait for its end. Records of a type or version that is younger than this release are
+skipped and counted. All others keep their meaning under any ``metadata.version``: a record that means something else
+gets another version. An answer that a skipped record could change is refused (``MetadataImage.relying_on``).
 
-Source: ``MetadataBatchLoader``, ``MetadataDelta`` and what it hands records to.
+Source: ``MetadataBatchLoader``, ``MetadataDelta`` and what it hands records to; KIP-584, KIP-778.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from storage.errors import FileGoneError, MetadataLogError, MetadataVersionError
@@ -24,10 +25,12 @@ from tiering.controller.metadata.image import (
     MetadataImage,
     MetadataTransaction,
     Note,
+    SkippedRecords,
     TransactionOutcome,
 )
 from tiering.controller.metadata.log_files import MetadataLogFiles, list_metadata_log, read_metadata_log
 from tiering.controller.metadata.records import (
+    TYPES_BY_KEY,
     TYPES_BY_MESSAGE,
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -37,6 +40,8 @@ from tiering.controller.metadata.records import (
     FeatureLevelRecord,
     FenceBrokerRecord,
     NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
@@ -67,6 +72,12 @@ SETTINGS_TYPES: Final = frozenset({
     UnfenceBrokerRecord, TopicRecord, RemoveTopicRecord,
 })  # fmt: skip
 """What tells the settings of brokers and topics, and of what release brokers are; a topic's go with it."""
+TOPIC_TYPES: Final = (TopicRecord, RemoveTopicRecord, PartitionRecord, PartitionChangeRecord)
+"""What tells the ids of topics, and where their partitions are."""
+TRANSACTION_TYPES: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+"""What decides which of the others count: none of these can be skipped."""
+UNKNOWN: Final = "unknown to this release"
+DEPENDENT: Final = "about what a skipped record may have made"
 
 
 def load_image(directory: Path) -> MetadataImage:
@@ -74,7 +85,8 @@ def load_image(directory: Path) -> MetadataImage:
 
     Raises:
         UsageError: there is no metadata log.
-        MetadataVersionError: it is of a version that is not known here.
+        MetadataVersionError: which records count cannot be known, since one that ends a metadata transaction is of a
+            version that is unknown here.
         MetadataLogError: a part is missing, or records contradict one another.
         FormatError: damage.
         LogDirError: a file cannot be read.
@@ -86,11 +98,11 @@ def load_image(directory: Path) -> MetadataImage:
 def load_settings_image(directory: Path) -> MetadataImage:
     """Return an image of brokers, settings, features and topics without partitions, as they are now.
 
-    Raises as ``load_image`` does.
+    Raises as ``load_image`` does, and MetadataVersionError where a record about these was skipped.
 
     In a large cluster nearly all records are about partitions: left unread, a fifth of the time remains.
     """
-    return _fold_directory(directory, only=SETTINGS_TYPES, only_now=True)
+    return _fold_directory(directory, only=SETTINGS_TYPES, only_now=True).relying_on(*SETTINGS_TYPES)
 
 
 def load_current_image(directory: Path) -> MetadataImage:
@@ -165,6 +177,8 @@ class _Folding:
         self._open: _OpenTransaction | None = None
         self._transactions: list[MetadataTransaction] = []
         self._left_aside: Counter[str] = Counter()
+        self._skipped: dict[str, SkippedRecords] = {}
+        self._skipped_tags: Counter[tuple[str, int]] = Counter()
         self._offset, self._epoch, self._timestamp = covered - 1, 0, 0
 
     def add_batch(self, batch: MetadataBatch) -> None:
@@ -188,22 +202,24 @@ class _Folding:
         """Return the image; a transaction that is still open stays out of it."""
         if self._open is not None:
             self._close(self._open, TransactionOutcome.OPEN)
+        for (name, tag), records in self._skipped_tags.items():
+            self.state.notes.append(
+                Note(offset=None, text=f"tagged field {tag} of {name}, {UNKNOWN}: {records} skipped")
+            )
         return self.state.image(
             offset=self._offset,
             leader_epoch=self._epoch,
             timestamp=self._timestamp,
             transactions=tuple(self._transactions),
             left_aside=dict(sorted(self._left_aside.items())),
+            skipped=tuple(self._skipped[key] for key in sorted(self._skipped)),
         )
 
     def _add(self, record: LoggedRecord, place: Place) -> None:
         message = record.message
-        if record.unknown_tags:
-            tags = ", ".join(map(str, record.unknown_tags))
-            self._note(place, f"{type(message).__name__} has tagged fields that are not known here: {tags}")
+        self._skipped_tags.update((type(message).__name__, tag) for tag in record.unknown_tags)
         if isinstance(message, UnknownRecord):
-            kind = "control record" if place.batch.header.is_control else "record"
-            self._note(place, f"a {kind} of type {message.api_key}, version {message.version}, is not known here")
+            self._skip_unknown(message, place)
         elif isinstance(message, BeginTransactionRecord):
             self._begin(message, place)
         elif isinstance(message, EndTransactionRecord):
@@ -217,12 +233,42 @@ class _Folding:
 
     def _apply(self, message: Message, place: Place) -> None:
         if isinstance(message, FeatureLevelRecord) and message.name == METADATA_VERSION:
-            _check_version(message.feature_level, place)
+            self._note_version(message.feature_level, place)
         handler = HANDLERS.get(type(message))
         if handler is not None:
-            handler(self.state, message, place)
+            try:
+                handler(self.state, message, place)
+            except MetadataLogError:
+                if not any(one.api_key in TYPES_BY_KEY for one in self._skipped.values()):
+                    raise
+                known = TYPES_BY_MESSAGE[type(message)]
+                self._skip(known.api_key, f"of {known.name}, {DEPENDENT}", place)
         elif type(message) in TYPES_BY_MESSAGE and not isinstance(message, NoOpRecord):
             self._left_aside[TYPES_BY_MESSAGE[type(message)].name] += 1
+
+    def _skip_unknown(self, message: UnknownRecord, place: Place) -> None:
+        if place.batch.header.is_control:
+            text = f"a control record of type {message.api_key}, version {message.version}, is {UNKNOWN}"
+            self.state.notes.append(Note(offset=place.offset, text=text))
+            return
+        known = TYPES_BY_KEY.get(message.api_key)
+        if known is not None and known.message in TRANSACTION_TYPES:
+            raise MetadataVersionError(
+                f"{place}: {known.name}, version {message.version}, is {UNKNOWN}: which records count cannot be known",
+                hint="a newer release of Resnap may know it; until then give settings and topic ids by other means",
+            )
+        kind = f"type {message.api_key}" if known is None else f"{known.name}, version {message.version}"
+        self._skip(message.api_key, f"of {kind}, {UNKNOWN}", place)
+
+    def _skip(self, api_key: int, kind: str, place: Place) -> None:
+        first = self._skipped.get(kind) or SkippedRecords(api_key=api_key, kind=kind, records=0, first=str(place))
+        self._skipped[kind] = replace(first, records=first.records + 1)
+
+    def _note_version(self, level: int, place: Place) -> None:
+        if level > max(METADATA_VERSIONS):
+            newest = METADATA_VERSIONS[max(METADATA_VERSIONS)]
+            text = f"metadata.version {level} is younger than {newest}, the newest known"
+            self.state.notes.append(Note(offset=place.offset, text=text))
 
     def _begin(self, message: BeginTransactionRecord, place: Place) -> None:
         if self._open is not None:
@@ -257,17 +303,4 @@ class _Folding:
                 outcome=outcome,
                 reason=reason,
             )
-        )
-
-    def _note(self, place: Place, text: str) -> None:
-        self.state.notes.append(Note(offset=place.offset, text=text))
-
-
-def _check_version(level: int, place: Place) -> None:
-    if level not in METADATA_VERSIONS:
-        newest = max(METADATA_VERSIONS)
-        raise MetadataVersionError(
-            f"{place}: metadata.version {level} is not known here; the newest that is known is {newest},"
-            f" {METADATA_VERSIONS[newest]}",
-            hint="a newer release of resnap may know it; until then give settings and topic ids by other means",
         )

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from storage.errors import MetadataVersionError
+from tiering.controller.metadata.records import TYPES_BY_MESSAGE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -24,11 +27,17 @@ METADATA_VERSIONS: Final[Mapping[int, str]] = dict(
             *("3.0-IV1", "3.1-IV0", "3.2-IV0", "3.3-IV0", "3.3-IV1", "3.3-IV2", "3.3-IV3", "3.4-IV0", "3.5-IV0"),
             *("3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1", "3.7-IV2", "3.7-IV3"),
             *("3.7-IV4", "3.8-IV0", "3.9-IV0", "4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0", "4.1-IV1"),
+            *("4.2-IV0", "4.2-IV1", "4.3-IV0", "4.4-IV0", "4.4-IV1", "4.4-IV2", "4.5-IV0"),
         ),
         start=1,
     )
 )
-"""Names of the levels of ``metadata.version`` whose records are all known here. Source: ``MetadataVersion``."""
+"""Names of the levels of ``metadata.version`` whose records are all known here. Source: ``MetadataVersion`` of 4.4."""
+
+
+def metadata_version_name(level: int) -> str:
+    """Return Kafka's name of a level of ``metadata.version``, or its number where the level is younger."""
+    return METADATA_VERSIONS.get(level, str(level))
 
 
 class ResourceType(IntEnum):
@@ -80,6 +89,8 @@ class Broker:
     in_controlled_shutdown: bool
     is_migrating_zk_broker: bool
     log_dirs: tuple[str, ...]
+    cordoned_log_dirs: tuple[str, ...] = ()
+    """Those that take no new replicas, from 4.3 on."""
 
     @property
     def newest_metadata_version(self) -> int | None:
@@ -197,6 +208,25 @@ class Note:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRecords:
+    """Records of one type and version that were skipped."""
+
+    api_key: int
+    kind: str
+    """Type and version, as far as they are known, and why they were skipped."""
+    records: int
+    first: str
+    """Where the first one stands."""
+
+    def __str__(self) -> str:
+        return (
+            f"1 record {self.kind}, was skipped"
+            if self.records == 1
+            else f"{self.records} records {self.kind}, were skipped"
+        )
+
+
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """Types and names, such as ``(("user", "a"), ("client-id", None))``; a name of None is the default."""
 
@@ -226,12 +256,30 @@ class MetadataImage:
     transactions: tuple[MetadataTransaction, ...]
     left_aside: Mapping[str, int]
     """How many records of each type were read and not folded: credentials, tokens, access control entries."""
+    skipped: tuple[SkippedRecords, ...]
+    """By type and version. Kafka never gives a known type and version another meaning, so all else holds."""
     notes: tuple[Note, ...]
 
     @property
     def metadata_version(self) -> int | None:
         """The cluster's ``metadata.version``; None before 3.3, which did not write it down."""
         return self.features.get(METADATA_VERSION)
+
+    def relying_on(self, *messages: type) -> MetadataImage:
+        """Return this image, for a question that records of the types ``messages`` answer.
+
+        Raises:
+            MetadataVersionError: records of one of these types were skipped.
+
+        """
+        asked = {TYPES_BY_MESSAGE[message].api_key for message in messages}
+        for one in self.skipped:
+            if one.api_key in asked:
+                raise MetadataVersionError(
+                    f"{one.first}: {one}, and the answer depends on them",
+                    hint="a newer release of Resnap may know them; until then give what they say by flags or files",
+                )
+        return self
 
     def topic_ids(self) -> dict[str, str]:
         """Return the topic ids by name."""

@@ -1,10 +1,10 @@
-"""Every type of record that a KRaft controller writes, up to Kafka 4.1: names, fields and versions.
+"""Every type of record that a KRaft controller writes, up to Kafka 4.4: names, fields and versions.
 
 A new version only adds fields, so one class is all versions of a type, with defaults for what older ones lack. -1 and
 -2 are Kafka's own ways of saying none, and unchanged.
 
-Source: ``metadata/src/main/resources/common/metadata`` of Kafka 3.9 and 4.1; KIP-631, KIP-730, KIP-778, KIP-835,
-KIP-841, KIP-858, KIP-866, KIP-868, KIP-919, KIP-966.
+Source: ``metadata/src/main/resources/common/metadata`` of Kafka 3.9 and 4.1, the generated classes of 4.4; KIP-631,
+KIP-730, KIP-778, KIP-835, KIP-841, KIP-858, KIP-866, KIP-868, KIP-919, KIP-966, KIP-1066.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class RegisterBrokerRecord:
     fenced: Bool = True
     in_controlled_shutdown: Annotated[Bool, Since(1)] = False
     log_dirs: Annotated[tuple[Uuid, ...], Since(3), Tag(0)] = ()
+    cordoned_log_dirs: Annotated[tuple[Uuid, ...] | None, Since(4), Tag(1)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,13 +217,17 @@ class ProducerIdsRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord:
-    """A registered broker was fenced (1) or let in (-1), began to shut down (1), or has other log dirs."""
+    """A registered broker was fenced (1) or let in (-1), began to shut down (1), or has other log dirs.
+
+    Cordoned log dirs take no new replicas; a null is what has not changed.
+    """
 
     broker_id: Int32
     broker_epoch: Int64
     fenced: Annotated[Int8, Tag(0)] = 0
     in_controlled_shutdown: Annotated[Int8, Since(1), Tag(1)] = 0
     log_dirs: Annotated[tuple[Uuid, ...], Since(2), Tag(2)] = ()
+    cordoned_log_dirs: Annotated[tuple[Uuid, ...] | None, Since(3), Tag(3)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +316,13 @@ class ClearElrRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterControllerRecord:
+    """A controller was taken out of the cluster."""
+
+    controller_id: Int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownRecord:
     """A record of a type or version that is younger than this text: left unread."""
 
@@ -346,6 +358,7 @@ MetadataRecord: TypeAlias = (
     | RemoveDelegationTokenRecord
     | RegisterControllerRecord
     | ClearElrRecord
+    | UnregisterControllerRecord
 )
 
 
@@ -366,7 +379,7 @@ class RecordType:
 RECORD_TYPES: Final = tuple(
     RecordType(api_key=api_key, message=message, newest_version=newest_version)
     for api_key, message, newest_version in (
-        (0, RegisterBrokerRecord, 3),
+        (0, RegisterBrokerRecord, 4),
         (1, UnregisterBrokerRecord, 0),
         (2, TopicRecord, 0),
         (3, PartitionRecord, 2),
@@ -380,7 +393,7 @@ RECORD_TYPES: Final = tuple(
         (12, FeatureLevelRecord, 0),
         (14, ClientQuotaRecord, 0),
         (15, ProducerIdsRecord, 0),
-        (17, BrokerRegistrationChangeRecord, 2),
+        (17, BrokerRegistrationChangeRecord, 3),
         (18, AccessControlEntryRecord, 0),
         (19, RemoveAccessControlEntryRecord, 0),
         (20, NoOpRecord, 0),
@@ -392,6 +405,7 @@ RECORD_TYPES: Final = tuple(
         (26, RemoveDelegationTokenRecord, 0),
         (27, RegisterControllerRecord, 0),
         (28, ClearElrRecord, 0),
+        (29, UnregisterControllerRecord, 0),
     )
 )
 """By api key; 6, 13 and 16 were never used."""
