@@ -37,6 +37,8 @@ class Anchor:
     offset: int
     read_from: int
     """Where the run began that this state is of, or the first of a chain of runs that anchored in each other."""
+    known_from: int
+    """First offset of the log that the run which began there had at hand."""
     seen_since_ms: int | None
     """As in ``plan.Run``, of the run that began there; so are the next two."""
     touched_until_ms: int | None
@@ -144,6 +146,7 @@ def keep_state(
     return Anchor(
         offset=offset,
         read_from=run.read_from(plan),
+        known_from=plan.known_from(run),
         seen_since_ms=run.seen_since_ms,
         touched_until_ms=run.touched_until_ms,
         cut_through=run.cut_through,

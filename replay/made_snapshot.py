@@ -33,6 +33,7 @@ def make_snapshot(
     as_of_ms: int,
     seen: IntArray,
     window_start_offset: int | None,
+    known_from_offset: int,
     ids: IdRange | None = None,
     sources: Sources = PLAIN,
 ) -> BoundaryResult:
@@ -42,6 +43,7 @@ def make_snapshot(
         outcome=Outcome.REBUILT,
         as_of_ms=as_of_ms,
         window_start_offset=window_start_offset,
+        known_from_offset=known_from_offset,
         entries=len(found.entries),
         digest=sink.write(plan.topic_partition, boundary.offset, found.entries),
         left_out=found.left_out,
@@ -125,7 +127,7 @@ def make_idle(plan: PartitionPlan, sink: SnapshotSink, sources: Sources = PLAIN)
         made.append(
             make_snapshot(
                 plan, boundary, found, sink, as_of_ms=plan.rules.as_of.now_ms, seen=found.entries["producer_id"],
-                window_start_offset=None, sources=sources,
+                window_start_offset=None, known_from_offset=plan.known_from(), sources=sources,
             )
         )  # fmt: skip
     return made

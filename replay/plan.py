@@ -96,6 +96,15 @@ class PartitionPlan:
     keep_in: str | None = None
     """Directory for the states that later replays may begin with; None to keep none."""
 
+    def known_from(self, run: Run | None = None) -> int:
+        """Return the first offset of the log at hand; where ``run`` begins with a kept state, what it was then.
+
+        A log has a beginning, offset 0. Where this is later, producers may be alive whose batches are gone.
+        """
+        if run is not None and run.anchor is not None:
+            return run.anchor.known_from
+        return self.segments[0].base_offset if self.segments else 0
+
     @property
     def bytes_in_segments(self) -> int:
         """Size of the segments that are read; headers alone are fewer bytes."""

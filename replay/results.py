@@ -58,6 +58,8 @@ class BoundaryResult:
     as_of_ms: int
     window_start_offset: int | None
     """Base offset of the first segment that was read for it; None if nothing was."""
+    known_from_offset: int = 0
+    """First offset of the log that was at hand; of what lies below, only what snapshots show is known."""
     entries: int = 0
     digest: SnapshotDigest | None = None
     """Digest of the snapshot as written; None if it was not."""

@@ -182,7 +182,8 @@ class RunCombine:
             return found
         return make_snapshot(
             self.plan, boundary, found, self.sink, as_of_ms=self._as_of_ms(boundary), seen=self._table.producer_ids(),
-            window_start_offset=self._start_offset, ids=self.ids, sources=self.sources,
+            window_start_offset=self._start_offset, known_from_offset=self.plan.known_from(self.run), ids=self.ids,
+            sources=self.sources,
         )  # fmt: skip
 
     def _found(self, boundary: Boundary) -> BoundaryState | BoundaryResult:
@@ -243,6 +244,7 @@ class RunCombine:
             outcome=outcome,
             as_of_ms=self._as_of_ms(boundary),
             window_start_offset=self._start_offset,
+            known_from_offset=self.plan.known_from(self.run),
             reason=reason,
             unexplained_since_ms=unexplained_since_ms,
         )

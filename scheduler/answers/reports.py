@@ -120,6 +120,7 @@ def plan_row(planned: Planned) -> Row:
         "boundaries": [
             {"offset": boundary.offset, "coverage": boundary.coverage.value} for boundary in plan.boundaries
         ],
+        "knownFromOffset": plan.known_from(),
         "snapshots": len(plan.boundaries),
         "read": cost_row(planned.cost),
         "runs": runs,
@@ -137,6 +138,7 @@ def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
         "coverage": found.boundary.coverage.value,
         "asOfMs": found.as_of_ms,
         "windowStartOffset": found.window_start_offset,
+        "knownFromOffset": found.known_from_offset,
         "entries": found.entries if found.outcome is Outcome.REBUILT else None,
         "sha256": found.digest.sha256 if found.digest else None,
         "leftOut": [{"producerId": pid, "reason": reason.value} for pid, reason in found.left_out],
@@ -164,6 +166,7 @@ def known_row(topic_partition: TopicPartition, known: KnownBoundary) -> Row:
         "coverage": known.coverage.value,
         "asOfMs": known.as_of_ms,
         "windowStartOffset": known.window_start_offset,
+        "knownFromOffset": known.known_from_offset,
         "entries": known.entries,
         "sha256": known.digest.sha256,
         "leftOut": [{"producerId": pid, "reason": reason.value} for pid, reason in known.left_out],

@@ -4,8 +4,9 @@ An Avro object container file with one record, uncompressed, with its schema (``
 Avro reader shows it. The same manifest gives the same bytes. Avro has no checksum, so the file's metadata carry a
 CRC-32C of the encoded record: a flipped digit of an offset must not pass.
 
-Reading is strict. The schema must be this version's own, up to its comments: resolving arbitrary schemas would let a
-damaged or hostile file decide how much memory its reader takes.
+Reading is strict. The schema must be one that Resnap has written, up to its comments: resolving arbitrary schemas would
+let a damaged or hostile file decide how much memory its reader takes. A field that came later has a default, so that
+any Avro reader resolves the older schema to the newer one and back.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ FORMAT_VERSION: Final = 1
 
 _SCHEMA_JSON: Final = json.loads(resources.files("storage.remote").joinpath("manifest.avsc").read_text("utf-8"))
 _SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)
-_CANONICAL_SCHEMA: Final = to_parsing_canonical_form(_SCHEMA_JSON)
 _SYNC_MARKER: Final = b"io.resnap.v1.man"
 """Fixed, where Avro would draw 16 random bytes, because the same manifest shall give the same file."""
 _CHECKSUM: Final = "resnap.crc32c"
@@ -46,6 +46,22 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CRC_END: Final = 1 << 32
 
 T = TypeVar("T")
+
+
+def _without_defaults(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the schema without the fields that came later: those with a default."""
+    if isinstance(schema, dict):
+        return {name: _without_defaults(value) for name, value in schema.items()}
+    if isinstance(schema, list):
+        return [_without_defaults(one) for one in schema if not (isinstance(one, dict) and "default" in one)]
+    return schema
+
+
+_READABLE: Final = {
+    to_parsing_canonical_form(one): fastavro.parse_schema(one)
+    for one in (_SCHEMA_JSON, _without_defaults(_SCHEMA_JSON))
+}
+"""Every schema that Resnap has written, by its canonical form."""
 
 
 class ObjectKind(StrEnum):
@@ -110,6 +126,8 @@ class SnapshotOrigin:
     entries_count: int
     """Producers in the snapshot."""
     left_out: tuple[LeftOutProducer, ...] = ()
+    known_from_offset: int | None = None
+    """First offset of the log that the snapshot was made from; None in manifests of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +179,7 @@ def write_manifest(manifest: Manifest) -> bytes:
         raise ValueError(f"manifest {problem.what}: expected {problem.expected}, found {problem.found}")
     record = manifest_record(manifest)
     stream = io.BytesIO()
-    metadata = {_CHECKSUM: f"{_record_checksum(record):08x}"}
+    metadata = {_CHECKSUM: f"{_record_checksum(record, _SCHEMA):08x}"}
     fastavro.writer(stream, _SCHEMA, [record], sync_marker=_SYNC_MARKER, metadata=metadata)
     return stream.getvalue()
 
@@ -211,7 +229,7 @@ def _read_record(data: bytes) -> tuple[dict[str, Any], int]:
     except Exception as error:
         raise FormatError("manifest header", position=0, expected="an Avro object container file",
                           found=_shown(error)) from error  # fmt: skip
-    if schema != _CANONICAL_SCHEMA or codec != "null":
+    if schema not in _READABLE or codec != "null":
         raise FormatError("manifest schema", position=0, expected=f"{_SCHEMA['name']}, uncompressed",
                           found=f"another schema, codec {codec}", hint=_UPGRADE)  # fmt: skip
     try:
@@ -223,19 +241,19 @@ def _read_record(data: bytes) -> tuple[dict[str, Any], int]:
         raise FormatError("manifest file", position=stream.tell(), expected="one record and nothing else",
                           found=f"{len(found)} in {len(data)} bytes")  # fmt: skip
     block, record = found[0]
-    _check_checksum(record, blocks.metadata.get(_CHECKSUM), block.offset)
+    _check_checksum(record, _READABLE[schema], blocks.metadata.get(_CHECKSUM), block.offset)
     return record, block.offset
 
 
-def _check_checksum(record: Mapping[str, Any], carried: str | None, position: int) -> None:
-    computed = f"{_record_checksum(record):08x}"
+def _check_checksum(record: Mapping[str, Any], schema: Any, carried: str | None, position: int) -> None:  # noqa: ANN401
+    computed = f"{_record_checksum(record, schema):08x}"
     if carried != computed:
         raise FormatError("manifest checksum (CRC-32C)", position=position, expected=carried, found=computed)
 
 
-def _record_checksum(record: Mapping[str, Any]) -> int:
+def _record_checksum(record: Mapping[str, Any], schema: Any) -> int:  # noqa: ANN401 - as fastavro parses it
     stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, _SCHEMA, record)
+    fastavro.schemaless_writer(stream, schema, record)
     return crc32c(stream.getvalue())
 
 
@@ -256,6 +274,7 @@ def _from_record(record: Mapping[str, Any]) -> Manifest:
             origin,
             how=SnapshotHow(origin["how"]),
             left_out=tuple(_build(LeftOutProducer, entry) for entry in origin["leftOut"]),
+            known_from_offset=origin.get("knownFromOffset"),
         ),
     )
 

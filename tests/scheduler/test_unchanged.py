@@ -223,7 +223,7 @@ def test_a_harmed_memory_costs_reading_and_nothing_else(
             case "all garbled":
                 path.write_bytes(b"\x00garbage")
             case "another version" if path.name == "memory.json":
-                path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 2'))
+                path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 1'))
     second = again("regenerate", log, "--into", tmp_path / "out", *rules)
     assert second.code == 0
     assert ("it is made anew" in second.err) == (harm in {"all garbled", "another version"})

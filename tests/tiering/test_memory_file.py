@@ -40,6 +40,7 @@ def boundary(offset: int) -> KnownBoundary:
         made_ms=START_MS + 1,
         coverage=Coverage.WINDOW,
         window_start_offset=0,
+        known_from_offset=0,
         entries=3,
         digest=SnapshotDigest(size_bytes=10, crc32c=7, sha256="ab"),
         left_out=(LeftOut(5, Unexplained.BATCH),),
@@ -52,7 +53,7 @@ def memory(directory: Path, offset: int = 10) -> Memory:
     state = write_state(str(directory), f"{offset}.state", empty())
     assert state is not None
     anchor = Anchor(
-        offset=offset, read_from=0, seen_since_ms=None, touched_until_ms=4, cut_through=frozenset({3, 1}),
+        offset=offset, read_from=0, known_from=0, seen_since_ms=None, touched_until_ms=4, cut_through=frozenset({3, 1}),
         oldest_clock_ms=None, clock_ms=-1, compacted=False, certain_silence_ms=9, pruned_ms=2, states=(state,),
     )  # fmt: skip
     refusal = Refusal(

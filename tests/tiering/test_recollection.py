@@ -38,7 +38,8 @@ def inventory(tmp_path: Path) -> PartitionInventory:
 
 def boundary(offset: int, read_from: int | None = 10, coverage: Coverage = Coverage.WINDOW) -> KnownBoundary:
     return KnownBoundary(
-        offset=offset, as_of_ms=START_MS, made_ms=START_MS, coverage=coverage, window_start_offset=read_from, entries=0,
+        offset=offset, as_of_ms=START_MS, made_ms=START_MS, coverage=coverage, window_start_offset=read_from,
+        known_from_offset=read_from, entries=0,
         digest=SnapshotDigest(size_bytes=10, crc32c=0, sha256=""), left_out=(), evidence="",
     )  # fmt: skip
 

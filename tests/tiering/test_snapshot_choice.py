@@ -155,7 +155,7 @@ def test_the_origin_tells_what_the_snapshot_rests_on(order: Order) -> None:
     origin = chosen(order, result).origin
     assert origin.as_of == "roll"
     assert origin.as_of_ms == result.as_of_ms
-    assert origin.window_start_offset == 0
+    assert (origin.window_start_offset, origin.known_from_offset) == (0, 0)
     assert (origin.producer_id_expiration_ms, origin.check_interval_ms) == ROLL.expiry
     assert origin.entries_count == result.entries == len(read_snapshot(chosen(order, result).body)) > 0
     assert origin.left_out == (LeftOutProducer(producer_id=7, reason="unexplained"),)

@@ -45,6 +45,7 @@ class KnownBoundary:
     made_ms: int
     coverage: Coverage
     window_start_offset: int | None
+    known_from_offset: int
     entries: int
     digest: SnapshotDigest
     left_out: tuple[LeftOut, ...]
@@ -183,6 +184,7 @@ def known_boundary(result: BoundaryResult, made_ms: int) -> KnownBoundary | None
         made_ms=made_ms,
         coverage=result.boundary.coverage,
         window_start_offset=result.window_start_offset,
+        known_from_offset=result.known_from_offset,
         entries=result.entries,
         digest=result.digest,
         left_out=result.left_out,

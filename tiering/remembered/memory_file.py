@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from storage.log.partition_dir import PartitionDir
 
-VERSION: Final = 1
+VERSION: Final = 2
 FILE: Final = "memory.json"
 MAX_BYTES: Final = 256 << 20
 """A larger file is no memory of ours: that of 100,000 boundaries has some 50 MB."""

@@ -103,5 +103,6 @@ def _origin(result: BoundaryResult, rules: ReplayRules, how: SnapshotHow, entrie
         producer_id_expiration_ms=rules.expiry.expiration_ms,
         check_interval_ms=rules.expiry.check_interval_ms,
         entries_count=entries,
+        known_from_offset=result.known_from_offset,
         left_out=tuple(LeftOutProducer(producer_id=pid, reason=reason) for pid, reason in result.left_out),
     )

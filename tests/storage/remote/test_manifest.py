@@ -90,6 +90,21 @@ def test_another_schema_is_refused_with_advice() -> None:
     assert "newer Resnap" in (raised.value.hint or "")
 
 
+def test_a_manifest_of_before_a_field_was_added_is_read_without_it() -> None:
+    schema = schema_inside(write_manifest(a_manifest()))
+    (origin,) = (field["type"] for field in schema["fields"] if field["name"] == "snapshotOrigin")
+    origin["fields"] = [field for field in origin["fields"] if field["name"] != "knownFromOffset"]
+    manifest = a_manifest()
+    older = replace(manifest, snapshot_origin=replace(manifest.snapshot_origin, known_from_offset=None))
+    data = forged(manifest_record(manifest), schema=schema)
+    assert read_manifest(data) == older
+    # Other readers resolve either schema to the other.
+    (upgraded,) = fastavro.reader(io.BytesIO(data), fastavro.parse_schema(schema_inside(write_manifest(manifest))))
+    assert upgraded == manifest_record(older)
+    (downgraded,) = fastavro.reader(io.BytesIO(write_manifest(manifest)), fastavro.parse_schema(schema))
+    assert "knownFromOffset" not in downgraded["snapshotOrigin"]
+
+
 def test_other_comments_in_the_schema_are_no_other_schema() -> None:
     schema = schema_inside(write_manifest(a_manifest()))
     schema["doc"] = "another comment"
