@@ -22,7 +22,7 @@ from replay.window import SegmentSpan
 from storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from storage.log.indexes import AbortedTxn, last_time_index_timestamp, read_transaction_index
 from storage.log.producer_snapshot import NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
-from storage.source import PLAIN, each
+from storage.source import GONE, PLAIN, each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +70,8 @@ class Evidence:
     """Offset of the newest valid snapshot that has entries."""
     newest_empty: int | None = None
     """Offset of the newest valid snapshot without entries."""
+    is_whole: bool = True
+    """False where a transaction index could not be read: nothing then vouches for what is left unread."""
 
     def at(self, offsets: Sequence[int]) -> dict[int, BoundaryEvidence]:
         """Return what is known at each of ``offsets``, which ascend; those of which nothing is known are left out."""
@@ -92,6 +94,8 @@ class Evidence:
         One without entries counts only where the log shows no sign of transactions: a broker that finds no snapshot
         writes empty ones unlooked.
         """
+        if not self.is_whole:
+            return False
         if self.newest_snapshot is not None and self.newest_snapshot >= offset:
             return True
         return self.newest_empty is not None and self.newest_empty >= offset and not self.aborted
@@ -156,7 +160,7 @@ def load_evidence(partition: PartitionDir, sources: Sources = PLAIN) -> Evidence
 
     """
     is_remote = partition.is_remote
-    aborted = each(partial(_aborted, sources), partition.segments, remote=is_remote)
+    aborted = list(each(partial(_aborted, sources), partition.segments, remote=is_remote))
     seen_open: dict[ProducerEntry, int] = {}
     newest: dict[bool, int] = {}
     shown = each(partial(_shown, sources), partition.snapshots, remote=is_remote)
@@ -165,20 +169,24 @@ def load_evidence(partition: PartitionDir, sources: Sources = PLAIN) -> Evidence
             newest[found.has_entries] = snapshot.offset
             seen_open |= dict.fromkeys(found.open, snapshot.offset)
     return Evidence(
-        aborted=tuple(txn for of_segment in aborted for txn in of_segment),
+        aborted=tuple(txn for of_segment in aborted for txn in of_segment or ()),
         open=tuple(OpenTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items()),
         newest_snapshot=newest.get(True),
         newest_empty=newest.get(False),
+        is_whole=None not in aborted,
     )
 
 
-def _aborted(sources: Sources, segment: Segment) -> list[AbortedTxn]:
+def _aborted(sources: Sources, segment: Segment) -> list[AbortedTxn] | None:
+    """Return what the transaction index of ``segment`` names, None where it is there and cannot be read."""
     if not segment.txnindex_bytes:
         return []
     try:
         return read_transaction_index(sources.read(segment.sibling("txnindex")))
-    except _UNREADABLE:
+    except GONE:
         return []
+    except _UNREADABLE:
+        return None
 
 
 class _Shown(NamedTuple):

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FileGoneError, FileUnavailableError, LogDirError
+from storage.errors import FileGoneError, LogDirError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,6 +27,7 @@ READ_BYTES: Final = 1 << 20
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _DENIED: Final = {errno.EACCES, errno.EPERM}
 _NOT_NOW: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN, errno.ENOMEM}
+_TOO_MANY: Final = {errno.EMFILE, errno.ENFILE}
 _IN_THE_WAY: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 
 
@@ -276,10 +277,11 @@ def legible(path: Path) -> Iterator[None]:
 
 def unread_error(path: str | Path, error: OSError, *, hint: str) -> LogDirError:
     """Return that ``path`` could not be read; ``hint`` is for an ``error`` that stays until somebody mends it."""
-    what = f"{path}: cannot be read: {error.strerror}"
-    if error.errno not in _NOT_NOW:
-        return LogDirError(what, hint=hint)
-    return FileUnavailableError(what, hint="run the same command again; if it stays so, check the disk")
+    if error.errno in _NOT_NOW:
+        hint = "run the same command again; if it stays so, check the disk"
+    elif error.errno in _TOO_MANY:
+        hint = "raise the limit of open files (ulimit -n, LimitNOFILE=), and run the same command again"
+    return LogDirError(f"{path}: cannot be read: {error.strerror}", hint=hint)
 
 
 @contextmanager

@@ -9,7 +9,6 @@
           MetadataVersionError ... or depends on records of a version that is unknown here
       LogDirError              a log directory cannot be read or written (exit 1)
         FileGoneError          a file of it is no longer there
-        FileUnavailableError   it is there; the disk, or the server behind it, does not give it now
         LogDirInUseError       a broker, or another run, holds its lock (exit 14)
       StoreError               an object store said no (exit 12)
         ObjectNotFoundError
@@ -138,13 +137,6 @@ class LogDirError(ResnapError):
 
 class FileGoneError(LogDirError):
     """A file is not there; where it was listed, the broker has deleted it since."""
-
-
-class FileUnavailableError(LogDirError):
-    """A file is there, and may be read, but the disk, or the server behind it, does not give it now.
-
-    Nothing says that what it holds is bad, so that nobody may go on as if it were not there.
-    """
 
 
 class LogDirInUseError(LogDirError):

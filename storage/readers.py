@@ -93,7 +93,7 @@ def open_reader(locator: str) -> Iterator[RangeReader]:
     """Open the local file ``locator`` for as long as the context lasts.
 
     Raises:
-        LogDirError: it is gone, or cannot be read; ``FileUnavailableError`` where it may be the next time.
+        LogDirError: it is gone, or cannot be read.
 
     """
     with readable(locator):

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from replay.results import BLIND, Outcome, blind_outcome
-from storage.errors import FileUnavailableError, FormatError
+from storage.errors import FormatError
 from tiering.inventory import Compaction, CompactionOrigin, SnapshotState
 from tiering.refusal import Reason, Refusal, first_blocking, refuse
 
@@ -138,10 +138,10 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
     outcomes = {boundary.boundary.offset: boundary for boundary in result.boundaries}
     unread_from = _unread_from(candidates.inventory.partition, result)
     eligible, refusals = [], list(candidates.refusals)
-    unavailable: _Found | None = None
+    unreadable: _Found | None = None
     for segment in candidates.segments:
         found = (
-            unavailable
+            unreadable
             or everywhere
             or _by_outcome(outcomes.get(_end(segment)), result)
             or _by_damage(segment, outcomes.get(_end(segment)), unread_from, result)
@@ -151,8 +151,8 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
             eligible.append(segment)
         else:
             refusals.append(refuse(segment, found.reason, found.detail, hint=found.hint))
-            if found.reason is Reason.UNREADABLE and isinstance(result.error, FileUnavailableError):
-                unavailable = found  # no gap of the log: what is above waits until it can be read
+            if found.reason is Reason.UNREADABLE:
+                unreadable = found  # nothing says that the log has a gap there: what is above waits
     return Eligibility(eligible=tuple(eligible), refusals=_in_order(refusals), last_stable_offset=last_stable_offset)
 
 
@@ -257,13 +257,13 @@ def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Fo
         raise AssertionError(f"the replay has not said its last word at offset {boundary.boundary.offset}")
     detail = boundary.reason or "the replay did not get there"
     if boundary.outcome in BLIND:
-        return _blind(detail, replay)
+        return _blind(boundary.outcome, detail, replay)
     return _Found(Reason.INVALID_TXN_STATE, detail)
 
 
-def _blind(detail: str, replay: PartitionResult) -> _Found:
+def _blind(outcome: Outcome, detail: str, replay: PartitionResult) -> _Found:
     """Return the refusal with the hint of the error itself, since the file may be sound and merely closed to us."""
-    reason = Reason.DAMAGED if blind_outcome(replay.error) is Outcome.DAMAGED else Reason.UNREADABLE
+    reason = Reason.DAMAGED if outcome is Outcome.DAMAGED else Reason.UNREADABLE
     return _Found(reason, detail, replay.error.hint if replay.error else None)
 
 
@@ -282,7 +282,7 @@ def _by_damage(
     """Refuse what nobody asked to rebuild where the replay was blind: transactions may be open there unseen."""
     if boundary is not None or unread_from is None or _end(segment) <= unread_from:
         return None
-    return _blind(str(replay.error), replay)
+    return _blind(blind_outcome(replay.error), str(replay.error), replay)
 
 
 def _by_last_stable_offset(segment: Segment, last_stable_offset: int | None) -> _Found | None:

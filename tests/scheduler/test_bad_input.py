@@ -251,7 +251,8 @@ def test_a_file_without_permission_is_told_and_the_others_are_done(
     assert ran.code == 3
     assert str(path) in ran.error["message"]
     assert ran.error["hint"]
-    shipped = check_store(files_of(store))
+    # What was on its way above an index that cannot be read waits for the next run, and nothing names it.
+    shipped = check_store(files_of(store), strict=suffix != "txnindex")
     assert {one for one in eligible(closed_log) if one[:2] != ("payments", 1)} <= shipped < eligible(closed_log)
 
 

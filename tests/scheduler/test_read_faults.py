@@ -7,10 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+
+from tests.scheduler.read_faults import quietly
+from tests.scheduler.scenes import LOCAL, SET
+from tests.scheduler.shipped import check_store, files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixture_sets import FixtureSet
 
 VERBS: Final = ("scan", "regenerate", "tier", "remember", "retain", "gc", "verify", "install", "restore")
 TYPED: Final = {1, 3, 12, 13}
@@ -63,6 +73,25 @@ def check_all(library: Path, stops: int, *verbs: str) -> None:
 
 def test_reads_that_fail_anywhere_are_told_and_one_rerun_completes(library: Path) -> None:
     check_all(library, 3, *VERBS)
+
+
+@pytest.mark.parametrize("descriptors", [11, 12, 20])
+def test_too_few_open_files_leave_no_gap_and_one_rerun_completes(
+    descriptors: int, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    """A real limit: which file it is that cannot be opened is another in each run."""
+    log_dir = fixture_set(SET).data
+    command = f"ulimit -n {descriptors}; exec {sys.executable} -m scheduler tier {log_dir} --to {tmp_path.as_uri()}"
+    command += " --engine local --threads 2 --parallel 8 --as-of now --state-dir none"
+    ran = subprocess.run(["bash", "-c", command], cwd=HERE.parent.parent, capture_output=True, text=True, check=False)
+    assert ran.returncode in TYPED, ran.stderr
+    assert "too many open files" in ran.stderr.lower()
+    assert "this is a bug" not in ran.stderr
+    for partition in {(one.topic, one.partition): one for one in check_store(files_of(tmp_path), strict=False)}:
+        there = sorted(one for one in check_store(files_of(tmp_path), strict=False) if one[:2] == partition)
+        assert all(one.next_base_offset == other.base_offset for one, other in pairwise(there))
+    code, told = quietly("tier", log_dir, "--to", tmp_path.as_uri(), *LOCAL, "--state-dir", "none")
+    assert code == 0, told
 
 
 @pytest.mark.heavy

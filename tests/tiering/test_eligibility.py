@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from replay.evidence import load_evidence, segment_spans
 from replay.plan import plan_partition
 from replay.rebuild import rebuild_locally
-from replay.results import Outcome, PartitionResult
+from replay.results import Outcome, PartitionResult, blind_outcome
 from replay.staging import MemorySink
 from replay.window import AsOf, ReplayRules
-from storage.errors import FileUnavailableError, LogDirError
+from storage.errors import FileGoneError, FormatError, LogDirError, StoreUnavailableError
 from storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
 from storage.log.names import TopicPartition, segment_name
 from storage.log.producer_snapshot import snapshot_bytes
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from storage.errors import ResnapError
     from storage.log.log_dir import PartitionDir, Segment
     from tests.fixture_sets import FixtureSet
     from tests.strategies import Event
@@ -345,17 +346,24 @@ def test_a_segment_that_could_not_be_opened_keeps_back_all_that_was_not_rebuilt(
     }
 
 
-def test_what_the_disk_did_not_give_this_time_keeps_back_all_above_though_it_was_rebuilt(tmp_path: Path) -> None:
-    """What is damaged is a gap of the log, and what is above is shipped; what may be read the next time is none."""
+@pytest.mark.parametrize(
+    "error",
+    [LogDirError("denied"), FileGoneError("gone"), StoreUnavailableError("503"), FormatError("magic", position=16)],
+)
+def test_what_could_not_be_read_keeps_back_all_above_though_it_was_rebuilt(error: ResnapError, tmp_path: Path) -> None:
+    """What is damaged is a gap of the log, and what is above is shipped; what was not read may hold anything."""
     candidates = before_replay(an_inventory(tmp_path))
     whole = replayed(candidates)
-    for error, above in ((FileUnavailableError("EIO", hint="again"), {20}), (LogDirError("no", hint="mend"), set())):
-        blind = [replace(one, outcome=Outcome.UNREADABLE, reason="EIO") for one in whole.boundaries[1:2]]
-        found = after_replay(
-            candidates, replace(whole, error=error, boundaries=(whole.boundaries[0], *blind, *whole.boundaries[2:]))
-        )
-        assert bases(found.eligible) == sorted({0, 20} - above)
-        assert reasons(found.refusals) == dict.fromkeys({10} | above, Reason.UNREADABLE) | {30: Reason.ACTIVE_SEGMENT}
+    outcome = blind_outcome(error)
+    blind = [replace(one, outcome=outcome, reason=str(error)) for one in whole.boundaries[1:2]]
+    found = after_replay(
+        candidates, replace(whole, error=error, boundaries=(whole.boundaries[0], *blind, *whole.boundaries[2:]))
+    )
+    is_damage = isinstance(error, FormatError)
+    reason = Reason.DAMAGED if is_damage else Reason.UNREADABLE
+    assert bases(found.eligible) == ([0, 20] if is_damage else [0])
+    kept_back = {10} if is_damage else {10, 20}
+    assert reasons(found.refusals) == dict.fromkeys(kept_back, reason) | {30: Reason.ACTIVE_SEGMENT}
 
 
 def test_compaction_seen_in_batches_counts_whatever_the_topics_configuration_is_now(tmp_path: Path) -> None:

@@ -241,16 +241,18 @@ def unreadable_transactions(segment: Segment) -> None:
     Path(segment.sibling("txnindex")).mkdir()  # opens, and gives an error when read, also to root
 
 
+def damage_batches(segment: Segment) -> None:
+    status = Path(segment.path).stat()
+    with Path(segment.path).open("r+b") as file:
+        file.seek(16)
+        file.write(b"\x63")
+    os.utime(segment.path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 @pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (delete_log, Reason.SEGMENT_CHANGED),
-        (truncate_log, Reason.SEGMENT_CHANGED),
-        (damage_transactions, Reason.INDEX_UNUSABLE),
-        (unreadable_transactions, Reason.UNREADABLE),
-    ],
+    ("change", "reason"), [(damage_batches, Reason.DAMAGED), (damage_transactions, Reason.INDEX_UNUSABLE)]
 )
-def test_a_segment_that_turns_out_unfit_is_refused_and_the_others_are_shipped(
+def test_a_segment_whose_bytes_are_unfit_is_refused_and_the_others_are_shipped(
     change: Callable[[Segment], None], reason: Reason, own_order: Order, memory_store: ObjectStore
 ) -> None:
     segments = own_order.candidates.segments
@@ -269,29 +271,72 @@ def test_a_segment_that_turns_out_unfit_is_refused_and_the_others_are_shipped(
     assert shipment.eligibility.blocking == refusal
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
-def test_a_segment_that_the_disk_did_not_give_leaves_no_gap_and_the_next_run_goes_on(
-    number: int, own_order: Order, memory_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (delete_log, Reason.SEGMENT_CHANGED),
+        (truncate_log, Reason.SEGMENT_CHANGED),
+        (unreadable_transactions, Reason.UNREADABLE),
+    ],
+)
+def test_a_segment_that_may_be_of_the_log_leaves_no_gap(
+    change: Callable[[Segment], None], reason: Reason, own_order: Order, memory_store: ObjectStore
 ) -> None:
+    """A segment that is gone while some below it are there was not deleted by retention."""
     segments = own_order.candidates.segments
+    change(segments[3])
+    shipment = shipped_by(own_order, memory_store)
+    assert (bases(shipment), shipment.failures) == ([segment.base_offset for segment in segments[:3]], [])
+    blocking = shipment.eligibility.blocking
+    assert blocking is not None
+    assert (blocking.base_offset, blocking.reason) == (segments[3].base_offset, reason)
+    assert blocking.hint
+
+
+def fails_to_open(monkeypatch: pytest.MonkeyPatch, path: str, number: int) -> None:
+    """Let whoever opens the file at ``path`` hear ``number`` of the system."""
+    opened = os.open
+
+    def fail(name: str, *rest: int, **how: int) -> int:
+        if name == path:
+            raise OSError(number, os.strerror(number), name)
+        return opened(name, *rest, **how)
+
+    monkeypatch.setattr(os, "open", fail)
+
+
+def fails_to_read(monkeypatch: pytest.MonkeyPatch, path: str, number: int) -> None:
+    """Let whoever reads the file at ``path`` hear ``number`` of the system."""
     read = FileReader.read
 
     def fail(self: FileReader, position: int, length: int) -> bytes:
-        if self.locator == segments[2].path:
+        if self.locator == path:
             raise OSError(number, os.strerror(number))
         return read(self, position, length)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(FileReader, "read", fail)
-        shipment = shipped_by(own_order, memory_store)
-    assert bases(shipment) == [segment.base_offset for segment in segments[:2]]
-    assert shipment.eligibility.blocking is not None
-    assert shipment.eligibility.blocking.reason is Reason.UNREADABLE
-    assert shipment.eligibility.eligible == segments[:2]
-    assert os.strerror(number) in shipment.eligibility.blocking.detail
-    assert bases(shipment) + bases(shipped_by(own_order, memory_store)) == bases(
-        shipped_by(own_order, MemoryObjectStore(f"never-failed-{number}"))
-    )
+    monkeypatch.setattr(FileReader, "read", fail)
+
+
+@pytest.mark.parametrize("fails", [fails_to_open, fails_to_read])
+def test_a_segment_that_cannot_be_read_leaves_no_gap_whatever_the_system_says_and_the_next_run_goes_on(
+    fails: Callable[[pytest.MonkeyPatch, str, int], None],
+    order: Order,
+    memory_store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    segments = order.candidates.segments
+    for number in sorted(errno.errorcode):
+        store = MemoryObjectStore(f"{fails.__name__}-{number}")
+        with monkeypatch.context() as patched:
+            fails(patched, segments[2].path, number)
+            shipment = shipped_by(order, store)
+        assert bases(shipment) == [segment.base_offset for segment in segments[:2]], errno.errorcode[number]
+        blocking = shipment.eligibility.blocking
+        assert blocking is not None
+        assert (blocking.base_offset, blocking.reason) == (segments[2].base_offset, Reason.UNREADABLE)
+        assert segments[2].path in blocking.detail
+        assert shipment.eligibility.eligible == segments[:2]
+    assert bases(shipment) + bases(shipped_by(order, store)) == bases(shipped_by(order, memory_store))
 
 
 def test_a_segment_that_retention_takes_while_it_is_shipped_is_refused_and_the_next_one_shipped(

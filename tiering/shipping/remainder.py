@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import FormatError, LogDirError, VerificationError
 from storage.remote.lineage import Span, epochs_in
-from storage.source import PLAIN
+from storage.source import GONE, PLAIN
 from tiering.refusal import Reason, refuse
 from tiering.shipping import same_topic
 from tiering.shipping.placement import Placement, Verdict, place
-from tiering.shipping.segment_bundle import EpochHistory
+from tiering.shipping.segment_bundle import EpochHistory, LeaderEpochsUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,12 +64,24 @@ class Remainder:
 def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = PLAIN) -> Remainder:
     """Return what is left of ``candidates``; what is of another lineage, or has no place, is refused.
 
+    All are where the log here cannot be read for what tells of its lineage.
+
     Raises:
         StoreError: the store failed.
 
     """
     if not candidates.segments:
         return Remainder(candidates=candidates, order=(), already=0, failures=(), unsettled=())
+    try:
+        return _remainder(candidates, shipped, sources)
+    except LogDirError as error:
+        refused = [refuse(one, Reason.UNREADABLE, str(error), hint=error.hint) for one in candidates.segments]
+        ordered = sorted((*candidates.refusals, *refused), key=attrgetter("base_offset"))
+        none_left = replace(candidates, segments=(), refusals=tuple(ordered))
+        return Remainder(candidates=none_left, order=(), already=0, failures=(), unsettled=())
+
+
+def _remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources) -> Remainder:
     look = _Look(candidates, shipped, _Lineage(candidates, sources))
     judged = look.judge(deep=False)
     if not judged.placement.is_attached and not judged.beside.is_all_below:
@@ -220,7 +232,7 @@ class _Lineage:
     def _epochs(self) -> tuple[LeaderEpoch, ...]:
         try:
             return self._history.up_to(self._candidates.segments[-1], self._known_to)
-        except (FormatError, LogDirError):
+        except (FormatError, LeaderEpochsUnknownError, *GONE):
             return ()
 
     @cached_property

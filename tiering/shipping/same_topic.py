@@ -8,14 +8,14 @@ an offset are the same up to there: so one batch that both must have settles it,
 from __future__ import annotations
 
 from bisect import bisect_right
-from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import LogDirError, ObjectNotFoundError
+from storage.errors import LogDirError
 from storage.log.record_batch import HEADER, LOG_OVERHEAD
 from storage.remote.ranged_reader import ranged_reader
+from storage.source import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +38,7 @@ def strangers(
     What no batch can be compared of counts as of this topic: its offsets are not here.
 
     Raises:
+        LogDirError: nothing can be compared since segments here cannot be read.
         StoreError: the store failed.
 
     """
@@ -57,8 +58,9 @@ def _difference(
     here: Sequence[Segment], stored: Sequence[ShippedSegment], shipped: ShippedTopic, sources: Sources
 ) -> str | None:
     """Return how the first batch that can be compared differs; None if it does not, or there is none."""
+    unread: LogDirError | None = None
     for segment, one in _pairs(here, stored):
-        with suppress(LogDirError, ObjectNotFoundError):  # whoever needs either of them will say so
+        try:
             offset = max(segment.base_offset, one.base_offset)
             with sources.open(segment.path) as reader:
                 ours = _batch_at(reader, offset)
@@ -70,6 +72,12 @@ def _difference(
                 return (
                     None if ours == theirs else f"{there} is of another topic of this name: other batches at {offset}"
                 )
+        except GONE:
+            continue  # whoever needs either of them will say so
+        except LogDirError as error:
+            unread = unread or error
+    if unread is not None:
+        raise unread
     return None
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -28,6 +29,7 @@ from storage.log.checkpoints import (
     segment_leader_epochs,
     write_leader_epochs,
 )
+from storage.log.names import FileKind, FileState, parse_file_name
 from storage.log.partition_dir import LEADER_EPOCHS
 from storage.log.survey import LOG_START_OFFSETS
 from storage.remote.manifest import ObjectKind
@@ -88,6 +90,10 @@ class SegmentChangedError(LogDirError):
     """The segment is not what it was when the log directory was listed; the next run will see what it is now."""
 
 
+class SegmentDeletedError(SegmentChangedError):
+    """The log begins above the segment now: it is not part of the log any more."""
+
+
 class LeaderEpochsUnknownError(LogDirError):
     """Neither the checkpoint nor the batches tell the leader epochs of the segment."""
 
@@ -145,15 +151,28 @@ def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
 
     Raises:
         SegmentChangedError: it is gone, or another file, or of another size or time.
-        StoreError: the store it lies in failed.
+        SegmentDeletedError: it is gone, and so are all below it: retention, which goes upwards, has deleted it.
+        LogDirError, StoreError: that cannot be found out.
 
     """
     try:
         now = sources.look(segment.path)
     except GONE as error:
-        raise SegmentChangedError(f"{segment.path}: gone since the log directory was listed") from error
+        gone = SegmentDeletedError if _begins_above(segment) else SegmentChangedError
+        raise gone(f"{segment.path}: gone since the log directory was listed") from error
     if not now.is_same(FileFacts(segment.size_bytes, segment.mtime_ns, segment.inode)):
         raise _changed(segment)
+
+
+def _begins_above(segment: Segment) -> bool:
+    """Whether there are segments, all of them above ``segment``; False where that cannot be found out."""
+    try:
+        names = [] if is_store_url(segment.path) else os.listdir(Path(segment.path).parent)  # noqa: PTH208 - names alone
+    except OSError:
+        return False
+    files = [file for file in map(parse_file_name, names) if file is not None]
+    bases = [file.offset for file in files if file.kind is FileKind.LOG and file.state is FileState.LIVE]
+    return bool(bases) and min(bases) > segment.base_offset
 
 
 def _check_log_start(segment: Segment, topic_partition: TopicPartition, listed: int) -> None:
@@ -166,9 +185,9 @@ def _check_log_start(segment: Segment, topic_partition: TopicPartition, listed: 
         return
     start = starts.get(topic_partition, listed)
     if start > max(listed, segment.base_offset):
-        raise SegmentChangedError(
-            f"{segment.path}: the log starts at offset {start} since the log directory was listed"
-        )
+        is_below = segment.next_base_offset is not None and segment.next_base_offset <= start
+        moved = SegmentDeletedError if is_below else SegmentChangedError
+        raise moved(f"{segment.path}: the log starts at offset {start} since the log directory was listed")
 
 
 def _changed(segment: Segment) -> SegmentChangedError:
@@ -186,7 +205,9 @@ class EpochHistory:
         self.log_start_offset = partition.log_start_offset
         self._sources = sources
         self._segments = partition.segments
-        self._checkpointed = _checkpointed(partition.leader_epochs, sources)
+        self._unread: LogDirError | None = None
+        """Why a checkpoint that is there tells nothing."""
+        self._checkpointed = self._from_checkpoint(partition.leader_epochs)
         self._found: list[LeaderEpoch] = []
         self._read = 0
         """How many of the segments ``_found`` comes from."""
@@ -213,6 +234,8 @@ class EpochHistory:
         epochs = leader_epochs_up_to(self._checkpointed or self._from_headers(segment), end_offset)
         start = max(segment.base_offset, self.log_start_offset)
         if not epochs or epochs[0].start_offset > start:
+            if self._unread is not None:
+                raise self._unread
             since = f"known from offset {epochs[0].start_offset} on" if epochs else "none is known"
             raise LeaderEpochsUnknownError(
                 f"{segment.path}: no leader epoch at offset {start}: {since}",
@@ -220,6 +243,19 @@ class EpochHistory:
                 " retention will take it",
             )
         return epochs
+
+    def _from_checkpoint(self, checkpoint: str | None) -> tuple[LeaderEpoch, ...]:
+        """Return what the checkpoint says; nothing, where there is none, or it is damaged or cannot be read."""
+        if checkpoint is None:
+            return ()
+        try:
+            with in_file(checkpoint):
+                return read_leader_epochs(self._sources.read(checkpoint))
+        except (FormatError, *GONE):
+            return ()
+        except LogDirError as error:
+            self._unread = error
+            return ()
 
     def _from_headers(self, last: Segment) -> list[LeaderEpoch]:
         """Do as recovery does: an epoch begins where a batch has a higher one than all before."""
@@ -247,17 +283,6 @@ def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], seen: ScanFa
                 hint="if the broker is stopped, start it once, which mends its checkpoints;"
                 " else take the partition from the log dir of another replica",
             )
-
-
-def _checkpointed(checkpoint: str | None, sources: Sources) -> tuple[LeaderEpoch, ...]:
-    """Return what the checkpoint says; nothing, where there is none or it is damaged."""
-    if checkpoint is None:
-        return ()
-    try:
-        with in_file(checkpoint):
-            return read_leader_epochs(sources.read(checkpoint))
-    except (FormatError, LogDirError, ObjectNotFoundError):
-        return ()
 
 
 def _header_epochs(segment: Segment, sources: Sources) -> list[LeaderEpoch]:

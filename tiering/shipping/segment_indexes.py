@@ -14,12 +14,12 @@ Source: ``OffsetIndex.sanityCheck``, ``TransactionIndex.sanityCheck``, ``LogSegm
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks, read_headers, whole_batch
-from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
+from storage.errors import FormatError, LogDirError, in_file
 from storage.log.control_record import ABORT, read_control_record
 from storage.log.indexes import (
     AbortedTxn,
@@ -38,7 +38,7 @@ from storage.source import GONE, PLAIN
 from tiering.shipping.log_digest import DigestingReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from storage.readers import RangeReader
     from storage.source import Sources
 
+_T = TypeVar("_T")
 INDEX_INTERVAL_BYTES: Final = 4096
 """``index.interval.bytes`` by default: how densely a rebuilt index is filled."""
 _WITHOUT_INTERVAL: Final = 2
@@ -85,12 +86,15 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
         LogDirError, StoreError: a file cannot be read.
 
     """
-    claimed = _read_offsets(segment, sources)
+    unread: list[LogDirError] = []
+    claimed = _if_fit(lambda: _read_offsets(segment, sources), unread)
     seen = _pass_over(segment, claimed or [], sources)
-    times = _read_times(segment, seen.facts, sources)
+    times = _if_fit(lambda: _read_times(segment, seen.facts, sources), unread)
     is_believed = claimed is not None and (_is_true(claimed, seen) if claimed else _may_be_empty(segment, times))
     offsets = claimed if is_believed else None
     if offsets is None or times is None:
+        if seen.has_legacy and unread:
+            raise unread[0]
         if seen.has_legacy:
             what = "an index is missing or damaged, and messages older than 0.11 have no header to rebuild it from"
             raise IndexUnusableError(f"{segment.path}: {what}", hint=_UNUSABLE)
@@ -148,25 +152,30 @@ def _append_time(times: list[TimeIndexEntry], timestamp: int, relative_offset: i
         times.append(TimeIndexEntry(timestamp, relative_offset))
 
 
-def _read_offsets(segment: Segment, sources: Sources) -> list[OffsetIndexEntry] | None:
-    """Return the entries of the offset index, None where it is missing or unfit by itself."""
+def _if_fit(read: Callable[[], _T | None], unread: list[LogDirError]) -> _T | None:
+    """Return what ``read`` gives; None where the file is missing, unfit, or cannot be read (noted in ``unread``)."""
     try:
-        body = sources.read(segment.sibling("index"))
-        entries = read_offset_index(body)
-        check_offset_index(entries, segment.size_bytes)
-    except (FormatError, LogDirError, ObjectNotFoundError):
+        return read()
+    except (FormatError, *GONE):
         return None
+    except LogDirError as error:
+        unread.append(error)
+        return None
+
+
+def _read_offsets(segment: Segment, sources: Sources) -> list[OffsetIndexEntry] | None:
+    """Return the entries of the offset index, None where they do not fit the segment; raises where they are unfit."""
+    body = sources.read(segment.sibling("index"))
+    entries = read_offset_index(body)
+    check_offset_index(entries, segment.size_bytes)
     if not entries:
         return None if body else entries  # a closed segment's has no padding
     return entries if _is_inside(segment, entries[-1].relative_offset) else None
 
 
 def _read_times(segment: Segment, facts: ScanFacts, sources: Sources) -> list[TimeIndexEntry] | None:
-    """Return the entries of the time index, None where it is missing, unfit by itself, or not of these batches."""
-    try:
-        entries = read_time_index(sources.read(segment.sibling("timeindex")))
-    except (FormatError, LogDirError, ObjectNotFoundError):
-        return None
+    """Return the entries of the time index, None where it is not of these batches; raises where they are unfit."""
+    entries = read_time_index(sources.read(segment.sibling("timeindex")))
     newest = entries[-1] if entries else TimeIndexEntry(-1, 0)
     fits = newest.timestamp == facts.max_timestamp_ms and _is_inside(segment, newest.relative_offset)
     return entries if fits else None

@@ -2,9 +2,10 @@
 
 Several segments go up side by side, of one partition as of several. Those of a partition become visible one after the
 other, in an order in which what the store shows of it never has a gap that is not in the log: upwards, as a rule. A
-segment that turns out unfit while it is bundled is refused like the others, and the next one that does not rest on it
-is tried; where the disk does not give it now, all that follow are refused with it, and wait for the next run. A store
-that fails ends the shipment, with what was shipped until then.
+segment that turns out unfit while it is bundled is refused like the others. Where that is a gap of the log itself, as
+its bytes or its deletion by retention prove, the next one that does not rest on it is tried; else, as where it cannot
+be read, all that follow are refused with it, and wait for the next run. A store that fails ends the shipment, with what
+was shipped until then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FileUnavailableError, FormatError, LockedError, LogDirError, StoreError, VerificationError
+from storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
 from storage.source import PLAIN
 from tiering.eligibility import Eligibility, after_replay, refuse
 from tiering.refusal import Reason
@@ -28,6 +29,7 @@ from tiering.shipping.segment_bundle import (
     LeaderEpochsUnknownError,
     SegmentBundle,
     SegmentChangedError,
+    SegmentDeletedError,
     make_bundle,
 )
 from tiering.shipping.segment_indexes import IndexUnusableError
@@ -93,6 +95,21 @@ class PartitionShipment:
 
 class NotLedToError(LogDirError):
     """The segment can be read only by way of another one, which is not there."""
+
+
+_GAPS: Final = (
+    FormatError,
+    SegmentDeletedError,
+    LeaderEpochsUnknownError,
+    IndexUnusableError,
+    TopicIdUnknownError,
+    TopicNameTooLongError,
+    NotLedToError,
+)
+"""What is known of a segment that no later run will ship as it is, and not for want of a file: others go on above it.
+
+All else that is said of a log dir leaves open what the segment holds, or whether it is of the log.
+"""
 
 
 class _Prepared(NamedTuple):
@@ -222,12 +239,12 @@ class Shipper:
                     ready = prepared()
                     hold_lease()
                     _add(shipment, self._publish(ready), ready.chosen.body)
-                except FileUnavailableError as error:
-                    # What may be read later is no gap of the log: those that follow wait for it.
+                except _GAPS as error:
+                    refusals.append(_refusal(one.segment, error))
+                except LogDirError as error:
+                    # The segment is of the log, for all that is known: those that follow wait for it.
                     refusals += [_refusal(waiting.segment, error) for waiting in left.order[number:]]
                     break
-                except (FormatError, LogDirError) as error:
-                    refusals.append(_refusal(one.segment, error))
                 except ShippedMeanwhileError:
                     shipment.already += 1
                 except (StoreError, VerificationError, LockedError) as error:
