@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from storage.errors import ResnapError, StoreError, UsageError, in_file
+from storage.errors import LogDirError, ResnapError, StoreError, UsageError, in_file
 from storage.log.checkpoints import read_offset_checkpoint
 from storage.log.names import CLUSTER_METADATA_TOPIC, DirKind, parse_partition_dir_name
 from storage.log.partition_dir import Checkpoints, PartitionDir, Place
@@ -86,14 +86,19 @@ class Survey:
     problems: list[PartitionProblem] = field(default_factory=list)
 
     def read(self, name: str, read: Callable[[bytes], _T]) -> _T | None:
-        """Return what ``read`` makes of the file ``name``; None where there is none, or it became a problem."""
+        """Return what ``read`` makes of the file ``name``; None where there is none, or it became a problem.
+
+        Raises:
+            LogDirError, StoreError: it is there, and cannot be read.
+
+        """
         path = self.path / name
         try:
             content = self.fetch(name)
             with in_file(str(path)):
                 return None if content is None else read(content)
-        except StoreError:
-            raise
+        except (StoreError, LogDirError):
+            raise  # it may say that a topic is compacted, where its log starts, or whose log it is
         except ResnapError as error:
             self.problems.append(PartitionProblem(path=path, error=error))
             return None

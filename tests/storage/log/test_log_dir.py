@@ -287,6 +287,14 @@ def test_a_damaged_checkpoint_is_a_problem_and_leaves_its_values_unknown(tmp_pat
     assert problem.error.file == str(damaged)
 
 
+@pytest.mark.parametrize("name", ["cleaner-offset-checkpoint", "log-start-offset-checkpoint", "meta.properties"])
+def test_a_file_that_speaks_for_the_log_dir_and_cannot_be_read_ends_it(name: str, tmp_path: Path) -> None:
+    """Without it a compacted topic would be taken for another, and a log for that of no cluster."""
+    (tmp_path / name).mkdir()  # opens, and gives an error when read, also to root
+    with pytest.raises(LogDirError, match=name):
+        load_log_dir(tmp_path)
+
+
 def test_damaged_meta_properties_are_a_problem_and_leave_the_broker_unknown(tmp_path: Path) -> None:
     make_segments(tmp_path, "payments-0", 0)
     (tmp_path / "meta.properties").write_bytes(b"version=7\nbroker.id=1\n")
