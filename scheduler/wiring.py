@@ -12,6 +12,7 @@ from replay.scan.reading import Reading
 from replay.spark.settings import processors
 from replay.window import AsOf, ReplayRules
 from scheduler.clock import instant
+from scheduler.settings.layers import FLAG_ORIGIN
 from scheduler.settings.loading import process_environment, state_directory
 from scheduler.use_cases.cluster_metadata import find_metadata_log
 from scheduler.use_cases.engines import Engine
@@ -33,6 +34,7 @@ from tiering.cluster.connecting import SETUP_TIMEOUT_S
 from tiering.controller.audit import audit
 from tiering.controller.metadata.folding import load_image
 from tiering.remembered.memory_file import MemoryFiles
+from tiering.shipping.stored_rules import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,6 +90,16 @@ def service_of(
             layout=settings.layout,
             aiven=settings.aiven(),
         ),
+        asked=_asked(settings),
+    )
+
+
+def _asked(settings: Settings) -> Asked:
+    """Return which of the rules a flag, or the request of a run, asks for."""
+    return Asked(
+        expiry=settings.origin("producer_id_expiration_ms").startswith(FLAG_ORIGIN),
+        as_of=settings.origin("as_of").startswith(FLAG_ORIGIN),
+        is_expiry_assumed=settings.producer_id_expiration_ms is None,
     )
 
 

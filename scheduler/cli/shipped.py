@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
+from scheduler.cli.failures import OK
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.replayed import count_of
 from scheduler.clock import instant
 
 if TYPE_CHECKING:
     from scheduler.use_cases.work_items import TierOrder
+    from storage.errors import VerificationError
     from storage.log.names import TopicPartition
     from tiering.eligibility import Candidates, Eligibility
     from tiering.shipping.shipment import PartitionShipment
@@ -32,6 +34,27 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
     for error in (*told.failures, *told.faults):
         run.error(error)
     run.partly_done = run.partly_done or (bool(told.totals["already"]) and not told.failures)
+
+
+def report_held(run: Invocation, wrong: "Iterable[VerificationError]") -> int:
+    """Report what is wrong with what earlier runs have shipped, and return the exit code that it calls for by itself.
+
+    This run has done its work all the same: where nothing else was wrong, it was not done in part.
+    """
+    has_failed = run.failures.exit_code(OK, partly_done=run.partly_done) != OK
+    found = OK
+    for error in wrong:
+        run.error(error)
+        found = error.exit_code
+    return OK if has_failed else found
+
+
+def doubts(order: "TierOrder") -> str:
+    """Say which segments of the store may lack producers."""
+    return (
+        f"{order.sighted.topic_partition}: {len(order.doubted)} segments that the store holds, from offset"
+        f" {order.doubted[0].base_offset} on, were made under narrower rules than those of this run"
+    )
 
 
 class _Told:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.answers.rendering import Answer, Column, human_bytes, human_count
+from scheduler.cli.failures import OK
 from scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, UPLOAD, WRITE, Sources
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import with_settings
 from scheduler.cli.plan_file import PlanFile, saved_plan
 from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
-from scheduler.cli.shipped import answer_tier
+from scheduler.cli.shipped import answer_tier, doubts, report_held
 from scheduler.cli.survey import report_problems, report_sight, totals_of
 from scheduler.cli.verified import answer_store
 
@@ -52,10 +53,11 @@ def tier(
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],
     sources: Sources = None,
     plan_file: PlanFile = None,
-) -> None:
+) -> int:
     """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.
 
-    What is shipped already stays as it is. Frees no local disk by itself.
+    What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named
+    (exit code 13). Frees no local disk by itself.
     """
     from scheduler.io_priority import set_io_priority
     from scheduler.wiring import scope_of
@@ -76,10 +78,14 @@ def tier(
         left = [segment for order in orders for segment in order.candidates.segments]
         size = human_bytes(sum(segment.size_bytes for segment in left))
         _answer_dry_run(run, planned, f"up to {human_count(len(left))} segments ({size}) into {to}")
-        return
+        for order in (one for one in orders if one.doubted):
+            run.warn(f"{doubts(order)}: the run will hold them against a replay")
+        return OK
     with run.progress_of("replay", "ship") as (replaying, shipping):
         shipments = service.tier(orders, planned, store, replaying=replaying, shipping=shipping)
         answer_tier(run, orders, shipments)
+    with run.progress("verify") as progress:
+        return report_held(run, service.check_held(orders, progress))
 
 
 @app.command()

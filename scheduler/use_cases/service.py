@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from replay.explain import Explanation, explain
 from replay.results import partition_result
 from replay.staging import DISCARD
+from scheduler.use_cases.held_check import HeldCheck
 from scheduler.use_cases.planner import Planner, wanted_boundaries
 from scheduler.use_cases.sources import Scope, Sight, Sighted, destination_url, lies_beside, look
 from scheduler.use_cases.staged import StagedCheck, check_staged
@@ -28,6 +29,7 @@ from tiering.eligibility import before_replay, broker_blockers
 from tiering.installing.fingerprint import print_segment
 from tiering.installing.staging_area import StagingArea, prints_of
 from tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_facts
+from tiering.shipping.stored_rules import RULES_ALONE, Asked
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from scheduler.use_cases.engines import Engine
     from scheduler.use_cases.remembering import Remembering
     from scheduler.use_cases.stored_layouts import Held, StoredLayout
+    from storage.errors import VerificationError
     from storage.log.log_dir import PartitionProblem, Segment
     from storage.log.names import TopicPartition
     from storage.remote.layouts.aiven_log import CopiedSegment
@@ -64,6 +67,8 @@ class Service:
     remembering: Remembering | None = None
     """Results of earlier runs; None for runs that find out everything themselves."""
     uploading: Uploading = field(default_factory=Uploading)
+    asked: Asked = RULES_ALONE
+    """Which of the rules a flag asks for."""
 
     @property
     def _sources(self) -> Sources:
@@ -265,6 +270,15 @@ class Service:
             orders, store, partial(self.replay, planned), self.clock.now_ms, replaying=replaying, shipping=shipping
         )
 
+    def check_held(self, orders: Iterable[TierOrder], progress: Progress) -> Iterator[VerificationError]:
+        """Replay what earlier runs may have shipped with too few producers, and yield who is missing, by partition.
+
+        Raises:
+            ResnapError: the replay failed.
+
+        """
+        return HeldCheck(self.engine, self.rules).problems(orders, progress)
+
     def verify_source(
         self, scope: Scope, *, snapshots: str | None, progress: Progress
     ) -> tuple[Iterator[Replayed], Sight]:
@@ -312,7 +326,9 @@ class Service:
         self, layout: StoredLayout[Held], journal: VerificationJournal, since_ms: int | None = None
     ) -> StoreCheck[Held]:
         """Return the verification of what lies in ``layout``, otherwise as ``check_store``."""
-        return StoreCheck(layout=layout, engine=self.engine, rules=self.rules, journal=journal, since_ms=since_ms)
+        return StoreCheck(
+            layout=layout, engine=self.engine, rules=self.rules, asked=self.asked, journal=journal, since_ms=since_ms
+        )
 
     def _look(self, scope: Scope, saved: SavedPlan | None) -> Sight:
         """Look at what is in scope, and whether it is still what ``saved`` was made for.

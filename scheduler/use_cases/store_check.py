@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple
 from replay.comparison import Producers
 from replay.results import Outcome
 from replay.staging import DISCARD
+from scheduler.clock import instant
 from scheduler.use_cases.sources import look
 from scheduler.use_cases.stored_layouts import Held
 from storage.errors import VerificationError
+from storage.remote.manifest import SnapshotHow
 from tiering.checking.chains import Chain, chains_of
 from tiering.planning import load_facts, plan_replay
+from tiering.shipping.stored_rules import RULES_ALONE, Asked, judged_under, made_under
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from replay.comparison import Comparison
     from replay.plan import PartitionPlan
     from replay.results import BoundaryResult
     from replay.window import ReplayRules
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from scheduler.use_cases.sources import Sight, Sighted
     from scheduler.use_cases.stored_layouts import StoredLayout
     from storage.log.names import TopicPartition
+    from storage.remote.manifest import SnapshotOrigin
     from tiering.checking.verification import VerifiedSegment
     from tiering.checking.verification_journal import VerificationJournal
 
@@ -56,6 +61,8 @@ class StoreCheck(Generic[Held]):
     engine: Engine
     rules: ReplayRules
     """For all that manifests do not say."""
+    asked: Asked = RULES_ALONE
+    """Which of them a flag asks for."""
     journal: VerificationJournal
     since_ms: int | None = None
     """Only segments that were shipped since then, by the store's clock, are read; None for all."""
@@ -117,7 +124,7 @@ class StoreCheck(Generic[Held]):
         for boundary in inventory.boundaries:
             one = held.get(boundary.path or "")
             if one is not None and boundary.state.is_usable:
-                offsets.setdefault(self.layout.rules(one, self.rules), []).append(boundary.offset)
+                offsets.setdefault(self._rules(one), []).append(boundary.offset)
         if offsets:
             facts = load_facts(inventory.partition, self.engine.reading.sources)
             for rules, wanted in offsets.items():
@@ -125,6 +132,11 @@ class StoreCheck(Generic[Held]):
                 if plan.bytes_in_segments >= REPLAYED_HERE_BYTES:
                     self.engine.needed_for(plan)
                 yield plan
+
+    def _rules(self, held: Held) -> ReplayRules:
+        """Return the rules to hold a snapshot against."""
+        origin = self.layout.origin(held)
+        return self.rules if origin is None else judged_under(origin, self.rules, self.asked)
 
     def _replayed(
         self, plans: list[PartitionPlan], held: Mapping[str, Held], progress: Progress
@@ -145,20 +157,41 @@ class StoreCheck(Generic[Held]):
             return _not_compared(snapshot, f"{topic_partition} is not rebuilt up to {found.boundary.offset}: {why}")
         if found.comparison is None:  # it passed the look at its object, and did not come a second time
             return _not_compared(snapshot, "it could not be read again, or has gone meanwhile")
-        left_out = self.layout.left_out(held[snapshot])
-        lacks = found.comparison.missing
-        excused = set(lacks.named).intersection(left_out)
-        # Whom nobody names, nobody can excuse.
-        missing = Producers(lacks.total - len(excused), tuple(pid for pid in lacks.named if pid not in excused))
+        origin = self.layout.origin(held[snapshot])
         what = "; ".join(
-            f"{word} {_named(producers)}"
-            for word, producers in (("lacks", missing), ("differs in", found.comparison.different))
+            f"{word} {named(producers)}"
+            for word, producers in (
+                ("lacks", lacking(found.comparison, origin)),
+                ("differs in", found.comparison.different),
+            )
             if producers.total
         )
         if not what:
             return SnapshotCheck(snapshot, None)
         problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
+        if origin is not None and self._rules(held[snapshot]) != made_under(origin, self.rules):
+            problem += f"; it was made under {rules_made_under(origin)}, and is held against others"
         return SnapshotCheck(snapshot, VerificationError(problem, hint="`resnap explain` shows what an entry rests on"))
+
+
+def lacking(found: Comparison, origin: SnapshotOrigin | None) -> Producers:
+    """Return who is missing of a stored snapshot, but for those of whom its origin says why.
+
+    What Resnap has made was swept by no broker.
+    """
+    if origin is None:
+        return found.missing
+    is_own = origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
+    lacks = found.missing if is_own else Producers.join((found.missing, found.swept))
+    excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
+    # Whom nobody names, nobody can excuse.
+    return Producers(lacks.total - len(excused), tuple(pid for pid in lacks.named if pid not in excused))
+
+
+def rules_made_under(origin: SnapshotOrigin) -> str:
+    """Return in words which rules a stored snapshot was made under."""
+    at = "at its roll" if origin.as_of == "roll" or origin.as_of_ms is None else f"as of {instant(origin.as_of_ms)}"
+    return f"producer.id.expiration.ms {origin.producer_id_expiration_ms}, {at}"
 
 
 def _unreplayed(sight: Sight) -> Iterator[SnapshotCheck]:
@@ -171,7 +204,8 @@ def _not_compared(where: str, why: str) -> SnapshotCheck:
     return SnapshotCheck(where, VerificationError(f"{where}: cannot be compared: {why}", hint=hint))
 
 
-def _named(producers: Producers) -> str:
+def named(producers: Producers) -> str:
+    """Return who they are, the first of them by their ids."""
     ids = producers.named[:MOST_SHOWN]
     more = producers.total - len(ids)
     return f"producers {', '.join(map(str, ids))}" + (f" and {more} more" if more else "")

@@ -6,11 +6,9 @@ what lies there is held against itself, and snapshots against a replay under the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from replay.producer_state import Expiry
-from replay.window import AsOf
 from scheduler.use_cases.sources import Scope
 from storage.remote.layouts import aiven
 from storage.remote.layouts.aiven_log import REMEDY, CopiedSegment
@@ -20,9 +18,9 @@ from tiering.checking.aiven_verification import list_copies, verify_copy
 from tiering.checking.verification import StoreReader, list_shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from replay.window import ReplayRules
+    from storage.remote.manifest import SnapshotOrigin
     from storage.remote.object_store import ObjectInfo, ObjectStore
     from storage.source import Sources
     from tiering.checking.verification import ShippedListing, VerifiedSegment
@@ -53,12 +51,8 @@ class StoredLayout(Protocol[Held]):
         """Return the locator of the snapshot of a segment, as a source has it, by the manifest at ``key``."""
         ...
 
-    def rules(self, held: Held, rules: ReplayRules) -> ReplayRules:
-        """Return the rules that the snapshot was made under; ``rules`` tell what the manifest does not."""
-        ...
-
-    def left_out(self, held: Held) -> Collection[int]:
-        """Return the producers that the snapshot lacks as its manifest says."""
+    def origin(self, held: Held) -> SnapshotOrigin | None:
+        """Return where the snapshot comes from; None where nothing says so, as of what brokers wrote."""
         ...
 
 
@@ -94,17 +88,9 @@ class ShippedLayout:
         """Return where the snapshot lies; in some layouts not beside its manifest."""
         return next(f"{self.store.url}/{one.key}" for one in held.objects if one.kind is ObjectKind.SNAPSHOT)
 
-    def rules(self, held: Manifest, rules: ReplayRules) -> ReplayRules:
-        """Return the rules that the manifest names."""
-        origin = held.snapshot_origin
-        roll = origin.as_of == "roll"
-        now_ms = rules.as_of.now_ms if roll or origin.as_of_ms is None else origin.as_of_ms
-        expiry = Expiry(origin.producer_id_expiration_ms, origin.check_interval_ms)
-        return replace(rules, as_of=AsOf(now_ms=now_ms, roll=roll), expiry=expiry, max_reach_back_ms=None)
-
-    def left_out(self, held: Manifest) -> Collection[int]:
-        """Return those that were in doubt."""
-        return {one.producer_id for one in held.snapshot_origin.left_out}
+    def origin(self, held: Manifest) -> SnapshotOrigin:
+        """Return what the manifest says."""
+        return held.snapshot_origin
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,10 +124,5 @@ class CopiedLayout:
         """Return where the snapshot lies: among the indexes beside the manifest."""
         return Member(f"{self.store.url}/{key.removesuffix(f'.{aiven.MANIFEST}')}", "snapshot").locator
 
-    def rules(self, held: CopiedSegment, rules: ReplayRules) -> ReplayRules:  # noqa: ARG002 - it tells none
-        """Return the rules that are given."""
-        return rules
-
-    def left_out(self, held: CopiedSegment) -> Collection[int]:  # noqa: ARG002 - as above
-        """Return nobody: brokers leave none out, and no manifest tells of whom Resnap does."""
-        return ()
+    def origin(self, held: CopiedSegment) -> None:
+        """Return nothing: no manifest says it."""

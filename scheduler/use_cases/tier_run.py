@@ -27,6 +27,7 @@ from tiering.shipping.remainder import remainder
 from tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
 from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
 from tiering.shipping.side_by_side import as_done
+from tiering.shipping.stored_rules import is_narrower
 from tiering.shipping.uploader import Provenance
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class TierRun:
             candidates=left.candidates,
             already=left.already,
             failures=left.failures,
+            doubted=tuple(one for one in left.held if one.origin is not None and is_narrower(one.origin, self.rules)),
         )
 
     def _provenance(self, sighted: Sighted) -> Provenance:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tiering.eligibility import BrokerBlockers, Candidates, Eligibility
     from tiering.remembered.memory import KnownBoundary
     from tiering.remembered.recollection import Recollection
+    from tiering.shipping.shipped import ShippedSegment
     from tiering.shipping.uploader import Provenance
 
 
@@ -84,6 +85,8 @@ class TierOrder:
     """Manifests in the store that are broken."""
     recollection: Recollection | None = None
     """What is known from earlier runs, where anything is left to ship."""
+    doubted: tuple[ShippedSegment, ...] = ()
+    """What the store holds whose snapshots may lack producers that this run would keep."""
     settled: Eligibility | None = None
     """The last word of an earlier run on what is left, where nothing has changed since."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Ran, Resnap
 
+LATER_S = 4_000_000_000
 JSON = ("--engine", "local", "--output", "json")
 
 
@@ -100,6 +101,15 @@ def test_a_snapshot_that_is_not_what_the_segments_give_is_found_though_all_diges
     ran = verify()
     assert (ran.code, differing(ran)) == (13, (0, 1))
     assert f"{snapshot.relative_to(store)}: not what a replay of the stored segments gives" in ran.error["message"]
+
+
+def test_what_resnap_made_was_swept_by_no_broker_however_old_it_is(verify: Callable[..., Ran], store: Path) -> None:
+    path = next(
+        one for one in manifest_paths(store) if read_manifest(one.read_bytes()).snapshot_origin.how == "regenerated"
+    )
+    snapshot = with_snapshot(store, path, _without_one)
+    os.utime(snapshot, (LATER_S, LATER_S))
+    assert differing(verify()) == (0, 1)
 
 
 def test_producers_that_the_manifest_says_were_left_out_are_not_missed(verify: Callable[..., Ran], store: Path) -> None:

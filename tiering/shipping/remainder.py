@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import FormatError, LogDirError, VerificationError
-from storage.remote.lineage import Span, epochs_in
+from storage.remote.lineage import Span, chain_of, epochs_in
 from storage.source import GONE, PLAIN
 from tiering.refusal import Reason, refuse
 from tiering.shipping import same_topic
@@ -59,6 +59,8 @@ class Remainder:
     """What is wrong with manifests of others."""
     unsettled: tuple[Segment, ...]
     """Those that are left alone for it."""
+    held: tuple[ShippedSegment, ...] = ()
+    """What readers of the store take of the offsets of all candidates that have a place there."""
 
 
 def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = PLAIN) -> Remainder:
@@ -119,7 +121,19 @@ class _Judged(NamedTuple):
             already=placement.verdicts.count(Verdict.HELD),
             failures=(*unread, *missing),
             unsettled=tuple(segments[index] for index in sorted(self.failures)),
+            held=tuple(self._held()),
         )
+
+    def _held(self) -> Iterator[ShippedSegment]:
+        """Yield what is read of the store, but for what shares offsets with a candidate that has no place there."""
+        out_of_place = [
+            span
+            for span, verdict in zip(self.spans, self.placement.verdicts, strict=True)
+            if verdict not in {Verdict.HELD, Verdict.PLACED}
+        ]
+        for one in chain_of(sorted(self.beside.segments, key=attrgetter("made_ms", "manifest_key"))):
+            if not any(span.start < one.next_base_offset and one.base_offset < span.end for span in out_of_place):
+                yield one
 
     def _hint(self, index: int, verdict: Verdict) -> str | None:
         """Return what to do where the leader epochs are those of one log; None for what is done of two histories."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from storage.remote.layouts import aiven
 from storage.remote.layouts.aiven_log import REMEDY, copied_segment
+from storage.remote.layouts.aiven_members import Member
 from storage.remote.layouts.flat import (
     MANIFEST_EXTENSION,
     UNKNOWN,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from storage.log.checkpoints import LeaderEpoch
-    from storage.remote.manifest import Manifest
+    from storage.remote.manifest import Manifest, SnapshotOrigin
     from storage.remote.object_store import ObjectInfo, ObjectStore
 
 
@@ -46,6 +47,12 @@ class ShippedSegment:
     leader_epochs: tuple[LeaderEpoch, ...]
     objects: tuple[tuple[str, int], ...]
     """Key and length of each."""
+    snapshot: str
+    """What the locator of its snapshot ends in, below the URL of the store."""
+    made_ms: int
+    """When it was shipped; of several with the same offsets the last one is read."""
+    origin: SnapshotOrigin | None
+    """Where its snapshot comes from; None where nothing says so, as of what brokers wrote."""
 
 
 class Unreadable(NamedTuple):
@@ -76,6 +83,9 @@ def shipped_segment(manifest_key: str, manifest: Manifest) -> ShippedSegment:
         log_bytes=log.size_bytes,
         leader_epochs=manifest.leader_epochs,
         objects=tuple((entry.key, entry.size_bytes) for entry in manifest.objects),
+        snapshot=next(entry.key for entry in manifest.objects if entry.kind is ObjectKind.SNAPSHOT),
+        made_ms=manifest.created_at_ms,
+        origin=manifest.snapshot_origin,
     )
 
 
@@ -213,6 +223,9 @@ class AivenManifests:
             log_bytes=chunks.file_size,
             leader_epochs=segment.leader_epochs,
             objects=((f"{stem}.{aiven.LOG}", chunks.stored_size), (f"{stem}.{aiven.INDEXES}", indexes.end)),
+            snapshot=Member(stem, "snapshot").locator,
+            made_ms=segment.metadata.event_timestamp_ms,
+            origin=None,
         )
 
 

@@ -1,0 +1,134 @@
+"""What earlier runs have shipped under narrower rules than those of this run, held against the log that is here.
+
+A manifest that says so is a reason to look, and no more: of a partition without producers, or where all of them were
+alive, nobody is missing. So the boundaries in question are replayed under the rules of this run, and who is missing in
+what the store holds is named. A run that asks for what the runs before it have asked for has nothing to look at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from replay.results import Outcome
+from replay.staging import DISCARD
+from scheduler.clock import instant
+from scheduler.use_cases.store_check import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
+from storage.errors import VerificationError
+from tiering.planning import load_facts, plan_replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from replay.plan import PartitionPlan
+    from replay.results import BoundaryResult
+    from replay.window import ReplayRules
+    from scheduler.answers.progress import Progress
+    from scheduler.use_cases.engines import Engine
+    from scheduler.use_cases.work_items import TierOrder
+    from tiering.shipping.shipped import ShippedSegment
+
+
+_AGAIN: Final = (
+    "to have these segments shipped again, delete their manifests and run again while the log dir has them; or ship to"
+    " another prefix"
+)
+_AGAIN_FOR_BROKERS: Final = (
+    "`resnap remote status --store` says which of these segments brokers know of: those are theirs; delete what they do"
+    " not know of, and run again while the log dir has it; or ship to another prefix"
+)
+
+
+class _Lack(NamedTuple):
+    """A segment of the store, and what its snapshot lacks."""
+
+    segment: ShippedSegment
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCheck:
+    """Looks at what the orders of one run doubt."""
+
+    engine: Engine
+    rules: ReplayRules
+
+    def problems(self, orders: Iterable[TierOrder], progress: Progress) -> Iterator[VerificationError]:
+        """Yield, for each partition of which anybody is missing in the store, what is wrong.
+
+        Raises:
+            ResnapError: the replay failed.
+
+        """
+        doubtful = {order.sighted.topic_partition: order for order in orders if order.doubted}
+        plans = []
+        for order in doubtful.values():
+            plans.append(self._plan(order))
+            if plans[-1].bytes_in_segments >= REPLAYED_HERE_BYTES:
+                self.engine.needed_for(plans[-1])
+        progress.expect(len(plans), sum(plan.bytes_in_segments for plan in plans))
+        results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
+        for result in results if plans else ():
+            order = doubtful[result.topic_partition]
+            found = {one.boundary.offset: one for one in result.boundaries}
+            lacks = [_lack(one, found.get(one.next_base_offset)) for one in order.doubted]
+            wrong = [one for one in lacks if one is not None]
+            if wrong:
+                yield self._problem(order, wrong)
+
+    def _plan(self, order: TierOrder) -> PartitionPlan:
+        inventory = order.sighted.inventory
+        here = set(inventory.partition.boundaries)
+        compare = {
+            one.next_base_offset: f"{order.store_url}/{one.snapshot}"
+            for one in order.doubted
+            if one.next_base_offset in here
+        }
+        facts = load_facts(inventory.partition, self.engine.reading.sources)
+        return plan_replay(inventory, facts, list(compare), self.rules, compare=compare)
+
+    def _problem(self, order: TierOrder, wrong: list[_Lack]) -> VerificationError:
+        origin = next(one.segment.origin for one in wrong if one.segment.origin is not None)
+        what = "; ".join(f"at {one.segment.next_base_offset} {one.what}" for one in wrong[:MOST_SHOWN])
+        more = f"; and at {len(wrong) - MOST_SHOWN} more boundaries" if len(wrong) > MOST_SHOWN else ""
+        return VerificationError(
+            f"{order.sighted.topic_partition}: what {order.store_url} holds of the offsets {_offsets(wrong)} was made"
+            f" under {rules_made_under(origin)}; under {_said(self.rules)}, as this run asks for: {what}{more}",
+            hint=f"what is stored stays as it is; `resnap verify --store {order.store_url} {_flags(self.rules)}` names"
+            f" all that is wrong; {_AGAIN if order.provenance.layout == 'flat' else _AGAIN_FOR_BROKERS}",
+        )
+
+
+def _lack(segment: ShippedSegment, found: BoundaryResult | None) -> _Lack | None:
+    """Return what the snapshot of ``segment`` lacks, or why nobody can say here."""
+    if found is None:
+        return _Lack(segment, "it may lack producers: no segment ends there in this log dir")
+    if found.outcome is not Outcome.REBUILT or found.comparison is None:
+        return _Lack(segment, f"it may lack producers: {found.reason or 'it could not be compared'}")
+    lacks = lacking(found.comparison, segment.origin)
+    return _Lack(segment, f"it lacks {named(lacks)}") if lacks.total else None
+
+
+def _offsets(wrong: Iterable[_Lack]) -> str:
+    """Return the ranges of offsets, those that adjoin joined."""
+    ranges: list[tuple[int, int]] = []
+    for start, end in sorted((one.segment.base_offset, one.segment.next_base_offset) for one in wrong):
+        if ranges and ranges[-1][1] >= start:
+            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+        else:
+            ranges.append((start, end))
+    more = f" and {len(ranges) - MOST_SHOWN} more ranges" if len(ranges) > MOST_SHOWN else ""
+    return ", ".join(f"[{start}, {end})" for start, end in ranges[:MOST_SHOWN]) + more
+
+
+def _as_of(rules: ReplayRules) -> str:
+    return "roll" if rules.as_of.roll else instant(rules.as_of.now_ms)
+
+
+def _said(rules: ReplayRules) -> str:
+    at = "at its roll" if rules.as_of.roll else f"as of {_as_of(rules)}"
+    return f"producer.id.expiration.ms {rules.expiry.expiration_ms}, {at}"
+
+
+def _flags(rules: ReplayRules) -> str:
+    return f"--producer-id-expiration-ms {rules.expiry.expiration_ms} --as-of {_as_of(rules)}"

@@ -1,0 +1,66 @@
+"""The rules that a shipped snapshot was made under, held against those that are asked for.
+
+What is shipped stays as it is, whatever a later run asks for. That is right where the later run would keep fewer
+producers, as each nightly one does: its T is later. It is wrong where it would keep more, by a longer expiration or an
+earlier T: then the snapshot may lack producers, and whoever asks is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from replay.producer_state import Expiry
+from replay.window import AsOf
+
+if TYPE_CHECKING:
+    from replay.window import ReplayRules
+    from storage.remote.manifest import SnapshotOrigin
+
+
+class Asked(NamedTuple):
+    """Which of the rules of a run were asked for, and which only are as nobody has said anything."""
+
+    expiry: bool = False
+    """By a flag, which beats what a manifest says."""
+    as_of: bool = False
+    """Likewise."""
+    is_expiry_assumed: bool = False
+    """Whether nothing at all tells the expiration."""
+
+
+RULES_ALONE: Final = Asked()
+"""No flag says anything."""
+
+
+def made_under(origin: SnapshotOrigin, rules: ReplayRules) -> ReplayRules:
+    """Return the rules that a snapshot was made under; ``rules`` say what its origin does not."""
+    roll = origin.as_of == "roll"
+    now_ms = rules.as_of.now_ms if roll or origin.as_of_ms is None else origin.as_of_ms
+    expiry = Expiry(origin.producer_id_expiration_ms, origin.check_interval_ms)
+    return replace(rules, as_of=AsOf(now_ms=now_ms, roll=roll), expiry=expiry, max_reach_back_ms=None)
+
+
+def is_narrower(origin: SnapshotOrigin, rules: ReplayRules) -> bool:
+    """Whether a snapshot may lack a producer that ``rules`` keep.
+
+    The T of a roll is known after a replay only: it is before that of any run, and equal for two that ask for it.
+    """
+    made = made_under(origin, rules)
+    if rules.as_of.roll:
+        return not made.as_of.roll or made.kept_after_ms(0) > rules.kept_after_ms(0)
+    made_ms = rules.as_of.now_ms if origin.as_of_ms is None else origin.as_of_ms
+    return made.kept_after_ms(made_ms) > rules.kept_after_ms(rules.as_of.now_ms)
+
+
+def judged_under(origin: SnapshotOrigin, rules: ReplayRules, asked: Asked) -> ReplayRules:
+    """Return the rules that a stored snapshot is to be held against.
+
+    Those that it was made under, but for what a flag asks for; where no flag does, those of this run if they keep more.
+    """
+    made = made_under(origin, rules)
+    if asked.expiry or asked.as_of:
+        expiry = rules.expiry if asked.expiry else made.expiry
+        return replace(made, expiry=expiry, as_of=rules.as_of if asked.as_of else made.as_of)
+    now = replace(rules, max_reach_back_ms=None, expiry=made.expiry if asked.is_expiry_assumed else rules.expiry)
+    return now if is_narrower(origin, now) else made
