@@ -223,6 +223,7 @@ def verified_row(verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSeg
         "bytes": verified.size_bytes,
         "result": "different" if verified.problems else "ok",
         "problems": list(verified.problems),
+        "undecided": list(verified.undecided),
     }
 
 

@@ -98,6 +98,8 @@ def _rows(
         totals.different += bool(verified.problems)
         for fault in segment_faults(verified.problems, check.layout.remedy):
             run.error(fault)
+        for text in verified.undecided:
+            run.warn(f"{text}: verify from the partition's first segment on, or compare with a replica")
         if verified.was_read or verified.problems:
             yield verified_row(verified)
     totals.chains = check.chains()

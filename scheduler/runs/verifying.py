@@ -38,6 +38,8 @@ class Verification(Work):
             totals.update(segments=int(verified.was_read), bytes=verified.size_bytes)
             totals["different"] += bool(verified.problems)
             self._differs(Mismatch.OBJECT, segment_faults(verified.problems, check.layout.remedy))
+            for text in verified.undecided:
+                self.around.observer.warn(text)
             self.report.done += not verified.problems
         if not check.manifests and not totals["segments"]:
             raise nothing_shipped(self.destination)

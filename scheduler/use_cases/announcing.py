@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tiering.remote_log.announcement import Announcement
     from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs
     from tiering.remote_log.records import TopicIdPartition
+    from tiering.shipping.transaction_history import TransactionHistory
 
 _NOBODY: Final = -1
 """Stands for the broker that told, where none leads and none is known."""
@@ -120,7 +121,7 @@ class Announcing:
         """Yield what Resnap has written in the layout ``aiven``; what brokers copied there they tell of themselves."""
         listing, infos = list_copies(self.store, lambda key: is_ours(key.segment_id))
         for key in listing.manifests:
-            read = verify_copy(self.store, infos, key, self.sources, reads_objects=False)
+            read = verify_copy(self.store, infos, key, {}, self.sources, reads_objects=False)
             if read.manifest is None:
                 self._complain(read.problems[0])
             else:
@@ -190,18 +191,22 @@ class Announcing:
     def _read_back(self, one: Announcement, progress: Progress) -> None:
         """Read every object whole: as soon as brokers believe in a segment they may delete the only other copy."""
         reader = StoreReader(store=self.store)
+        histories: dict[str, TransactionHistory] = {}
         for segment in one.segments:
-            problems = self._problems_of(segment, reader)
+            problems = self._problems_of(segment, reader, histories)
             if problems:
                 raise VerificationError(problems[0], hint="see `resnap verify --store URL`; nothing was told")
             progress.advance(1, segment.stored_bytes)
 
-    def _problems_of(self, segment: Announceable, reader: StoreReader) -> tuple[str, ...]:
+    def _problems_of(
+        self, segment: Announceable, reader: StoreReader, histories: dict[str, TransactionHistory]
+    ) -> tuple[str, ...]:
         if not self._holds_copies:
             return reader.verify(segment.manifest_key, reads_objects=True).problems
         folder = segment.manifest_key.removesuffix(aiven.MANIFEST)
         infos = {info.key: info for info in self.store.list(folder)}
-        return verify_copy(self.store, infos, segment.manifest_key, self.sources, reads_objects=True).problems
+        found = verify_copy(self.store, infos, segment.manifest_key, histories, self.sources, reads_objects=True)
+        return found.problems
 
     def _tell(self, one: Announcement, facts: ClusterFacts) -> Announcement:
         """Tell of the segments of ``one``, judged by ``facts``, as long as these hold; return what was told."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from storage.remote.object_store import ObjectInfo, ObjectStore
     from storage.source import Sources
     from tiering.checking.verification import ShippedListing, VerifiedSegment
+    from tiering.shipping.transaction_history import TransactionHistory
 
 Held = TypeVar("Held", Manifest, CopiedSegment)
 """What a manifest tells of its segment."""
@@ -104,6 +105,7 @@ class CopiedLayout:
     """Which open what was encrypted, too."""
     remedy: str = REMEDY
     _infos: dict[str, ObjectInfo] = field(default_factory=dict)
+    _histories: dict[str, TransactionHistory] = field(default_factory=dict)
 
     def list(self) -> ShippedListing:
         """Return what lies there."""
@@ -112,7 +114,7 @@ class CopiedLayout:
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[CopiedSegment]:
         """Return what the manifest at ``key`` is worth."""
-        return verify_copy(self.store, self._infos, key, self.sources, reads_objects=reads_objects)
+        return verify_copy(self.store, self._infos, key, self._histories, self.sources, reads_objects=reads_objects)
 
     def scopes(self, found: Mapping[str, CopiedSegment]) -> Iterator[Scope]:
         """Yield one for each folder above topics, which is where a source begins."""

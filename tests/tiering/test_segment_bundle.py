@@ -357,7 +357,7 @@ def test_a_transaction_that_was_aborted_before_any_batch_is_shipped_as_it_is_lis
 
 def test_a_transaction_of_which_a_batch_is_there_is_not_listed_as_one_without(tmp_path: Path) -> None:
     partition = listed_as_without_a_batch(tmp_path, DataEvent(producer_id=10, transactional=True))
-    with pytest.raises(IndexUnusableError, match="lacks the transaction of producer 10"):
+    with pytest.raises(IndexUnusableError, match="says first offset 1 of the transaction of producer 10"):
         bundled(partition)
 
 

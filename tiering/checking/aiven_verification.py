@@ -8,7 +8,7 @@ batches; the snapshot and the leader epochs against their own forms.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
@@ -20,6 +20,7 @@ from storage.remote.layouts.aiven_log import copied_segment, segment_of
 from storage.remote.store_path import StorePath
 from tiering.checking.verification import ShippedListing, VerifiedSegment
 from tiering.shipping.segment_indexes import load_indexes
+from tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,9 +65,17 @@ def list_copies(store: ObjectStore, wants: Callable[[AivenKey], bool]) -> tuple[
 
 
 def verify_copy(
-    store: ObjectStore, infos: dict[str, ObjectInfo], key: str, sources: Sources, *, reads_objects: bool
+    store: ObjectStore,
+    infos: dict[str, ObjectInfo],
+    key: str,
+    histories: dict[str, TransactionHistory],
+    sources: Sources,
+    *,
+    reads_objects: bool,
 ) -> VerifiedSegment[CopiedSegment]:
     """Return what the manifest at ``key`` is worth, and the objects beside it if they are to be read.
+
+    ``histories`` are those of partitions, by their folder, which grow; keys are to come in ascending order.
 
     Raises:
         ConfigurationError: the segment is encrypted, and its key is not at hand.
@@ -81,11 +90,18 @@ def verify_copy(
             found = copied_segment(place, store.get(key))
     except (FormatError, ObjectNotFoundError) as error:
         return VerifiedSegment(manifest_key=key, manifest=None, problems=(str(error),))
+    history = histories.setdefault(place.folder, TransactionHistory(sources=sources))
+    missing = tuple(_missing(infos, found))
+    findings = Findings(missing, ())
+    if not missing:
+        files = _stored(store, infos, found)
+        findings = findings_of(files, history, sources) if reads_objects else NOTHING_FOUND
+        history.snapshots[found.next_base_offset] = files.snapshot
     if not reads_objects:
         return VerifiedSegment(manifest_key=key, manifest=found, problems=(), was_read=False)
-    problems = tuple(_missing(infos, found)) or tuple(problems_of(_stored(store, infos, found), sources))
     size = sum(infos[beside].size_bytes for suffix in (LOG, INDEXES) if (beside := place.beside(suffix)) in infos)
-    return VerifiedSegment(manifest_key=key, manifest=found, problems=problems, size_bytes=size)
+    return VerifiedSegment(manifest_key=key, manifest=found, problems=findings.problems,
+                           undecided=findings.undecided, size_bytes=size)  # fmt: skip
 
 
 def _missing(infos: dict[str, ObjectInfo], found: CopiedSegment) -> Iterator[str]:
@@ -112,8 +128,21 @@ class SegmentFiles(NamedTuple):
     leader_epochs: str
 
 
-def problems_of(files: SegmentFiles, sources: Sources) -> Iterator[str]:
-    """Yield what is wrong with a segment's files, each of which is judged by itself.
+class Findings(NamedTuple):
+    """What was found in the files of a segment."""
+
+    problems: tuple[str, ...]
+    undecided: tuple[str, ...]
+    """What may be wrong or right, since what it depends on was not read."""
+
+
+NOTHING_FOUND: Final = Findings((), ())
+
+
+def findings_of(files: SegmentFiles, history: TransactionHistory, sources: Sources) -> Findings:
+    """Return what is wrong with a segment's files, each of which is judged by itself.
+
+    ``history`` is that of its partition, whose segments come in ascending order.
 
     Raises:
         ConfigurationError: they are encrypted, and their key is not at hand.
@@ -121,18 +150,21 @@ def problems_of(files: SegmentFiles, sources: Sources) -> Iterator[str]:
 
     """
     segment = files.segment
+    undecided: list[str] = []
     looks: tuple[tuple[str, Callable[[], object]], ...] = (
         (segment.path, partial(_read_log, segment, sources)),
-        (segment.sibling("index"), partial(_check_indexes, segment, sources)),
+        (segment.sibling("index"), lambda: undecided.extend(_check_indexes(segment, history, sources))),
         (files.snapshot, lambda: read_snapshot_array(sources.read(files.snapshot))),
         (files.leader_epochs, lambda: read_leader_epochs(sources.read(files.leader_epochs))),
     )
+    problems: list[str] = []
     for locator, look in looks:
         try:
             with in_file(locator):
                 look()
         except (FormatError, LogDirError, ObjectNotFoundError) as error:
-            yield str(error)
+            problems.append(str(error))
+    return Findings(tuple(problems), tuple(undecided))
 
 
 def _read_log(segment: Segment, sources: Sources) -> None:
@@ -147,10 +179,14 @@ def _read_log(segment: Segment, sources: Sources) -> None:
             pass
 
 
-def _check_indexes(segment: Segment, sources: Sources) -> None:
-    """Make sure that the indexes are of the batches: what would be made anew on the way to a store is not."""
+def _check_indexes(segment: Segment, history: TransactionHistory, sources: Sources) -> tuple[str, ...]:
+    """Make sure that the indexes are of the batches: what would be made anew on the way to a store is not.
+
+    Return what cannot be decided.
+    """
     good = load_indexes(segment, sources)
     for suffix, content in {"index": good.offset, "timeindex": good.time}.items():
         if sources.read(segment.sibling(suffix)) != content:
             raise FormatError(f"{suffix} of the segment", position=0, expected="entries that its batches bear out",
                               found="others")  # fmt: skip
+    return history.check(segment, good)

@@ -51,6 +51,8 @@ class VerifiedSegment(Generic[Held]):
     """None where it could not be read."""
     problems: tuple[str, ...]
     """Empty if all is well."""
+    undecided: tuple[str, ...] = ()
+    """What may be wrong or right, since what it depends on was not read."""
     size_bytes: int = 0
     """Size of the objects that were read."""
     was_read: bool = True

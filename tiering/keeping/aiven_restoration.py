@@ -17,8 +17,9 @@ from storage.log.names import segment_name
 from storage.log.partition_dir import LEADER_EPOCHS
 from storage.remote.manifest import ObjectKind
 from storage.source import PLAIN, STREAM_BYTES
-from tiering.checking.aiven_verification import SegmentFiles, problems_of
+from tiering.checking.aiven_verification import SegmentFiles, findings_of
 from tiering.keeping.restorer import HINT, Restoration, ShippedFile
+from tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,8 +91,9 @@ def _check(partition: PartitionDir, folder: Path) -> None:
         VerificationError: one of them is damaged.
 
     """
+    history = TransactionHistory()
     for segment in partition.segments:
-        for problem in problems_of(_written(segment, folder), PLAIN):
+        for problem in findings_of(_written(segment, folder), history, PLAIN).problems:
             stored = segment.path.rpartition("#")[0]
             raise VerificationError(f"{stored}: {problem.replace(f'{folder}/', '')}", hint=HINT)
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from storage.remote.object_store import BodyOpener
     from storage.source import Sources
     from tiering.shipping.log_digest import DigestingReader
+    from tiering.shipping.segment_indexes import SegmentIndexes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,8 @@ class SegmentBundle:
     segment: Segment
     next_base_offset: int
     parts: tuple[BundlePart, ...]
+    indexes: SegmentIndexes
+    """As they were read, and what they were held against."""
     leader_epochs: tuple[LeaderEpoch, ...]
     """Those of the segment alone, clamped to it."""
     last_offset: int
@@ -137,6 +140,7 @@ def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: So
         segment=segment,
         next_base_offset=segment.next_base_offset,
         parts=tuple(parts),
+        indexes=indexes,
         leader_epochs=segment_leader_epochs(known, segment.base_offset, segment.next_base_offset),
         last_offset=indexes.facts.end_offset - 1,
         max_timestamp_ms=indexes.max_timestamp_ms,

@@ -5,8 +5,9 @@ offset at or above all of that batch. A flipped bit in a position that still ris
 broker would hand consumers the middle of a batch. The time index must end with the segment's largest timestamp.
 
 Offset and time index follow from the log. The transaction index does not follow from one segment alone, so a damaged
-one keeps its segment back, and so does one that lacks a transaction which began and was aborted inside the segment:
-without its entry consumers would be served aborted records as committed.
+one keeps its segment back, and so does one that the batches contradict (``aborted_transactions``): with a wrong entry,
+or without one, consumers would be served aborted records as committed. What began below the segment is judged by those
+who know it: ``SegmentIndexes.aborted`` against ``transactions``.
 
 Source: ``OffsetIndex.sanityCheck``, ``TransactionIndex.sanityCheck``, ``LogSegment.recover``.
 """
@@ -31,14 +32,16 @@ from storage.log.indexes import (
     read_transaction_index,
     write_offset_index,
     write_time_index,
+    write_transaction_index,
 )
 from storage.log.record_batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL, read_header
 from storage.log.usual_markers import UNUSUAL, usual_marker_types
 from storage.source import GONE, PLAIN
+from tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
 from tiering.shipping.log_digest import DigestingReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -52,6 +55,8 @@ INDEX_INTERVAL_BYTES: Final = 4096
 """``index.interval.bytes`` by default: how densely a rebuilt index is filled."""
 _WITHOUT_INTERVAL: Final = 2
 """Entries of a time index that no interval brought."""
+_MOST_NAMED: Final = 3
+"""Differences of one index that a message names."""
 _UNUSABLE: Final = "take the partition from the log dir of another replica"
 
 
@@ -63,6 +68,10 @@ class SegmentIndexes:
     time: bytes
     transaction: bytes | None
     """None where nothing was aborted; an empty file is not shipped, since absent means empty."""
+    aborted: tuple[AbortedTxn, ...]
+    """Its entries."""
+    transactions: SegmentTransactions
+    """What the batches say of them."""
     max_timestamp_ms: int
     """Largest of the segment; the log's modification time where no batch has one, as in ``LogSegment``."""
     facts: ScanFacts
@@ -102,10 +111,13 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
         offsets = rebuilt_offsets if offsets is None else offsets
         times = rebuilt_times if times is None else times
     largest_ms = seen.facts.max_timestamp_ms
+    aborted = _aborted_transactions(segment, seen.transactions, sources)
     return SegmentIndexes(
         offset=write_offset_index(offsets),
         time=write_time_index(times),
-        transaction=_transaction_index(segment, seen.aborted, sources),
+        transaction=write_transaction_index(aborted) if aborted else None,
+        aborted=aborted,
+        transactions=seen.transactions,
         max_timestamp_ms=largest_ms if largest_ms >= 0 else segment.mtime_ns // 1_000_000,
         facts=seen.facts,
         log=seen.log,
@@ -193,8 +205,7 @@ class _Pass(NamedTuple):
     """Entries of the offset index that point at a batch and do not lie below it."""
     has_legacy: bool
     """Messages are there that have no batch header."""
-    aborted: set[tuple[int, int]]
-    """(producer id, offset of the marker) of the transactions that began and were aborted in the segment."""
+    transactions: SegmentTransactions
     log: DigestingReader
 
 
@@ -208,8 +219,7 @@ def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sourc
     positions = np.array([entry.position for entry in claimed], dtype=np.int64)
     offsets = np.array([entry.relative_offset for entry in claimed], dtype=np.int64) + segment.base_offset
     confirmed = batches = 0
-    begun: set[int] = set()
-    aborted: set[tuple[int, int]] = set()
+    transactions = SegmentTransactions()
     with sources.open(segment.path) as opened:
         reader = DigestingReader(opened)
         for block in read_blocks(reader, _whole(segment), facts):
@@ -218,9 +228,9 @@ def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sourc
             at, entry = _pointed_at(starts, positions)
             lasts = headers["base_offset"][at] + headers["last_offset_delta"][at].astype(np.int64)
             confirmed += int((lasts <= offsets[entry]).sum())
-            aborted |= _aborted(reader, block, begun)
+            _take_transactions(reader, block, transactions)
         reader.finish()
-    return _Pass(facts, confirmed, batches != facts.batches, aborted, reader)
+    return _Pass(facts, confirmed, batches != facts.batches, transactions, reader)
 
 
 def _pointed_at(
@@ -236,22 +246,20 @@ def _pointed_at(
     return at[hits], entry[hits]
 
 
-def _aborted(reader: RangeReader, block: Block, begun: set[int]) -> set[tuple[int, int]]:
-    """Return the transactions that ``block`` aborts of those in ``begun``, which is kept up with what it begins."""
-    found = set()
+def _take_transactions(reader: RangeReader, block: Block, transactions: SegmentTransactions) -> None:
+    """Let ``transactions`` know of the transactional batches and the markers of ``block``."""
     headers = block.headers
     transactional = np.flatnonzero((headers["attributes"] & TRANSACTIONAL != 0) & (headers["producer_id"] >= 0))
     producer_ids = headers["producer_id"][transactional].tolist()
+    offsets = headers["base_offset"][transactional].tolist()
     ends = headers["attributes"][transactional] & CONTROL != 0
     aborts = _aborts(reader, block, transactional[ends])
-    for i, producer_id, is_end in zip(transactional.tolist(), producer_ids, ends.tolist(), strict=True):
-        if not is_end:
-            begun.add(producer_id)
-            continue
-        if i in aborts and producer_id in begun:
-            found.add((producer_id, int(headers["base_offset"][i])))
-        begun.discard(producer_id)
-    return found
+    batches = zip(transactional.tolist(), producer_ids, offsets, ends.tolist(), strict=True)
+    for i, producer_id, offset, is_end in batches:
+        if is_end:
+            transactions.end(producer_id, offset, is_abort=i in aborts)
+        else:
+            transactions.begin(producer_id, offset)
 
 
 def _aborts(reader: RangeReader, block: Block, controls: npt.NDArray[np.int64]) -> set[int]:
@@ -281,25 +289,35 @@ def _may_be_empty(segment: Segment, times: list[TimeIndexEntry] | None) -> bool:
     return segment.size_bytes <= INDEX_INTERVAL_BYTES or (times is not None and len(times) <= _WITHOUT_INTERVAL)
 
 
-def _transaction_index(segment: Segment, aborted: set[tuple[int, int]], sources: Sources) -> bytes | None:
-    """Return the file, None where nothing was aborted; every transaction in ``aborted`` must be in it."""
+def _aborted_transactions(
+    segment: Segment, transactions: SegmentTransactions, sources: Sources
+) -> tuple[AbortedTxn, ...]:
+    """Return the entries of the transaction index, as far as the segment alone does not contradict them."""
     path = segment.sibling("txnindex")
-    body = _read_transactions(path, sources)
-    entries = _entries(path, body)
+    entries = _entries(path, _read_transactions(path, sources))
     for txn in entries:
         if txn.last_offset < segment.base_offset or not _is_inside(segment, txn.last_offset - segment.base_offset):
             raise IndexUnusableError(
                 f"{path}: names a marker at offset {txn.last_offset}, outside its segment", hint=_UNUSABLE
             )
-    # What says that there was no batch, as brokers before 2.8 do, says nothing of one that there was.
-    unlisted = aborted - {(txn.producer_id, txn.last_offset) for txn in entries if txn.first_offset < txn.last_offset}
-    if unlisted:
-        marker, producer_id = min((offset, pid) for pid, offset in unlisted)
-        raise IndexUnusableError(
-            f"{path}: lacks the transaction of producer {producer_id} that the marker at offset {marker} aborted",
-            hint=_UNUSABLE,
-        )
-    return body if entries else None
+    check_aborted(segment, transactions, entries, OpenTransactions({}, segment.base_offset))
+    return tuple(entries)
+
+
+def check_aborted(
+    segment: Segment, transactions: SegmentTransactions, aborted: Iterable[AbortedTxn], before: OpenTransactions
+) -> tuple[str, ...]:
+    """Hold the entries of the transaction index against the batches; return what cannot be decided.
+
+    Raises:
+        IndexUnusableError: they differ.
+
+    """
+    path = segment.sibling("txnindex")
+    found = transactions.judge(aborted, before)
+    if found.problems:
+        raise IndexUnusableError(f"{path}: {'; '.join(found.problems[:_MOST_NAMED])}", hint=_UNUSABLE)
+    return tuple(f"{path}: {text}" for text in found.undecided)
 
 
 def _read_transactions(path: str, sources: Sources) -> bytes:

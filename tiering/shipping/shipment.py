@@ -36,6 +36,7 @@ from tiering.shipping.segment_indexes import IndexUnusableError
 from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
 from tiering.shipping.side_by_side import side_by_side
 from tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
+from tiering.shipping.transaction_history import TransactionHistory
 from tiering.shipping.uploader import (
     ShippedMeanwhileError,
     TopicIdUnknownError,
@@ -224,6 +225,7 @@ class Shipper:
         self.expect(len(candidates.segments), sum(segment.size_bytes for segment in candidates.segments))
         refusals: list[Refusal] = []
         epochs = EpochHistory(candidates.inventory.partition, self.sources)
+        transactions = TransactionHistory.of(candidates.inventory.partition, self.sources)
         rebuilt = {boundary.boundary.offset: boundary for boundary in result.boundaries}
 
         def prepare(one: ToShip) -> _Prepared:
@@ -237,6 +239,7 @@ class Shipper:
                 try:
                     _check_rests_on(one, shipment.shipped)
                     ready = prepared()
+                    transactions.check(one.segment, ready.bundle.indexes)
                     hold_lease()
                     _add(shipment, self._publish(ready), ready.chosen.body)
                 except _GAPS as error:

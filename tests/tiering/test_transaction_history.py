@@ -1,0 +1,99 @@
+"""Transaction indexes of real brokers against the batches, and what can be said where reading begins midway."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.log.indexes import AbortedTxn
+from storage.log.log_dir import load_log_dir
+from tests.fixture_sets import ARCHIVED
+from tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
+from tiering.shipping.segment_indexes import IndexUnusableError, load_indexes
+from tiering.shipping.transaction_history import TransactionHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage.log.partition_dir import PartitionDir, Segment
+    from tests.fixture_sets import FixtureSet
+
+    Sets = Callable[[str], FixtureSet]
+
+LOG_START = OpenTransactions({}, 0)
+
+
+def closed(partition: PartitionDir) -> list[Segment]:
+    return [segment for segment in partition.segments if not segment.is_active]
+
+
+@pytest.mark.parametrize("name", ARCHIVED)
+def test_every_entry_that_a_broker_wrote_is_what_the_batches_say(name: str, fixture_set: Sets) -> None:
+    for partition in load_log_dir(fixture_set(name).data).partitions:
+        history = TransactionHistory()
+        for segment in closed(partition):
+            assert history.check(segment, load_indexes(segment)) == ()
+
+
+def begun_below(fixture_set: Sets) -> tuple[PartitionDir, Segment, AbortedTxn]:
+    """Return a segment and an entry of a transaction that began in one below; there is a snapshot between them."""
+    for partition in load_log_dir(fixture_set("kafka-3.9.1-aiven-zstd").data).partitions:
+        bases = {snapshot.offset for snapshot in partition.snapshots}
+        for segment in closed(partition):
+            for entry in load_indexes(segment).aborted:
+                if entry.first_offset < segment.base_offset and segment.base_offset in bases:
+                    return partition, segment, entry
+    raise AssertionError("there is none")
+
+
+def test_where_reading_begins_midway_a_snapshot_shows_what_is_lacking(fixture_set: Sets) -> None:
+    partition, segment, entry = begun_below(fixture_set)
+    indexes = load_indexes(segment)
+    lacking = replace(indexes, aborted=tuple(one for one in indexes.aborted if one != entry))
+    with pytest.raises(IndexUnusableError, match=f"lacks the transaction of producer {entry.producer_id}"):
+        TransactionHistory.of(partition, TransactionHistory().sources).check(segment, lacking)
+    assert any("was not read" in text for text in TransactionHistory().check(segment, indexes))
+
+
+def test_a_marker_without_a_batch_may_have_ended_what_was_not_read() -> None:
+    batches = SegmentTransactions()
+    batches.end(7, 20, is_abort=True)
+    found = batches.judge((), OpenTransactions({}, 15))
+    assert (found.problems, "may lack" in found.undecided[0]) == ((), True)
+    assert batches.judge(aborted_alone(14, 21), OpenTransactions({}, 15)).problems == ()
+    assert "lacks" in batches.judge((), OpenTransactions({7: 3}, 15)).problems[0]
+
+
+def aborted_alone(first_offset: int, last_stable_offset: int) -> tuple[AbortedTxn, ...]:
+    return (AbortedTxn(7, first_offset, 20, last_stable_offset),)
+
+
+def test_a_follower_may_know_of_the_transaction_that_begins_next() -> None:
+    batches = SegmentTransactions()
+    batches.begin(7, 10)
+    batches.end(7, 20, is_abort=True)
+    batches.begin(7, 22)
+    batches.begin(8, 25)
+    for written in (21, 25):
+        assert batches.judge(aborted_alone(10, written), LOG_START).problems == ()
+    for written in (20, 22, 24, 26):
+        assert "says last stable offset" in batches.judge(aborted_alone(10, written), LOG_START).problems[0]
+
+
+def test_what_was_open_below_keeps_the_last_stable_offset_down() -> None:
+    batches = SegmentTransactions()
+    batches.begin(7, 10)
+    batches.end(7, 20, is_abort=True)
+    before = OpenTransactions({9: 4}, 0)
+    assert batches.judge(aborted_alone(10, 4), before).problems == ()
+    assert "says last stable offset 21" in batches.judge(aborted_alone(10, 21), before).problems[0]
+    assert batches.after(before) == OpenTransactions({9: 4}, 0)
+
+
+def test_a_transaction_without_a_batch_may_be_listed_or_not() -> None:
+    batches = SegmentTransactions()
+    batches.end(7, 20, is_abort=True)
+    assert batches.judge((), LOG_START) == batches.judge(aborted_alone(20, 21), LOG_START) == ((), ())
+    assert "says first offset 19" in batches.judge(aborted_alone(19, 21), LOG_START).problems[0]

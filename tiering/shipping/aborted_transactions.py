@@ -1,0 +1,179 @@
+"""What the batches of a segment say of its transaction index, entry by entry.
+
+The index names each transaction whose abort marker lies in the segment: where its first batch lies, and what the last
+stable offset became by the marker. Both may lie in segments below, so the transactions that were open where the segment
+begins go in, and those that are open at its end come out: segments are judged one after the other. Where reading does
+not begin with the log, what began below is not known; an entry that depends on it is undecided, and not wrong.
+
+- An aborted transaction without a batch needs no entry: brokers before 2.8 list one with the marker's offset.
+- The last stable offset is the first offset of the oldest transaction of another producer, else the one after the
+  marker. A follower takes several batches at once: where nobody else's is open, it may already know of the one that
+  begins next, and writes where that begins.
+
+Source: ``ProducerStateManager.lastStableOffset`` and ``completeTxn``, ``LogSegment.updateTxnIndex``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from storage.log.indexes import AbortedTxn
+
+
+class OpenTransactions(NamedTuple):
+    """The transactions that are open at an offset."""
+
+    first_offsets: Mapping[int, int]
+    """By producer id."""
+    known_from: int
+    """All that began at this offset or later are among them; of those that began below perhaps some."""
+
+
+class _Marker(NamedTuple):
+    """A marker that ends a transaction, as far as its segment tells."""
+
+    producer_id: int
+    offset: int
+    is_abort: bool
+    first_offset: int | None
+    """Of the transaction's first batch in the segment; None if it has none there."""
+    is_settled: bool
+    """Whether an earlier marker of the producer in the segment has ended what had begun below."""
+    others_from: int | None
+    """First offset of the oldest transaction of another producer that began in the segment, and is open."""
+
+
+class Judgement(NamedTuple):
+    """What is said of an index; both are sentences without a subject."""
+
+    problems: tuple[str, ...]
+    undecided: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class SegmentTransactions:
+    """The transactions of one segment; grows while its batches are read in order."""
+
+    markers: list[_Marker] = field(default_factory=list)
+    """Those that abort, and of each producer the first one."""
+    open: dict[int, int] = field(default_factory=dict)
+    """First offsets of what has begun and not ended, by producer id, ascending."""
+    _ended: set[int] = field(default_factory=set)
+    """Producers that have had a marker."""
+    _begun_after: dict[int, int] = field(default_factory=dict)
+    """By the offset of an abort marker at which nobody else's was open: where another producer's began next."""
+    _waiting: dict[int, int] = field(default_factory=dict)
+    """Producers of those markers by offset, while none has begun."""
+
+    def begin(self, producer_id: int, offset: int) -> None:
+        """Take in a transactional batch at ``offset``."""
+        if producer_id not in self.open:
+            self.open[producer_id] = offset
+            self._note_begun(producer_id, offset)
+
+    def end(self, producer_id: int, offset: int, *, is_abort: bool) -> None:
+        """Take in a marker at ``offset``."""
+        first = self.open.pop(producer_id, None)
+        if first is None:
+            self._note_begun(producer_id, offset)  # to brokers before 2.8 it begins and ends here
+        is_settled = producer_id in self._ended
+        if is_abort or not is_settled:
+            others = next(iter(self.open.values()), None)
+            self.markers.append(_Marker(producer_id, offset, is_abort, first, is_settled, others))
+            if is_abort and others is None:
+                self._waiting[offset] = producer_id
+        self._ended.add(producer_id)
+
+    def _note_begun(self, producer_id: int, offset: int) -> None:
+        known = [marker for marker, other in self._waiting.items() if other != producer_id]
+        for marker in known:
+            self._begun_after[marker] = offset
+            del self._waiting[marker]
+
+    def after(self, before: OpenTransactions) -> OpenTransactions:
+        """Return what is open at the end of the segment."""
+        still = {pid: first for pid, first in before.first_offsets.items() if pid not in self._ended}
+        return OpenTransactions({**self.open, **still}, before.known_from)
+
+    def judge(self, entries: Iterable[AbortedTxn], before: OpenTransactions) -> Judgement:
+        """Hold the index against the batches; ``before`` is what was open where the segment begins."""
+        listed = {entry.last_offset: entry for entry in entries}
+        inherited = dict(before.first_offsets)
+        problems: list[str] = []
+        undecided: list[str] = []
+        for marker in self.markers:
+            below = inherited.pop(marker.producer_id, None)
+            if marker.is_abort:
+                known = _Known(marker, below, before.known_from, self._last_stable_offsets(marker, inherited))
+                found = known.judge(listed.pop(marker.offset, None))
+                problems += found.problems
+                undecided += found.undecided
+        problems += (f"names a transaction of producer {one.producer_id} that no marker at offset {one.last_offset}"
+                     " has aborted" for one in listed.values())  # fmt: skip
+        return Judgement(tuple(problems), tuple(undecided))
+
+    def _last_stable_offsets(self, marker: _Marker, inherited: Mapping[int, int]) -> tuple[int, ...]:
+        """Return what a broker may write; the likeliest first."""
+        others = [*inherited.values(), *([] if marker.others_from is None else [marker.others_from])]
+        if others:
+            return (min(others),)
+        next_begun = self._begun_after.get(marker.offset)
+        return (marker.offset + 1, *([] if next_begun is None else [next_begun]))
+
+
+class _Known(NamedTuple):
+    """What is known of a transaction that was aborted."""
+
+    marker: _Marker
+    below: int | None
+    """Its first offset, if it began below the segment, and that is known."""
+    known_from: int
+    last_stable_offsets: tuple[int, ...]
+
+    def judge(self, entry: AbortedTxn | None) -> Judgement:
+        """Compare the entry of its marker, None if there is none, with what is known."""
+        what = f"the transaction of producer {self.marker.producer_id} that the marker at offset {self.marker.offset}"
+        if entry is None:
+            if self._first is not None:
+                return Judgement((f"lacks {what} aborted",), ())
+            unknown = f"may lack {what} aborted, if it began below offset {self.known_from}"
+            return Judgement((), (unknown,) if self._may_begin_below else ())
+        if entry.producer_id != self.marker.producer_id:
+            return Judgement((f"says producer {entry.producer_id} of {what} aborted",), ())
+        found = [*self._first_offset(entry), *self._last_stable_offset(entry)]
+        problems = tuple(f"says {said} of {what} aborted, the batches say {known}"
+                         for said, known in found if known is not None)  # fmt: skip
+        undecided = tuple(f"says {said} of {what} aborted, and what lies below offset {self.known_from} was not read"
+                          for said, known in found if known is None)  # fmt: skip
+        return Judgement(problems, undecided)
+
+    @property
+    def _first(self) -> int | None:
+        return self.marker.first_offset if self.below is None else self.below
+
+    @property
+    def _may_begin_below(self) -> bool:
+        """Whether it may have begun below what was read."""
+        return self.known_from > 0 and self.below is None and not self.marker.is_settled
+
+    def _first_offset(self, entry: AbortedTxn) -> Iterator[tuple[str, str | None]]:
+        """Yield what the entry says wrongly, and what is right; None where that is not known."""
+        expected = self.marker.offset if self._first is None else self._first
+        if entry.first_offset != expected:
+            is_unread = self._may_begin_below and entry.first_offset < self.known_from
+            yield f"first offset {entry.first_offset}", None if is_unread else _or_none(self._first)
+
+    def _last_stable_offset(self, entry: AbortedTxn) -> Iterator[tuple[str, str | None]]:
+        """Yield the same of the last stable offset."""
+        if entry.last_stable_offset not in self.last_stable_offsets:
+            is_unread = entry.last_stable_offset < self.known_from
+            said = f"last stable offset {entry.last_stable_offset}"
+            yield said, None if is_unread else str(self.last_stable_offsets[0])
+
+
+def _or_none(first_offset: int | None) -> str:
+    return "none" if first_offset is None else str(first_offset)

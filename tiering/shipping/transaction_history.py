@@ -1,0 +1,67 @@
+"""The transactions of a partition as its segments are judged one after the other, upwards.
+
+What is open where a segment begins is what its neighbour below has left open. Where that one was not read, the snapshot
+at that offset shows some: what it shows is believed, what it does not show proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from storage.errors import FormatError, LogDirError, ObjectNotFoundError
+from storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
+from storage.source import PLAIN
+from tiering.shipping.aborted_transactions import OpenTransactions
+from tiering.shipping.segment_indexes import check_aborted
+
+if TYPE_CHECKING:
+    from storage.log.partition_dir import PartitionDir, Segment
+    from storage.source import Sources
+    from tiering.shipping.segment_indexes import SegmentIndexes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionHistory:
+    """Holds transaction indexes against the batches of their segment, and of those below it."""
+
+    sources: Sources = PLAIN
+    snapshots: dict[int, str] = field(default_factory=dict)
+    """Locators of snapshots, by offset; may grow."""
+    _open_at: dict[int, OpenTransactions] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, partition: PartitionDir, sources: Sources) -> TransactionHistory:
+        """Return that of ``partition``, with its own snapshots."""
+        return cls(sources=sources, snapshots={one.offset: one.path for one in partition.snapshots})
+
+    def check(self, segment: Segment, indexes: SegmentIndexes) -> tuple[str, ...]:
+        """Hold the transaction index of the closed ``segment`` against the batches; return what cannot be decided.
+
+        Raises:
+            IndexUnusableError: they differ.
+            StoreError: the store that the snapshot lies in failed.
+
+        """
+        before = self._before(segment.base_offset)
+        if segment.next_base_offset is not None:
+            self._open_at[segment.next_base_offset] = indexes.transactions.after(before)
+        return check_aborted(segment, indexes.transactions, indexes.aborted, before)
+
+    def _before(self, offset: int) -> OpenTransactions:
+        known = self._open_at.get(offset)
+        if known is None:
+            snapshot = self.snapshots.get(offset)
+            shown = {} if snapshot is None else _open_in(snapshot, self.sources)
+            known = OpenTransactions(shown, known_from=offset)
+        return known
+
+
+def _open_in(snapshot: str, sources: Sources) -> dict[int, int]:
+    """Return the first offsets of the transactions that ``snapshot`` shows as open; none where it cannot be read."""
+    try:
+        entries = read_snapshot_array(sources.read(snapshot))
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        return {}
+    shown = entries[entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION]
+    return dict(zip(shown["producer_id"].tolist(), shown["current_txn_first_offset"].tolist(), strict=True))
