@@ -53,7 +53,8 @@ def doubts(order: "TierOrder") -> str:
     """Say which segments of the store may lack producers."""
     return (
         f"{order.sighted.topic_partition}: {len(order.doubted)} segments that the store holds, from offset"
-        f" {order.doubted[0].base_offset} on, were made under narrower rules than those of this run"
+        f" {order.doubted[0].base_offset} on, were made under narrower rules than those of this run, or from a shorter"
+        " log"
     )
 
 

@@ -1,4 +1,4 @@
-"""What earlier runs have shipped under narrower rules than those of this run, held against the log that is here.
+"""What earlier runs have shipped under narrower rules, or from a shorter log, held against the log that is here.
 
 A manifest that says so is a reason to look, and no more: of a partition without producers, or where all of them were
 alive, nobody is missing. So the boundaries in question are replayed under the rules of this run, and who is missing in
@@ -7,6 +7,7 @@ what the store holds is named. A run that asks for what the runs before it have 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,9 +17,10 @@ from scheduler.clock import instant
 from scheduler.use_cases.store_check import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
 from storage.errors import VerificationError
 from tiering.planning import load_facts, plan_replay
+from tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from replay.plan import PartitionPlan
     from replay.results import BoundaryResult
@@ -71,37 +73,61 @@ class HeldCheck:
         for result in results if plans else ():
             order = doubtful[result.topic_partition]
             found = {one.boundary.offset: one for one in result.boundaries}
-            lacks = [_lack(one, found.get(one.next_base_offset)) for one in order.doubted]
+            here = order.sighted.inventory.partition.boundaries
+            lacks = [_lack(one, found.get(_near(one, here) or -1)) for one in order.doubted]
             wrong = [one for one in lacks if one is not None]
             if wrong:
                 yield self._problem(order, wrong)
 
     def _plan(self, order: TierOrder) -> PartitionPlan:
         inventory = order.sighted.inventory
-        here = set(inventory.partition.boundaries)
+        here = inventory.partition.boundaries
         compare = {
             one.next_base_offset: f"{order.store_url}/{one.snapshot}"
             for one in order.doubted
             if one.next_base_offset in here
         }
+        wanted = {_near(one, inventory.partition.boundaries) for one in order.doubted} - {None}
         facts = load_facts(inventory.partition, self.engine.reading.sources)
-        return plan_replay(inventory, facts, list(compare), self.rules, compare=compare)
+        return plan_replay(inventory, facts, [one for one in wanted if one is not None], self.rules, compare=compare)
 
     def _problem(self, order: TierOrder, wrong: list[_Lack]) -> VerificationError:
-        origin = next(one.segment.origin for one in wrong if one.segment.origin is not None)
         what = "; ".join(f"at {one.segment.next_base_offset} {one.what}" for one in wrong[:MOST_SHOWN])
         more = f"; and at {len(wrong) - MOST_SHOWN} more boundaries" if len(wrong) > MOST_SHOWN else ""
         return VerificationError(
             f"{order.sighted.topic_partition}: what {order.store_url} holds of the offsets {_offsets(wrong)} was made"
-            f" under {rules_made_under(origin)}; under {_said(self.rules)}, as this run asks for: {what}{more}",
+            f" {self._why(order, wrong)}: {what}{more}",
             hint=f"what is stored stays as it is; `resnap verify --store {order.store_url} {_flags(self.rules)}` names"
             f" all that is wrong; {_AGAIN if order.provenance.layout == 'flat' else _AGAIN_FOR_BROKERS}",
         )
 
+    def _why(self, order: TierOrder, wrong: list[_Lack]) -> str:
+        """Return how what is stored was made otherwise than by this run."""
+        origins = [one.segment.origin for one in wrong if one.segment.origin is not None]
+        first = first_offset(order.sighted.inventory.partition)
+        shorter = next((one for one in origins if is_of_shorter_log(one, first)), None)
+        narrower = next((one for one in origins if is_narrower(one, self.rules)), None)
+        reasons = []
+        if shorter is not None:
+            reasons.append(
+                f"from a log that began at offset {shorter.known_from_offset}, and here it begins at {first}"
+            )
+        if narrower is not None:
+            reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_said(self.rules)}")
+        return "; and ".join(reasons)
+
+
+def _near(segment: ShippedSegment, boundaries: Sequence[int]) -> int | None:
+    """Return the boundary of this log at the end of ``segment``, or the next one above it, or the last one."""
+    at = bisect_left(boundaries, segment.next_base_offset)
+    return boundaries[min(at, len(boundaries) - 1)] if boundaries else None
+
 
 def _lack(segment: ShippedSegment, found: BoundaryResult | None) -> _Lack | None:
     """Return what the snapshot of ``segment`` lacks, or why nobody can say here."""
-    if found is None:
+    if found is None or found.boundary.offset != segment.next_base_offset:
+        if found is not None and found.outcome is Outcome.REBUILT and not found.entries:
+            return None  # where nobody is alive, nobody is missing
         return _Lack(segment, "it may lack producers: no segment ends there in this log dir")
     if found.outcome is not Outcome.REBUILT or found.comparison is None:
         return _Lack(segment, f"it may lack producers: {found.reason or 'it could not be compared'}")

@@ -20,7 +20,7 @@ from storage.errors import VerificationError
 from storage.remote.manifest import SnapshotHow
 from tiering.checking.chains import Chain, chains_of
 from tiering.planning import load_facts, plan_replay
-from tiering.shipping.stored_rules import RULES_ALONE, Asked, judged_under, made_under
+from tiering.shipping.stored_rules import RULES_ALONE, Asked, is_of_shorter_log, judged_under, made_under
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -169,9 +169,16 @@ class StoreCheck(Generic[Held]):
         if not what:
             return SnapshotCheck(snapshot, None)
         problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
+        hint = "`resnap explain` shows what an entry rests on"
+        if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
+            problem += (
+                f"; it was made from a log that began at offset {origin.known_from_offset}, and the one that is stored"
+                f" begins at {found.known_from_offset}"
+            )
+            hint += "; `resnap tier` from a log dir that has the beginning names all such segments, and what to do"
         if origin is not None and self._rules(held[snapshot]) != made_under(origin, self.rules):
             problem += f"; it was made under {rules_made_under(origin)}, and is held against others"
-        return SnapshotCheck(snapshot, VerificationError(problem, hint="`resnap explain` shows what an entry rests on"))
+        return SnapshotCheck(snapshot, VerificationError(problem, hint=hint))
 
 
 def lacking(found: Comparison, origin: SnapshotOrigin | None) -> Producers:

@@ -27,7 +27,7 @@ from tiering.shipping.remainder import remainder
 from tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
 from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
 from tiering.shipping.side_by_side import as_done
-from tiering.shipping.stored_rules import is_narrower
+from tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
 from tiering.shipping.uploader import Provenance
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from scheduler.use_cases.sources import Sighted
     from scheduler.use_cases.work_items import Replayed
     from storage.log.names import TopicPartition
+    from storage.remote.manifest import SnapshotOrigin
     from storage.remote.object_store import ObjectStore
     from tiering.shipping.delivery import Verification
     from tiering.shipping.uploader import Layout
@@ -113,8 +114,12 @@ class TierRun:
             candidates=left.candidates,
             already=left.already,
             failures=left.failures,
-            doubted=tuple(one for one in left.held if one.origin is not None and is_narrower(one.origin, self.rules)),
+            doubted=tuple(one for one in left.held if one.origin is not None and self._doubts(one.origin, sighted)),
         )
+
+    def _doubts(self, origin: SnapshotOrigin, sighted: Sighted) -> bool:
+        """Whether a stored snapshot may lack a producer that this run would keep."""
+        return is_narrower(origin, self.rules) or is_of_shorter_log(origin, first_offset(sighted.inventory.partition))
 
     def _provenance(self, sighted: Sighted) -> Provenance:
         inventory = sighted.inventory

@@ -58,7 +58,8 @@ def test_a_shorter_expiration_is_named_by_the_next_tier_and_by_verify_with_the_f
     said = ran.error["message"]
     assert said.startswith(f"payments-1: what {store.as_uri()} holds of the offsets [")
     assert (
-        "was made under producer.id.expiration.ms 1000, at its roll; under producer.id.expiration.ms 604800000" in said
+        "was made under producer.id.expiration.ms 1000, at its roll, and this run asks for producer.id.expiration.ms 604800000"
+        in said
     )
     assert "it lacks producers" in said
     verify = ("verify", "--store", store.as_uri(), *LOCAL)
@@ -133,3 +134,48 @@ def test_a_dry_run_says_what_will_be_looked_at(tier: Tier) -> None:
     ran = tier("--as-of", "roll", *WIDE_FLAGS, "--engine", "local", "--dry-run")
     assert ran.code == 0
     assert "payments-1: 22 segments that the store holds, from offset 0 on, were made under narrower rules" in ran.err
+
+
+def without_its_head(data: Path, to: Path, first: int) -> Path:
+    """Copy a log dir as a replica of which retention has taken what lies below ``first``; its snapshots are lost."""
+    shutil.copytree(data, to)
+    for path in (to / "payments-1").iterdir():
+        if path.suffix == ".snapshot" or (path.stem.isdigit() and int(path.stem) < first):
+            path.unlink()
+    starts = to / "log-start-offset-checkpoint"
+    starts.write_text(f"0\n1\npayments 1 {first}\n")
+    return to
+
+
+def test_a_replica_with_the_beginning_names_what_one_without_it_has_shipped(
+    command: Resnap, tier: Tier, data: Path, store: Path, tmp_path: Path
+) -> None:
+    bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))
+    headless = without_its_head(data, tmp_path / "headless", bases[4])
+    assert command("tier", headless, "--to", store.as_uri(), "--partition", "payments-1", *WIDE).code == 0
+    for shipped in (4, 0):
+        ran = tier(*WIDE)
+        assert (ran.code, ran.document["summary"]["shipped"]) == (13, shipped)
+        assert (
+            f"[{bases[4]}, {bases[-1]}) was made from a log that began at offset {bases[4]}, and here it begins at 0:"
+            f" at {bases[5]} it lacks producers"
+        ) in ran.error["message"]
+        assert "delete their manifests and run again" in ran.error["hint"]
+    verified = command("verify", "--store", store.as_uri(), *LOCAL)
+    assert verified.code == 13
+    assert f"it was made from a log that began at offset {bases[4]}" in verified.error["message"]
+    for path in store.rglob("*.manifest"):
+        if int(path.name[:20]) >= bases[4]:
+            path.unlink()
+    assert tier(*WIDE).code == 0
+    assert command("verify", "--store", store.as_uri(), *LOCAL).code == 0
+
+
+def test_retention_between_two_runs_is_daily_use(
+    command: Resnap, tier: Tier, data: Path, store: Path, tmp_path: Path
+) -> None:
+    assert tier(*WIDE).code == 0
+    bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))
+    headless = without_its_head(data, tmp_path / "headless", bases[4])
+    ran = command("tier", headless, "--to", store.as_uri(), "--partition", "payments-1", *WIDE)
+    assert (ran.code, ran.err) == (0, "")

@@ -1,8 +1,9 @@
-"""The rules that a shipped snapshot was made under, held against those that are asked for.
+"""The rules and the log that a shipped snapshot was made from, held against those of a run.
 
 What is shipped stays as it is, whatever a later run asks for. That is right where the later run would keep fewer
 producers, as each nightly one does: its T is later. It is wrong where it would keep more, by a longer expiration or an
-earlier T: then the snapshot may lack producers, and whoever asks is told.
+earlier T: then the snapshot may lack producers, and whoever asks is told. The same goes for a snapshot of a replica
+whose log began later than the one that is here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from replay.window import AsOf
 
 if TYPE_CHECKING:
     from replay.window import ReplayRules
+    from storage.log.partition_dir import PartitionDir
     from storage.remote.manifest import SnapshotOrigin
 
 
@@ -51,6 +53,16 @@ def is_narrower(origin: SnapshotOrigin, rules: ReplayRules) -> bool:
         return not made.as_of.roll or made.kept_after_ms(0) > rules.kept_after_ms(0)
     made_ms = rules.as_of.now_ms if origin.as_of_ms is None else origin.as_of_ms
     return made.kept_after_ms(made_ms) > rules.kept_after_ms(rules.as_of.now_ms)
+
+
+def first_offset(partition: PartitionDir) -> int:
+    """Return the first offset of which there is a segment."""
+    return partition.segments[0].base_offset if partition.segments else 0
+
+
+def is_of_shorter_log(origin: SnapshotOrigin, first: int) -> bool:
+    """Whether a snapshot may lack a producer that a log which begins at ``first`` shows: it was made without that."""
+    return origin.known_from_offset is not None and origin.known_from_offset > first
 
 
 def judged_under(origin: SnapshotOrigin, rules: ReplayRules, asked: Asked) -> ReplayRules:
