@@ -67,6 +67,8 @@ TRUTHS: Final = (
     Truth(name="kafka-3.9.1-steady", boundaries=19, expiry=Expiry(4_000, 1_000), exact=False),
     Truth(name="kafka-3.9.1-tiered", boundaries=8),
     Truth(name="kafka-4.1.1-kraft", boundaries=16),
+    Truth(name="kafka-4.4.0-kraft", boundaries=18),
+    Truth(name="kafka-4.4.0-tiered", boundaries=9),
 )
 
 

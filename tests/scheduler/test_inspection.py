@@ -46,7 +46,7 @@ def payments(fixture_set: Callable[[str], FixtureSet]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["kafka-2.7.2", "kafka-2.7.2-killed", "kafka-2.7.2-then-3.9.1", "kafka-4.1.1-kraft", "kafka-3.9.1-tiered"]
+    "name", ["kafka-2.7.2", "kafka-2.7.2-killed", "kafka-2.7.2-then-3.9.1", "kafka-4.4.0-kraft", "kafka-4.4.0-tiered"]
 )
 def test_every_file_a_broker_left_is_recognised_and_read_whole(
     fixture_set: Callable[[str], FixtureSet], name: str

@@ -36,6 +36,7 @@ OLD_T = ("--as-of", "2020-02-02T02:02:02Z", *LOCAL)
         ("kafka-2.7.2-no-producers", None),
         ("kafka-3.9.1-kraft", None),
         ("kafka-4.1.1-kraft", None),
+        ("kafka-4.4.0-kraft", None),
     ],
 )
 def test_each_eligible_segment_is_in_the_store_with_the_brokers_own_state(

@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 SNAPSHOT = b"not looked into"
 INTERVAL_BYTES = 1024
 """``index.interval.bytes`` of most fixture sets."""
-ALWAYS_RUNNING = ("kafka-3.9.1-kraft", "kafka-3.9.1-steady", "kafka-3.9.1-tiered", "kafka-4.1.1-kraft")
+ALWAYS_RUNNING = (
+    *("kafka-3.9.1-kraft", "kafka-3.9.1-steady", "kafka-3.9.1-tiered"),
+    *("kafka-4.1.1-kraft", "kafka-4.4.0-kraft", "kafka-4.4.0-tiered"),
+)
 """Sets whose broker, a new one, was never restarted."""
 
 
