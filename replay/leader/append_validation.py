@@ -16,13 +16,17 @@ By origin:
 A sequence must follow on the last one (0 follows on 2,147,483,647), and be 0 in a new epoch. A producer of which
 nothing is known may begin with any: since 2.5 no broker answers UNKNOWN_PRODUCER_ID.
 
-Source: ``ProducerAppendInfo``, ``ProducerStateEntry`` and ``VerificationStateEntry``, as in 3.9.1 and 4.1.1.
+A marker of transactions v2 brings the next epoch. From 4.2 on the leader insists on it (KIP-1228): a marker of the known
+epoch is refused with INVALID_PRODUCER_EPOCH while a transaction is open, since it may be meant for the one before. With
+none open it is a coordinator's retry, and taken; from 4.3 on it is taken in the last epoch there is, too.
+
+Source: ``ProducerAppendInfo``, ``ProducerStateEntry`` and ``VerificationStateEntry``, as in 3.9.1, 4.1.1 and 4.4.0.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -31,6 +35,7 @@ from storage.kafka_errors import KafkaError, RefusedError
 from storage.log.producer_snapshot import NO_LAST_OFFSET, ProducerEntry
 from storage.log.record_batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE
 
+MAX_EPOCH: Final = 2**15 - 1
 BATCHES_TO_RETAIN: Final = 5
 """So many batches of a producer are remembered, to recognise one that comes again."""
 
@@ -52,14 +57,25 @@ class ValidationRules:
     """From 3.6 on: the first batch of a transaction needs a guard, and no batch may overtake a lower one (KIP-890)."""
     transactions_v2: bool
     """From 4.0 on: each transaction has an epoch of its own; a producer that knows so must begin with sequence 0."""
+    markers_bring_next_epoch: bool = False
+    """From 4.2 on: a marker of transactions v2 with the known epoch ends no open transaction (KIP-1228)."""
+    markers_end_last_epoch: bool = False
+    """From 4.3 on: but one with the last epoch there is does."""
 
 
 RULES_2_5: Final = ValidationRules(verifies_transactions=False, transactions_v2=False)
 RULES_3_6: Final = ValidationRules(verifies_transactions=True, transactions_v2=False)
 RULES_4_0: Final = ValidationRules(verifies_transactions=True, transactions_v2=True)
-NEWEST_RELEASE: Final = (4, 1)
+RULES_4_2: Final = replace(RULES_4_0, markers_bring_next_epoch=True)
+RULES_4_3: Final = replace(RULES_4_2, markers_end_last_epoch=True)
+NEWEST_RELEASE: Final = (4, 4)
 """Whose rules were compared with Kafka's own classes; of younger ones nothing is known here."""
-_FIRST_RELEASES: Final = (((4, 0), RULES_4_0), ((3, 6), RULES_3_6), ((2, 5), RULES_2_5))
+_FIRST_RELEASES: Final = (
+    *(((4, 3), RULES_4_3), ((4, 2), RULES_4_2), ((4, 0), RULES_4_0)),
+    *(((3, 6), RULES_3_6), ((2, 5), RULES_2_5)),
+)
+TRANSACTIONS_V2: Final = 2
+"""What ``WriteTxnMarkers`` says of a transaction whose marker brings the next epoch; brokers before 4.2 do not look."""
 
 
 def rules_of(release: tuple[int, int]) -> ValidationRules:
@@ -212,7 +228,14 @@ class ProducerAppend:
     """
 
     def __init__(
-        self, known: KnownProducer, origin: AppendOrigin, verification: Verification | None, where: str = "the log"
+        self,
+        known: KnownProducer,
+        origin: AppendOrigin,
+        verification: Verification | None,
+        where: str = "the log",
+        *,
+        rules: ValidationRules = RULES_3_6,
+        transaction_version: int = 0,
     ) -> None:
         self.known = known
         self.updated = KnownProducer(_with_last(known.entry, ()))
@@ -220,6 +243,8 @@ class ProducerAppend:
         self._origin = origin
         self._verification = verification
         self._where = where
+        self._rules = rules
+        self._of_transactions_v2 = transaction_version >= TRANSACTIONS_V2 and origin is not AppendOrigin.REPLICATION
 
     @property
     def producer_id(self) -> int:
@@ -266,6 +291,9 @@ class ProducerAppend:
     def _append_marker(self, marker: Marker) -> CompletedTransaction | None:
         self._check_epoch(marker.producer_epoch, marker.offset)
         before = self.updated.entry
+        if self._is_of_the_transaction_before(before, marker.producer_epoch):
+            why = f"epoch {marker.producer_epoch} is the last seen, and a marker of transactions v2 brings the next one"
+            raise self._refused(KafkaError.INVALID_PRODUCER_EPOCH, marker.offset, why)
         if before.coordinator_epoch > marker.coordinator_epoch and self._origin is not AppendOrigin.REPLICATION:
             raise self._refused(
                 KafkaError.TRANSACTION_COORDINATOR_FENCED,
@@ -284,6 +312,13 @@ class ProducerAppend:
         if epoch < seen and self._origin is not AppendOrigin.REPLICATION:
             why = f"epoch {epoch} is below {seen}, the last seen"
             raise self._refused(KafkaError.INVALID_PRODUCER_EPOCH, offset, why)
+
+    def _is_of_the_transaction_before(self, known: ProducerEntry, epoch: int) -> bool:
+        """Whether a marker of ``epoch`` may be meant for a transaction before the one that is open."""
+        if not (self._rules.markers_bring_next_epoch and self._of_transactions_v2 and known.has_open_transaction):
+            return False
+        is_forgiven = epoch == MAX_EPOCH and self._rules.markers_end_last_epoch
+        return epoch == known.producer_epoch and not is_forgiven
 
     def _check_sequence(self, batch: DataBatch) -> None:
         sequence, epoch = batch.base_sequence, batch.producer_epoch

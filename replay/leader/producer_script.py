@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from replay.leader.append_validation import AppendOrigin, rules_of
-from replay.leader.simulated_partition import MAX_EPOCH, MAX_TIME, SimulatedPartition
+from replay.leader.append_validation import MAX_EPOCH, AppendOrigin, rules_of
+from replay.leader.simulated_partition import MAX_TIME, SimulatedPartition
 from replay.producer_state import Expiry
 from storage.errors import UsageError
 from storage.log.record_batch import MAX_SEQUENCE

@@ -7,7 +7,7 @@ five batches the last alone, of the verifications nothing.
 
 Time is an argument, snapshots lie where the caller says (``known_snapshots``), and nothing here is safe for threads.
 
-Source: ``ProducerStateManager`` and the append path of ``UnifiedLog``, as in 3.9.1 and 4.1.1.
+Source: ``ProducerStateManager`` and the append path of ``UnifiedLog``, as in 3.9.1, 4.1.1 and 4.4.0.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class ProducerStateManager:
         end_offset: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
+        transaction_version: int = 0,
     ) -> Appended:
         """Validate the batches of one append, in offset order, and take all of them.
 
@@ -103,6 +104,7 @@ class ProducerStateManager:
             end_offset: exclusive end of the log after the append, of the batches without producer id too.
             origin: who appends.
             guard: of the verification, where a transaction begins.
+            transaction_version: of the transactions that markers end, as ``WriteTxnMarkers`` says it.
 
         Raises:
             RefusedError: a batch breaks a rule; nothing is taken.
@@ -114,7 +116,9 @@ class ProducerStateManager:
             if origin is AppendOrigin.CLIENT and (duplicate := self._duplicate_of(batch)):
                 return Appended(duplicate=duplicate)
             self._check_verified(batch, origin, guard)
-            append = appends.get(batch.producer_id) or self.prepare(batch.producer_id, origin)
+            append = appends.get(batch.producer_id) or self.prepare(
+                batch.producer_id, origin, transaction_version=transaction_version
+            )
             appends[batch.producer_id] = append
             ended = append.append(batch)
             if ended:
@@ -127,10 +131,19 @@ class ProducerStateManager:
         self.end_offset = end_offset
         return Appended(completed=tuple(completed))
 
-    def prepare(self, producer_id: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> ProducerAppend:
+    def prepare(
+        self, producer_id: int, origin: AppendOrigin = AppendOrigin.CLIENT, *, transaction_version: int = 0
+    ) -> ProducerAppend:
         """Begin an append of a producer; nothing is changed before ``update``."""
         known = self.producers.get(producer_id) or KnownProducer.unknown(producer_id)
-        return ProducerAppend(known, origin, self.verifications.get(producer_id), self._where)
+        return ProducerAppend(
+            known,
+            origin,
+            self.verifications.get(producer_id),
+            self._where,
+            rules=self.settings.rules,
+            transaction_version=transaction_version,
+        )
 
     def update(self, append: ProducerAppend) -> None:
         """Take what an append leaves."""

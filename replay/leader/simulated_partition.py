@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from replay.leader.append_validation import AppendOrigin, ProducerBatch, ValidationRules
+from replay.leader.append_validation import MAX_EPOCH, TRANSACTIONS_V2, AppendOrigin, ProducerBatch, ValidationRules
 from replay.leader.known_snapshots import MemorySnapshots
 from replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
 from replay.producer_state import DataBatch, Expiry, Marker
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from replay.leader.append_validation import VerificationGuard
 
-MAX_EPOCH: Final = 2**15 - 1
 MAX_TIME: Final = 2**63 - 1
 """Milliseconds that a timestamp can hold."""
 
@@ -213,7 +212,13 @@ class SimulatedPartition:
     def _appended(self, batch: ProducerBatch, end_offset: int, origin: AppendOrigin, *, verified: bool) -> Verdict:
         try:
             guard = self._verified(batch) if verified else None
-            appended = self.manager.append([batch], end_offset=end_offset, origin=origin, guard=guard)
+            appended = self.manager.append(
+                [batch],
+                end_offset=end_offset,
+                origin=origin,
+                guard=guard,
+                transaction_version=TRANSACTIONS_V2 if self._settings.rules.transactions_v2 else 0,
+            )
         except RefusedError as error:
             return Verdict(verdict="refused", error=error.error, detail=error.why)
         if appended.duplicate:

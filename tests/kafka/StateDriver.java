@@ -48,6 +48,9 @@ public class StateDriver {
     final File directory;
     final boolean v2;
     final Method verify;
+    final Method versioned = Arrays.stream(ProducerAppendInfo.class.getMethods())
+            .filter(method -> method.getName().equals("append") && method.getParameterCount() == 3
+                    && method.getParameterTypes()[2] == short.class).findFirst().orElse(null);
     final Map<Long, VerificationGuard> guards = new HashMap<>();
     ProducerStateManagerConfig config;
     ProducerStateManager manager;
@@ -90,7 +93,8 @@ public class StateDriver {
                 return verify(number(words[1]), Integer.parseInt(words[2]), Short.parseShort(words[3]), words[4].equals("1"));
             }
             case "append" -> {
-                return append(AppendOrigin.valueOf(words[1]), guards.get(number(words[2])), number(words[3]), words[4]);
+                return append(AppendOrigin.valueOf(words[1]), guards.get(number(words[2])), number(words[3]),
+                        Short.parseShort(words[4]), words[5]);
             }
             case "expire" -> manager.removeExpiredProducers(now);
             case "snapshot" -> {
@@ -150,14 +154,15 @@ public class StateDriver {
         return known != null && known.currentTxnFirstOffset().isPresent() && (!v2 || known.producerEpoch() == epoch);
     }
 
-    String append(AppendOrigin origin, VerificationGuard guard, long endOffset, String hex) {
+    String append(AppendOrigin origin, VerificationGuard guard, long endOffset, short version, String hex)
+            throws Exception {
         Map<Long, ProducerAppendInfo> appends = new HashMap<>();
         List<CompletedTxn> completed = new ArrayList<>();
         for (RecordBatch batch : MemoryRecords.readableRecords(ByteBuffer.wrap(HEX.parseHex(hex))).batches()) {
             long producerId = batch.producerId();
             if (origin == AppendOrigin.CLIENT) {
-                Optional<BatchMetadata> duplicate =
-                        manager.lastEntry(producerId).flatMap(entry -> entry.findDuplicateBatch(batch));
+                Optional<BatchMetadata> duplicate = manager.lastEntry(producerId).isEmpty() ? Optional.empty()
+                        : duplicate(manager.lastEntry(producerId).get(), batch);
                 if (duplicate.isPresent()) {
                     return "duplicate " + text(duplicate.get());
                 }
@@ -165,14 +170,15 @@ public class StateDriver {
             checkVerified(batch, origin, guard);
             ProducerAppendInfo append =
                     appends.computeIfAbsent(producerId, id -> manager.prepareUpdate(id, origin));
-            append.append(batch, Optional.of(new LogOffsetMetadata(batch.baseOffset()))).ifPresent(completed::add);
+            Optional<LogOffsetMetadata> at = Optional.of(new LogOffsetMetadata(batch.baseOffset()));
+            (versioned == null ? append.append(batch, at) : versioned(append, batch, at, version)).ifPresent(completed::add);
             endVerification(batch);
         }
         appends.values().forEach(manager::update);
         StringBuilder ended = new StringBuilder("0");
         for (CompletedTxn transaction : completed) {
-            ended.append(" ").append(transaction.producerId).append("/").append(transaction.firstOffset).append("/")
-                    .append(transaction.lastOffset).append("/").append(transaction.isAborted).append("/")
+            ended.append(" ").append(of(transaction, "producerId")).append("/").append(of(transaction, "firstOffset"))
+                    .append("/").append(of(transaction, "lastOffset")).append("/").append(of(transaction, "isAborted")).append("/")
                     .append(manager.lastStableOffset(transaction));
             manager.completeTxn(transaction);
         }
@@ -247,8 +253,38 @@ public class StateDriver {
     }
 
     static String text(BatchMetadata batch) {
-        return batch.firstSeq() + ":" + batch.lastSeq + ":" + batch.firstOffset() + ":" + batch.lastOffset + ":"
-                + batch.timestamp;
+        return batch.firstSeq() + ":" + of(batch, "lastSeq") + ":" + batch.firstOffset() + ":" + of(batch, "lastOffset") + ":"
+                + of(batch, "timestamp");
+    }
+
+    /** Returns a component of what was a class with public fields once, and is a record since 4.2. */
+    static Object of(Object owner, String name) {
+        try {
+            try {
+                return owner.getClass().getMethod(name).invoke(owner);
+            } catch (NoSuchMethodException none) {
+                return owner.getClass().getField(name).get(owner);
+            }
+        } catch (ReflectiveOperationException error) {
+            throw new AssertionError(error);
+        }
+    }
+
+    @SuppressWarnings("unchecked")
+    static Optional<BatchMetadata> duplicate(ProducerStateEntry entry, RecordBatch batch) throws Exception {
+        Method find = ProducerStateEntry.class.getDeclaredMethod("findDuplicateBatch", RecordBatch.class);
+        find.setAccessible(true);
+        return (Optional<BatchMetadata>) find.invoke(entry, batch);
+    }
+
+    @SuppressWarnings("unchecked")
+    Optional<CompletedTxn> versioned(
+            ProducerAppendInfo append, RecordBatch batch, Optional<LogOffsetMetadata> at, short version) throws Exception {
+        try {
+            return (Optional<CompletedTxn>) versioned.invoke(append, batch, at, version);
+        } catch (java.lang.reflect.InvocationTargetException error) {
+            throw (Exception) error.getCause();
+        }
     }
 
     static long number(String word) {

@@ -19,7 +19,7 @@ import pytest
 
 PATIENCE_S: Final = 240
 """How long anything may take that a loaded machine makes slow; nothing is expected to take a tenth of it."""
-VERSIONS: Final = ("2.7.2", "3.9.1", "4.1.1")
+VERSIONS: Final = ("2.7.2", "3.9.1", "4.1.1", "4.4.0")
 HERE: Final = Path(__file__).parent
 _MAVEN_PATIENCE_S: Final = 1200
 _LOG4J: Final = f"-Dlog4j.configuration=file:{HERE / 'log4j.properties'}"
@@ -34,6 +34,12 @@ class Release:
     """A folder with the release and all that it needs."""
     classes: Path
     """Where programs of the tests are compiled to."""
+
+    @property
+    def line(self) -> tuple[int, int]:
+        """The line of releases that it is of, such as (3, 9)."""
+        major, minor, *_ = self.version.split(".")
+        return int(major), int(minor)
 
     def command(self, main_class: str, *arguments: object, classes: Path | None = None) -> list[str]:
         """Return the command line that runs a class of this release, or one of ``classes`` against it."""
@@ -55,7 +61,11 @@ class Release:
         classes = self.classes / self.version / source.stem
         if not classes.exists():
             made = classes.with_suffix(".tmp")
-            _output_of(["javac", "-nowarn", "-d", str(made), "-cp", f"{self.jars}/*", str(source)])
+            made.mkdir(parents=True, exist_ok=True)
+            text, moved = source.read_text(), self.line >= (4, 3)
+            here = made / source.name
+            here.write_text(text.replace(".common.record.", ".common.record.internal.") if moved else text)
+            _output_of(["javac", "-nowarn", "-d", str(made), "-cp", f"{self.jars}/*", str(here)])
             made.rename(classes)
         return self.command(source.stem, *arguments, classes=classes)
 

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from replay.leader.append_validation import (
+    MAX_EPOCH,
     RULES_3_6,
     RULES_4_0,
+    RULES_4_3,
+    TRANSACTIONS_V2,
     AppendOrigin,
     EmptiedControl,
     KnownProducer,
@@ -36,11 +39,12 @@ if TYPE_CHECKING:
     from tests.kafka.releases import Release
     from tests.kafka.state_driver import StateDriver
 
-RULES: Final = {"3.9.1": RULES_3_6, "4.1.1": RULES_4_0}
+RULES: Final = {"3.9.1": RULES_3_6, "4.1.1": RULES_4_0, "4.4.0": RULES_4_3}
 TRANSACTION_TIMEOUT_MS: Final = 1_000
 EXPIRATIONS_MS: Final = (500, 5_000, 1_000_000)
 PRODUCERS: Final = st.sampled_from((1, 1, 2, 3))
-EPOCH_STEPS: Final = st.sampled_from((0,) * 8 + (1, 1, -1, 2))
+EPOCH_STEPS: Final = st.sampled_from((0,) * 16 + (1, 1, 1, 1, -1, -1, 2, 2, MAX_EPOCH))
+TRANSACTION_VERSIONS: Final = st.sampled_from((0, 2, 2))
 SEQUENCES: Final = st.sampled_from(("next",) * 8 + ("again", "again", "older", "gap", "zero", "wrap"))
 ORIGINS: Final = st.sampled_from((AppendOrigin.CLIENT,) * 6 + tuple(AppendOrigin))
 MARKER_ORIGINS: Final = st.sampled_from((AppendOrigin.COORDINATOR,) * 4 + tuple(AppendOrigin))
@@ -94,13 +98,17 @@ class SideBySide(RuleBasedStateMachine):
         assert isinstance(batch, DataBatch)
         self.verify(batch, bumps=bumps)
 
-    @rule(data=MARKER, origin=MARKER_ORIGINS)
-    def append_marker(self, data: dict[str, Any], origin: AppendOrigin) -> None:
-        self.append([data], origin)
+    @rule(data=MARKER, origin=MARKER_ORIGINS, version=TRANSACTION_VERSIONS)
+    def append_marker(self, data: dict[str, Any], origin: AppendOrigin, version: int) -> None:
+        self.append([data], origin, version)
 
-    @rule(data=st.lists(st.one_of(DATA, MARKER, EMPTIED), min_size=1, max_size=4), origin=ORIGINS)
-    def append_several(self, data: list[dict[str, Any]], origin: AppendOrigin) -> None:
-        self.append(data, origin)
+    @rule(
+        data=st.lists(st.one_of(DATA, MARKER, EMPTIED), min_size=1, max_size=4),
+        origin=ORIGINS,
+        version=TRANSACTION_VERSIONS,
+    )
+    def append_several(self, data: list[dict[str, Any]], origin: AppendOrigin, version: int) -> None:
+        self.append(data, origin, version)
 
     def verify(self, batch: DataBatch, *, bumps: bool) -> None:
         def ours() -> str:
@@ -116,7 +124,7 @@ class SideBySide(RuleBasedStateMachine):
         words = ("verify", batch.producer_id, batch.base_sequence, batch.producer_epoch, int(bumps))
         self.compare(ours, *words)
 
-    def append(self, data: list[dict[str, Any]], origin: AppendOrigin) -> None:
+    def append(self, data: list[dict[str, Any]], origin: AppendOrigin, version: int = 0) -> None:
         batches, encoded, offset = [], b"", self.manager.end_offset
         for one in data:
             batch, raw, offset = self.batch(one, offset)
@@ -126,7 +134,7 @@ class SideBySide(RuleBasedStateMachine):
 
         def ours() -> str:
             appended = self.manager.append(
-                batches, end_offset=offset, origin=origin, guard=self.guards.get(guarded)
+                batches, end_offset=offset, origin=origin, guard=self.guards.get(guarded), transaction_version=version
             )  # fmt: skip
             if appended.duplicate:
                 return f"duplicate {batch_text(appended.duplicate)}"
@@ -134,13 +142,14 @@ class SideBySide(RuleBasedStateMachine):
                      for t in appended.completed]  # fmt: skip
             return "0" + "".join(ended)
 
-        self.compare(ours, "append", origin.name, guarded, offset, encoded.hex(), shorten=last_stable_offsets_off)
+        words = ("append", origin.name, guarded, offset, version, encoded.hex())
+        self.compare(ours, *words, shorten=last_stable_offsets_off)
 
     def batch(self, data: dict[str, Any], offset: int) -> tuple[ProducerBatch, bytes, int]:
         """Return a batch as it is described, its bytes, and the offset after it."""
         producer_id = data["producer_id"]
         known = self.manager.producers.get(producer_id, KnownProducer.unknown(producer_id))
-        epoch = max(0, max(known.entry.producer_epoch, 0) + data["step"])
+        epoch = min(MAX_EPOCH, max(0, max(known.entry.producer_epoch, 0) + data["step"]))
         stamp = self.now + offset % 3
         match data["kind"]:
             case "marker":
@@ -359,6 +368,30 @@ def test_an_epoch_that_goes_away_and_comes_back_leaves_the_last_batch_only_withi
             machine.append(appended, AppendOrigin.REPLICATION)
         known = machine.manager.producers[1]
         assert (known.entry.producer_epoch, bool(known.batches)) == (0, together)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("version", RULES)
+@pytest.mark.parametrize("step", [0, MAX_EPOCH])
+def test_a_marker_of_the_known_epoch_has_one_verdict_and_one_state(
+    version: str, step: int, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    data = {"kind": "data", "producer_id": 1, "sequence": "next", "records": 1, "transactional": True, "step": step}
+    marker = {"kind": "marker", "producer_id": 1, "commit": True, "coordinator_epoch": 1, "step": 0}
+    with state_driver(release(version), tmp_path) as driver:
+
+        class Machine(SideBySide):
+            pass
+
+        Machine.driver, Machine.validation = driver, RULES[version]
+        machine = Machine()
+        machine.begin(expiration_ms=1_000_000, verification=False)
+        machine.append([data], AppendOrigin.REPLICATION)
+        machine.append([marker], AppendOrigin.COORDINATOR, TRANSACTIONS_V2)
+        is_strict = RULES[version].markers_bring_next_epoch and not (step and RULES[version].markers_end_last_epoch)
+        assert machine.manager.producers[1].entry.has_open_transaction == is_strict
+        machine.append([{**marker, "step": 1}], AppendOrigin.COORDINATOR, TRANSACTIONS_V2)
+        machine.append([marker], AppendOrigin.COORDINATOR, TRANSACTIONS_V2)
 
 
 def run_beside(release: Release, directory: Path, steps: int) -> int:

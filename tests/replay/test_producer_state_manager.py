@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from replay.leader.append_validation import ValidationRules
 
 REPLICATION = AppendOrigin.REPLICATION
+COORDINATOR = AppendOrigin.COORDINATOR
 
 
 def refused(error: KafkaError, call: Callable[[], object]) -> None:
@@ -815,9 +816,34 @@ def test_the_raft_leader_checks_epochs_but_no_sequences() -> None:
     stale(lambda: append.append(DataBatch(PID, 0, 4, 4, 2, 2, 0, False)))
 
 
+@pytest.mark.parametrize(("release", "taken"), [((4, 1), True), ((4, 2), False), ((4, 4), False)])
+def test_from_4_2_on_a_marker_of_the_open_transactions_own_epoch_is_refused(
+    release: tuple[int, int], taken: bool
+) -> None:
+    leader = Leader(rules=rules_of(release))
+    leader.manager.append([DataBatch(PID, 3, 0, 0, 0, 0, leader.now, True)], end_offset=1, origin=REPLICATION)
+    marker = Marker(PID, 3, 1, 1, leader.now, True)
+
+    def end() -> object:
+        return leader.manager.append([marker], end_offset=2, origin=COORDINATOR, transaction_version=2)
+
+    if taken:
+        end()
+    else:
+        stale(end)
+        leader.manager.append(
+            [marker._replace(producer_epoch=4)], end_offset=2, origin=COORDINATOR, transaction_version=2
+        )
+        leader.manager.append(
+            [marker._replace(producer_epoch=4)], end_offset=3, origin=COORDINATOR, transaction_version=2
+        )
+
+
 def test_rules_are_chosen_by_release() -> None:
     assert rules_of((3, 9)) is RULES_3_6
     assert rules_of((4, 1)) is RULES_4_0
+    assert rules_of((4, 2)) == replace(RULES_4_0, markers_bring_next_epoch=True)
+    assert rules_of((4, 4)) == replace(rules_of((4, 2)), markers_end_last_epoch=True)
     assert replace(rules_of((2, 8)), verifies_transactions=True) == RULES_3_6
     with pytest.raises(ValueError, match=r"2\.4 is older"):
         rules_of((2, 4))
