@@ -16,7 +16,7 @@ By origin:
 A sequence must follow on the last one (0 follows on 2,147,483,647), and be 0 in a new epoch. A producer of which
 nothing is known may begin with any: since 2.5 no broker answers UNKNOWN_PRODUCER_ID.
 
-A marker of transactions v2 brings the next epoch. From 4.2 on the leader insists on it (KIP-1228): a marker of the known
+A marker of transactions v2 brings the next epoch. From 4.2 on the leader insists on it (KIP-1228): one of the known
 epoch is refused with INVALID_PRODUCER_EPOCH while a transaction is open, since it may be meant for the one before. With
 none open it is a coordinator's retry, and taken; from 4.3 on it is taken in the last epoch there is, too.
 

@@ -57,10 +57,8 @@ def test_a_shorter_expiration_is_named_by_the_next_tier_and_by_verify_with_the_f
     assert tree(store) == before
     said = ran.error["message"]
     assert said.startswith(f"payments-1: what {store.as_uri()} holds of the offsets [")
-    assert (
-        "was made under producer.id.expiration.ms 1000, at its roll, and this run asks for producer.id.expiration.ms 604800000"
-        in said
-    )
+    assert "was made under producer.id.expiration.ms 1000, at its roll, and this run asks for producer.id." in said
+    assert "this run asks for producer.id.expiration.ms 604800000" in said
     assert "it lacks producers" in said
     verify = ("verify", "--store", store.as_uri(), *LOCAL)
     at_defaults = command(*verify)
