@@ -27,6 +27,19 @@ DAEMON: Final = "replay.spark.daemon"
 WITHOUT_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1"}
 """Variables under which numpy starts no thread when it is imported, so that the daemon may fork."""
 
+AUTHENTICATED: Final = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.saslFallback": "false",
+}
+"""Whoever connects to a port of Spark's must know a secret, also on this machine, where each user can connect.
+
+On a local master Spark makes a secret for each context, and keeps it in the JVM's memory. On a cluster it is the
+cluster's, which only its operator can give.
+"""
+
 TASK_ATTEMPTS: Final = 4
 """As on a cluster (``spark.task.maxFailures``)."""
 
@@ -137,6 +150,7 @@ def _local_properties(master: str, threads: int) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(threads),
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
+        **AUTHENTICATED,
         # A worker is started with -m, which would look for packages in the working directory first.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.python.daemon.module": DAEMON,

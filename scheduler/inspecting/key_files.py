@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import ConfigurationError
+from storage.key_file import KeyFile
 from storage.remote.layouts.aiven_keys import KeyRing, RsaKey, rsa_key
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _key(name: str, file: str, *, private: bool) -> RsaKey:
     if ":" in name:
         raise ConfigurationError(f"{flag} {name}: expected the name of a key pair, which has no colon")
     try:
-        key = RsaKey(name, Path(file).read_bytes())
+        key = RsaKey(name, KeyFile.read(Path(file)))
     except OSError as error:
         raise ConfigurationError(f"{flag} {name}={file}: cannot be read: {error.strerror}") from error
     rsa_key(key, private=private)

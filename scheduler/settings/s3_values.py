@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import ConfigurationError
+from storage.key_file import KeyFile
+from storage.remote.s3_settings import CUSTOMER_KEY_BYTES, decoded_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_KEY_BYTES: Final = 32
 _ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """Storage classes whose objects cannot be read before somebody has restored them."""
 
 
-def customer_key(file: Path | None) -> bytes | None:
-    """Return the 256 bits that ``file`` holds, as they are or in base64; None without one.
+def customer_key(file: Path | None) -> KeyFile | None:
+    """Return the file that holds 256 bits, as they are or in base64; None without one.
 
     Raises:
         ConfigurationError: it cannot be read, or holds something else.
@@ -26,19 +25,13 @@ def customer_key(file: Path | None) -> bytes | None:
     if file is None:
         return None
     try:
-        held = file.read_bytes()
+        key = KeyFile.read(file)
     except OSError as error:
         raise ConfigurationError(f"--s3-sse-customer-key-file {file}: cannot be read: {error.strerror}") from error
-    if len(held) == _KEY_BYTES:
-        return held
-    try:
-        key = base64.b64decode(held.strip(), validate=True)
-    except binascii.Error:
-        key = b""
-    if len(key) != _KEY_BYTES:
+    if decoded_key(key.content()) is None:
         raise ConfigurationError(
-            f"--s3-sse-customer-key-file {file}: expected a key of {_KEY_BYTES} bytes, raw or in base64,"
-            f" found {len(held)} bytes",
+            f"--s3-sse-customer-key-file {file}: expected a key of {CUSTOMER_KEY_BYTES} bytes, raw or in base64,"
+            f" found {len(key.content())} bytes",
             hint="make one with: head -c 32 /dev/urandom > FILE; without it nothing that was shipped can be read",
         )
     return key

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlencode
+
+if TYPE_CHECKING:
+    from storage.key_file import KeyFile
 
 AddressingStyle: TypeAlias = Literal["auto", "path", "virtual"]
 ChecksumMode: TypeAlias = Literal["when_supported", "when_required"]
 Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
+CUSTOMER_KEY_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +47,8 @@ class S3Settings:
     encryption: Encryption | None = None
     """By keys of the store's own or of its key management (SSE-S3, SSE-KMS)."""
     kms_key_id: str | None = None
-    customer_key: bytes | None = field(default=None, repr=False)
-    """256 bits that every request carries and the store forgets (SSE-C)."""
+    customer_key: KeyFile | None = None
+    """256 bits that every request carries and the store forgets (SSE-C), as ``decoded_key`` reads them."""
     storage_class: str | None = None
     """Of what segments consist of; manifests and leases are small, and read often."""
     tags: tuple[tuple[str, str], ...] = ()
@@ -68,11 +74,12 @@ class S3Settings:
 
     def request_parameters(self) -> dict[str, Any]:
         """Return what goes with each request that knows it, under S3's own names."""
-        customer = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": self.customer_key}
+        key = None if self.customer_key is None else decoded_key(self.customer_key.content())
+        customer = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}
         parameters = {
             "ServerSideEncryption": self.encryption,
             "SSEKMSKeyId": self.kms_key_id,
-            **(customer if self.customer_key is not None else {}),
+            **(customer if key is not None else {}),
             "Tagging": urlencode(self.tags) or None,
             "ExpectedBucketOwner": self.expected_bucket_owner,
         }
@@ -89,3 +96,14 @@ class S3Settings:
             "read_timeout": self.read_timeout_s,
         }
         return {name: value for name, value in options.items() if value is not None}
+
+
+def decoded_key(held: bytes) -> bytes | None:
+    """Return the key that a file of SSE-C holds, as it is or in base64; None if it holds something else."""
+    if len(held) == CUSTOMER_KEY_BYTES:
+        return held
+    try:
+        key = base64.b64decode(held.strip(), validate=True)
+    except binascii.Error:
+        return None
+    return key if len(key) == CUSTOMER_KEY_BYTES else None

@@ -99,13 +99,20 @@ def a_daemon(directory: Path, environment: Mapping[str, str], *command: str) -> 
 
 
 @contextmanager
-def a_cluster(directory: Path, *, workers: int = 1, environment: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Run a standalone master and workers of one core each; ``environment`` is added to theirs."""
+def a_cluster(
+    directory: Path,
+    *,
+    workers: int = 1,
+    environment: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[Cluster]:
+    """Run a standalone master and workers of one core each, with ``environment`` and Spark ``properties`` of theirs."""
     java = find_java({}, scratch=directory)
+    own = {"spark.master.rest.enabled": "false", "spark.ui.enabled": "false", **(properties or {})}
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
     variables = {**os.environ, "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": "",
-                 "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -Dspark.ui.enabled=false",
+                 "SPARK_DAEMON_JAVA_OPTS": " ".join(f"-D{name}={value}" for name, value in own.items()),
                  **(environment or {})}  # fmt: skip
     url = f"spark://127.0.0.1:{port}"
     master = (f"{_PACKAGE}.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")

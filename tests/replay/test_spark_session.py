@@ -17,7 +17,7 @@ import pytest
 from replay.spark.context import spark_variables
 from replay.spark.jvm import JavaRuntime
 from replay.spark.packages import PACKAGES, packages_archive
-from replay.spark.settings import PROJECT_ROOT, SparkSettings
+from replay.spark.settings import AUTHENTICATED, PROJECT_ROOT, SparkSettings
 from tests.replay.spark_cluster import a_cluster, bare_environment, python_without_the_project
 
 A_JAVA = JavaRuntime(home=Path("/java"), version="21", origin="here")
@@ -103,7 +103,7 @@ def facts(batches):
         told = {"storage": storage.errors.__file__, "directory": os.getcwd(), "path": sys.path}
         yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
 
-conf = {"spark.executor.memory": "512m", "spark.pyspark.python": os.environ["PYTHON"]}
+conf = {"spark.executor.memory": "512m", "spark.pyspark.python": os.environ["PYTHON"], **json.loads(os.environ["CONF"])}
 with spark_session(SparkSettings(master=os.environ["MASTER"], conf=conf), os.environ) as session:
     ship_packages(session.sparkContext)
     task = session.range(0, 1, 1, 1).mapInArrow(facts, "fact string").collect()[0]
@@ -114,7 +114,7 @@ print(json.dumps({**json.loads(task.fact), "shipped on the driver": shipped}))
 
 def run(script: str, directory: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run ``script`` with ``directory`` as its working directory."""
-    (directory / "script").mkdir()
+    (directory / "script").mkdir(exist_ok=True)
     file = directory / "script" / "script.py"
     file.write_text(PRELUDE + script)
     return subprocess.run([sys.executable, "-W", "error", file], cwd=directory / "script", env=environment,
@@ -230,11 +230,14 @@ def test_a_jvm_that_is_killed_at_work_is_told_and_does_not_prevent_the_next(fail
 
 
 @pytest.mark.spark
-def test_executors_without_the_project_import_it_from_what_is_shipped(tmp_path: Path) -> None:
-    with a_cluster(tmp_path) as cluster:
+def test_executors_without_the_project_import_it_from_what_is_shipped_where_all_must_know_a_secret(
+    tmp_path: Path,
+) -> None:
+    conf = {**AUTHENTICATED, "spark.authenticate.secret": "hunter2", "spark.io.encryption.enabled": "true"}
+    with a_cluster(tmp_path, properties=conf) as cluster:
         python = python_without_the_project(tmp_path)
         environment = {**bare_environment(tmp_path / "d"), "MASTER": cluster.url, "SPARK_LOCAL_IP": "127.0.0.1",
-                       "PYTHON": str(python)}  # fmt: skip
+                       "PYTHON": str(python), "CONF": json.dumps(conf)}  # fmt: skip
         done = run(CLUSTER, tmp_path / "d", environment)
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)

@@ -67,7 +67,7 @@ def test_loopback_and_quick_compiler_are_for_local_masters_only() -> None:
     assert "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" in local["spark.driver.defaultJavaOptions"]
     assert "-XX:" not in cluster["spark.driver.defaultJavaOptions"]
     assert local["spark.python.daemon.module"] == "replay.spark.daemon"
-    theirs = ("driver.host", "bindAddress", "executorEnv", "daemon")
+    theirs = ("driver.host", "bindAddress", "executorEnv", "daemon", "authenticate", "crypto")
     assert not {name for name in cluster if any(part in name for part in theirs)}
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from storage.key_file import KeyFile
 from storage.remote.layouts.aiven import parse_key
 from storage.remote.layouts.aiven_keys import KeyRing, RsaKey
 from storage.remote.layouts.aiven_manifest import read_manifest
@@ -111,7 +112,7 @@ def test_plain_objects_are_those_of_the_plugin_byte_for_byte(
 def members(root: Path, fixture: FixtureSet) -> dict[str, bytes]:
     """Return every file of every segment below ``root``, by partition, base offset and suffix."""
     private = fixture.root / "keys" / "private.pem"
-    ring = KeyRing((RsaKey("key1", private.read_bytes()),)) if private.exists() else KeyRing()
+    ring = KeyRing((RsaKey("key1", KeyFile.read(private)),)) if private.exists() else KeyRing()
     sources, found = Sources(keys=ring), {}
     for path in root.rglob("*.rsm-manifest"):
         stem = path.with_suffix("").as_uri()

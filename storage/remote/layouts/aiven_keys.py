@@ -17,9 +17,12 @@ import hmac
 import os
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from storage.errors import ConfigurationError, FormatError
+
+if TYPE_CHECKING:
+    from storage.key_file import KeyFile
 
 DATA_KEY_BYTES: Final = 32
 AAD_BYTES: Final = 32
@@ -41,10 +44,10 @@ class WrappedKey:
 
 @dataclass(frozen=True, slots=True)
 class RsaKey:
-    """One half of a pair of RSA keys, in PEM; goes to executors as it is."""
+    """One half of a pair of RSA keys, in PEM; executors read its file themselves."""
 
     key_id: str
-    pem: bytes = field(repr=False)
+    pem: KeyFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ def rsa_key(key: RsaKey, *, private: bool) -> Any:  # noqa: ANN401 - as above
     """
     what = "private" if private else "public"
     try:
-        found = _library().RSA.import_key(key.pem)
+        found = _library().RSA.import_key(key.pem.content())
     except (ValueError, IndexError, TypeError):
         found = None
     if found is None or (private and not found.has_private()) or found.size_in_bytes() < _LEAST_RSA_BYTES:

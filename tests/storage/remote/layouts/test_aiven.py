@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import ConfigurationError, FormatError
+from storage.key_file import KeyFile
 from storage.log.checkpoints import LeaderEpoch
 from storage.log.names import TopicPartition
 from storage.messages.wire import uuid_text
@@ -446,8 +447,8 @@ def test_a_frame_that_is_too_short_for_what_it_tells_takes_no_memory() -> None:
 def pair(fixture_set: Sets) -> tuple[RsaKey, KeyRing]:
     """The plugin's own keys: the public one, and what opens."""
     keys = fixture_set("kafka-3.9.1-aiven-encrypted").root / "keys"
-    private = RsaKey("key1", (keys / "private.pem").read_bytes())
-    return RsaKey("key1", (keys / "public.pem").read_bytes()), KeyRing((private,))
+    private = RsaKey("key1", KeyFile.read(keys / "private.pem"))
+    return RsaKey("key1", KeyFile.read(keys / "public.pem")), KeyRing((private,))
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096])
@@ -480,9 +481,10 @@ def test_a_key_that_is_not_at_hand_is_asked_for_by_name(pair: tuple[RsaKey, KeyR
         pair[1].cipher(WrappedKey("key1", bytes(256)), b"")
 
 
-def test_what_is_no_key_is_told_without_showing_it(pair: tuple[RsaKey, KeyRing]) -> None:
-    secret = pair[1].keys[0].pem
-    halves = [RsaKey("key1", secret[:-400]), pair[0], RsaKey("key1", b"hunter2")]
+def test_what_is_no_key_is_told_without_showing_it(pair: tuple[RsaKey, KeyRing], tmp_path: Path) -> None:
+    (tmp_path / "cut.pem").write_bytes(pair[1].keys[0].pem.content()[:-400])
+    (tmp_path / "word.pem").write_bytes(b"hunter2")
+    halves = [pair[0], *(RsaKey("key1", KeyFile.read(tmp_path / name)) for name in ("cut.pem", "word.pem"))]
     _, wrapped = new_cipher(pair[0])
     for half in halves:
         with pytest.raises(ConfigurationError, match="private key of 'key1' cannot be used") as caught:

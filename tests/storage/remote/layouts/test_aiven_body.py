@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from storage.crc32c import crc32c
 from storage.errors import VerificationError
+from storage.key_file import KeyFile
 from storage.remote.layouts.aiven_body import LogBody, is_compressed_already, stored_log
 from storage.remote.layouts.aiven_keys import KeyRing, RsaKey, new_cipher
 from storage.remote.layouts.aiven_pieces import original_piece
@@ -27,7 +28,7 @@ def a_log(data: bytes) -> LogBody:
 @pytest.fixture(scope="module")
 def public(fixture_set: Callable[[str], FixtureSet]) -> RsaKey:
     keys = fixture_set("kafka-3.9.1-aiven-encrypted").root / "keys"
-    return RsaKey("key1", (keys / "public.pem").read_bytes())
+    return RsaKey("key1", KeyFile.read(keys / "public.pem"))
 
 
 @given(
@@ -72,7 +73,7 @@ def test_the_first_batch_tells_whether_a_segment_is_compressed() -> None:
 def test_what_is_sealed_opens_for_the_private_key(public: RsaKey, fixture_set: Callable[[str], FixtureSet]) -> None:
     keys = fixture_set("kafka-3.9.1-aiven-encrypted").root / "keys"
     cipher, wrapped = new_cipher(public)
-    ring = KeyRing((RsaKey("key1", (keys / "private.pem").read_bytes()),))
+    ring = KeyRing((RsaKey("key1", KeyFile.read(keys / "private.pem")),))
     stored = stored_log(a_log(b"something"), 4, is_compressed=True, cipher=cipher)
     with stored.open_body() as opened:
         body = opened.read()

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, UsageError
+from storage.key_file import KeyFile
 from storage.log.log_dir import load_partition_dir
 from storage.log.names import TopicPartition
 from storage.readers import BytesReader
@@ -41,7 +42,7 @@ ZSTD: Final = "kafka-3.9.1-aiven-zstd"
 def readers_of(fixture: FixtureSet) -> Sources:
     """Return what reads a set: with its private key, where it has one."""
     private = fixture.root / "keys" / "private.pem"
-    return Sources(keys=KeyRing((RsaKey("key1", private.read_bytes()),))) if private.exists() else PLAIN
+    return Sources(keys=KeyRing((RsaKey("key1", KeyFile.read(private)),))) if private.exists() else PLAIN
 
 
 def in_memory(remote: Path) -> MemoryObjectStore:

@@ -1,0 +1,73 @@
+"""What another user of this machine gets out of a driver's ports, and what its blocks hold of keys."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from tests.replay.spark_cluster import bare_environment
+from tests.replay.test_spark_session import run
+
+pytestmark = pytest.mark.spark
+
+KEY = "a key that nobody else may see"
+ATTACK = """
+import json, os, subprocess, sys
+from pathlib import Path
+from replay.spark.context import spark_context
+from replay.spark.settings import SparkSettings
+from storage.key_file import KeyFile
+from storage.remote.layouts.aiven_keys import KeyRing, RsaKey
+from storage.remote.s3_settings import S3Settings
+from storage.source import Sources
+from tests.replay import spark_attacker
+
+key = KeyFile.read(Path("key.pem"))
+sources = Sources(keys=KeyRing((RsaKey("key1", key),)), s3=S3Settings(customer_key=key))
+
+def attacked(conf):
+    with spark_context(SparkSettings(master="local[1]", conf=conf), os.environ) as context:
+        read = context.parallelize([1], 1).map(lambda _: sources.keys.keys[0].pem.content().decode()).collect()
+        ports = spark_attacker.listening_ports(context._gateway.proc.pid)
+        command = [sys.executable, spark_attacker.__file__, *map(str, ports)]
+        ran = subprocess.run(command, capture_output=True, text=True)
+        return {**json.loads(ran.stdout), "read": read, "ports": ports, "stderr": ran.stderr}
+
+# What is compressed would hide a key, too.
+opened = {"spark.authenticate": "false", "spark.network.crypto.enabled": "false", "spark.broadcast.compress": "false"}
+print(json.dumps({"closed": attacked({}), "open": attacked(opened)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Give what an attack brought on a driver as it is started, and on one that lets everybody in."""
+    directory = tmp_path_factory.mktemp("p")
+    (directory / "script").mkdir()
+    (directory / "script" / "key.pem").write_text(KEY)
+    done = run(ATTACK, directory, {**bare_environment(directory), "PATH": os.environ["PATH"]})
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_a_driver_gives_no_block_to_another_user_and_takes_no_object(attacked: dict[str, Any]) -> None:
+    closed = attacked["closed"]
+    assert (closed["stderr"], len(closed["ports"])) == ("", 3)
+    assert closed["blocks"] == []
+    assert closed["answers"]
+    assert all("Unknown challenge message" in answer for answer in closed["answers"])
+
+
+def test_the_same_attack_succeeds_where_nobody_has_to_know_a_secret(attacked: dict[str, Any]) -> None:
+    assert any("replay" in block or "KeyFile" in block for block in attacked["open"]["blocks"])
+    assert any("from a stranger" in answer for answer in attacked["open"]["answers"])
+
+
+def test_keys_are_read_by_the_tasks_and_in_no_block(attacked: dict[str, Any]) -> None:
+    assert attacked["closed"]["read"] == attacked["open"]["read"] == [KEY]
+    assert any("key.pem" in block for block in attacked["open"]["blocks"])
+    assert not any(KEY in block for block in attacked["open"]["blocks"])
