@@ -13,13 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
 
-from storage.errors import FileGoneError, ObjectNotFoundError, in_file
+from storage.errors import ConfigurationError, FileGoneError, FormatError, ObjectNotFoundError, in_file
 from storage.readers import DELETED_HINT, BytesReader, RangeReader, ReaderStream, open_reader, readable
-from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST
-from storage.remote.layouts.aiven_keys import NO_KEYS, KeyRing
+from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
+from storage.remote.layouts.aiven_keys import NO_KEYS, DataKeyError, KeyRing
 from storage.remote.layouts.aiven_manifest import read_manifest
 from storage.remote.layouts.aiven_members import LOG_FILE, Member, StoredSegment, member_of
 from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
@@ -28,10 +29,16 @@ from storage.remote.urls import is_store_url, local_path, open_store, split_obje
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from storage.remote.layouts.aiven_manifest import Encryption
     from storage.remote.object_store import ObjectStore
     from storage.remote.s3_settings import S3Settings
 
 STREAM_BYTES: Final = 1 << 20
+_KEY_PARTS: Final = 3
+"""Parts of the key of an object of the layout ``aiven``, without its prefix."""
+_KEYS_TRIED: Final = 16
+"""Data keys that are tried before a private key counts as the wrong one."""
+_LOST: Final = "what is encrypted under a data key that is lost cannot be read: only another copy of the manifest helps"
 _SECOND: Final = 1_000_000_000
 SMALL_FILES_AT_ONCE: Final = 16
 """Read side by side from a store, where each takes a round trip."""
@@ -169,7 +176,14 @@ class Sources:
             ConfigurationError: it is encrypted, and its private key is not at hand.
 
         """
-        return _segment(stem, self, os.getpid())
+        try:
+            return _segment(stem, self, os.getpid())
+        except DataKeyError as error:
+            if not _opens_others("/".join(stem.split("/")[:-_KEY_PARTS]), self, os.getpid()):
+                raise ConfigurationError(str(error), hint=error.hint) from error
+            with in_file(f"{stem}.{MANIFEST}"):
+                raise FormatError("manifest: dataKey", position=0, found="another", expected="one that the private key"
+                                  " opens, as it opens those of other segments", hint=_LOST) from error  # fmt: skip
 
     @contextmanager
     def _open_member(self, member: Member, end: int | None) -> Iterator[RangeReader]:
@@ -227,7 +241,37 @@ def _segment(stem: str, sources: Sources, process: int) -> StoredSegment:  # noq
     """Read a manifest, once for all files of the segment: nobody changes one that is there."""
     locator = f"{stem}.{MANIFEST}"
     with in_file(locator):
-        return StoredSegment.of(read_manifest(sources.read(locator)), sources.keys)
+        manifest = read_manifest(sources.read(locator))
+    try:
+        return StoredSegment.of(manifest, sources.keys)
+    except ConfigurationError as error:
+        raise type(error)(f"{locator}: {error}", hint=error.hint) from error
+
+
+@lru_cache(maxsize=32)
+def _opens_others(url: str, sources: Sources, process: int) -> bool:  # noqa: ARG001 - as above
+    """Whether the private keys at hand open segments below ``url``, of which a few are tried."""
+    store = sources.store(url)
+    encrypted = (key for info in store.list() if (key := _encrypted(store, info.key)) is not None)
+    return any(_is_opened(key, sources.keys) for key in islice(encrypted, _KEYS_TRIED))
+
+
+def _encrypted(store: ObjectStore, key: str) -> Encryption | None:
+    """Return how the segment is encrypted whose manifest lies under ``key``; None of every other object."""
+    if not key.endswith(f".{MANIFEST}") or parse_key(key) is None:
+        return None
+    try:
+        return read_manifest(store.get(key)).encryption
+    except (FormatError, ObjectNotFoundError):
+        return None
+
+
+def _is_opened(encryption: Encryption, keys: KeyRing) -> bool:
+    try:
+        keys.cipher(encryption.data_key, encryption.aad)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _path(locator: str) -> str | None:

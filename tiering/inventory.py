@@ -238,13 +238,26 @@ def _look(
     if snapshot.size_bytes == 0:
         return SnapshotLook(SnapshotState.ZERO_BYTE)
     try:
-        if not check and snapshot.size_bytes > PROBE_BYTES:
-            entries = _announced_entries(sources.read_range(snapshot.path, 0, PROBE_BYTES), snapshot.size_bytes)
-            if entries is not None:
-                return SnapshotLook(SnapshotState.PRESENT, entries)
-        return _judge(sources.read(snapshot.path))
+        return _read(sources, snapshot, check=check)
     except GONE:
         return None
+    except FormatError as error:
+        return SnapshotLook(SnapshotState.CORRUPT, detail=str(error))
+
+
+def _read(sources: Sources, snapshot: SnapshotFile, *, check: bool) -> SnapshotLook:
+    """Return what the file shows.
+
+    Raises:
+        FormatError: no broker could load it, or it is stored in a piece that is damaged.
+
+    """
+    if not check and snapshot.size_bytes > PROBE_BYTES:
+        entries = _announced_entries(sources.read_range(snapshot.path, 0, PROBE_BYTES), snapshot.size_bytes)
+        if entries is not None:
+            return SnapshotLook(SnapshotState.PRESENT, entries)
+    entries = len(read_snapshot_array(sources.read(snapshot.path)))
+    return SnapshotLook(SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries)
 
 
 def _announced_entries(head: bytes, size_bytes: int) -> int | None:
@@ -254,14 +267,6 @@ def _announced_entries(head: bytes, size_bytes: int) -> int | None:
     version, _, count = HEADER.unpack_from(head)
     fits = version == VERSION and size_bytes == HEADER.size + count * ENTRY.size
     return int(count) if fits else None
-
-
-def _judge(data: bytes) -> SnapshotLook:
-    try:
-        entries = len(read_snapshot_array(data))
-    except FormatError as error:
-        return SnapshotLook(SnapshotState.CORRUPT, detail=str(error))
-    return SnapshotLook(SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries)
 
 
 def _apart_from_bases(partition: PartitionDir) -> tuple[SnapshotFile | None, tuple[SnapshotFile, ...]]:

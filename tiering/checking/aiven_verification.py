@@ -164,7 +164,7 @@ def findings_of(files: SegmentFiles, history: TransactionHistory, sources: Sourc
                 look()
         except (FormatError, LogDirError, ObjectNotFoundError) as error:
             problems.append(str(error))
-    return Findings(tuple(problems), tuple(undecided))
+    return Findings(tuple(dict.fromkeys(problems)), tuple(undecided))  # a damaged manifest damages every file
 
 
 def _read_log(segment: Segment, sources: Sources) -> None:

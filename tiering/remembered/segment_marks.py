@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from storage.errors import FormatError, LogDirError
 from storage.log.indexes import OFFSET_ENTRY
 from storage.log.record_batch import HEADER
+from storage.remote.layouts.aiven_members import member_of
 from storage.remote.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _looks_like(segment: Segment, mark: SegmentMark) -> bool:
 
 
 def _is_file(locator: str) -> bool:
-    return not is_store_url(locator) or local_path(locator) is not None
+    return member_of(locator) is None and (not is_store_url(locator) or local_path(locator) is not None)
 
 
 def _headers(segment: Segment, sources: Sources) -> str:

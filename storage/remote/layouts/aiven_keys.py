@@ -33,6 +33,10 @@ OVERHEAD_BYTES: Final = IV_BYTES + TAG_BYTES
 _LEAST_RSA_BYTES: Final = 256
 
 
+class DataKeyError(ConfigurationError):
+    """The private key of a pair does not open a data key: another file was given, or the manifest is damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class WrappedKey:
     """A data key as a manifest holds it."""
@@ -60,8 +64,8 @@ class KeyRing:
         """Return what opens the pieces of a segment.
 
         Raises:
-            ConfigurationError: the private key of that name is not at hand, or is another one than the data key was
-                encrypted under, or PyCryptodome is not installed.
+            ConfigurationError: the private key of that name is not at hand, or PyCryptodome is not installed.
+            DataKeyError: it is another one than the data key was encrypted under, or that is damaged.
 
         """
         pair = next((one for one in self.keys if one.key_id == key.key_id), None)
@@ -76,7 +80,7 @@ class KeyRing:
         except ValueError:
             data_key = b""
         if len(data_key) != DATA_KEY_BYTES:
-            raise ConfigurationError(
+            raise DataKeyError(
                 f"the private key that was given as {key.key_id!r} does not open the segment's data key",
                 hint=f"give the file of the key pair that brokers call {key.key_id!r}; if it opens other segments, the"
                 " manifest of this one is damaged",
