@@ -115,7 +115,12 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
     everywhere = _everywhere(inventory, high_watermark)
     segments, refusals = [], []
     for segment in inventory.partition.segments:
-        found = _by_place(segment, inventory.partition) or everywhere or _by_high_watermark(segment, high_watermark)
+        found = (
+            _by_place(segment, inventory.partition)
+            or everywhere
+            or _by_leader_epochs(segment, inventory)
+            or _by_high_watermark(segment, high_watermark)
+        )
         if found is None:
             segments.append(segment)
         else:
@@ -171,9 +176,8 @@ def broker_blockers(inventory: PartitionInventory, *, high_watermark: int | None
             stop=next((refuse(boundary.segment, Reason.COMPACTED, detail) for boundary in tried), None),
             shipped_as_is=(),
         )
-    missing = (boundary for boundary in tried if boundary.state is SnapshotState.MISSING)
     return BrokerBlockers(
-        stop=next((_without_snapshot(boundary) for boundary in missing), None),
+        stop=next((stop for boundary in tried if (stop := _stop(boundary, inventory)) is not None), None),
         shipped_as_is=tuple(
             _with_useless_snapshot(boundary)
             for boundary in tried
@@ -221,6 +225,19 @@ def _by_high_watermark(segment: Segment, high_watermark: int | None) -> _Found |
     return _Found(
         Reason.ABOVE_HIGH_WATERMARK, f"it ends at offset {_end(segment)}, the high watermark is {high_watermark}"
     )
+
+
+def _by_leader_epochs(segment: Segment, inventory: PartitionInventory) -> _Found | None:
+    if segment.base_offset >= inventory.leader_epochs.unknown_below:
+        return None
+    return _Found(Reason.LEADER_EPOCHS_UNKNOWN, _no_epoch(segment, inventory))
+
+
+def _no_epoch(segment: Segment, inventory: PartitionInventory) -> str:
+    begins = inventory.leader_epochs.checkpointed_from
+    said = "has none" if begins is None else f"begins at offset {begins}"
+    start = max(segment.base_offset, inventory.partition.log_start_offset)
+    return f"no leader epoch is known at offset {start}: leader-epoch-checkpoint {said}"
 
 
 def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int | None) -> int | None:
@@ -303,6 +320,18 @@ def _end(segment: Segment) -> int:
 def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory, high_watermark: int | None) -> bool:
     below = high_watermark is None or boundary.offset <= high_watermark
     return below and boundary.offset > inventory.partition.log_start_offset
+
+
+def _stop(boundary: BoundaryStatus, inventory: PartitionInventory) -> Refusal | None:
+    """Return why a broker stops at a segment: it asks for leader epochs, and only then for the snapshot."""
+    segment, epochs = boundary.segment, inventory.leader_epochs
+    if segment.base_offset < epochs.unknown_below or epochs.checkpointed_from is None:
+        detail = f"{_no_epoch(segment, inventory)}: brokers from 3.6 on stop here with an IllegalArgumentException"
+        hint = None
+        if segment.base_offset >= epochs.unknown_below:
+            hint = "`resnap tier` ships the segment with the leader epochs that its batches carry"
+        return refuse(segment, Reason.LEADER_EPOCHS_UNKNOWN, detail, hint=hint)
+    return _without_snapshot(boundary) if boundary.state is SnapshotState.MISSING else None
 
 
 def _without_snapshot(boundary: BoundaryStatus) -> Refusal:

@@ -22,12 +22,14 @@ from storage.errors import FormatError, LogDirError
 from storage.log.log_dir import PartitionProblem
 from storage.log.producer_snapshot import ENTRY, HEADER, VERSION, read_snapshot_array
 from storage.source import GONE, PLAIN, each
+from tiering.leader_epochs import ALL_KNOWN, known_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from storage.log.log_dir import LogDir, PartitionDir, Segment, SnapshotFile
     from storage.source import Sources
+    from tiering.leader_epochs import KnownEpochs
 
 INTERNAL_COMPACTED_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Compacted by nature: brokers create them so."""
@@ -113,6 +115,7 @@ class PartitionInventory:
     """The other snapshots that stand at no segment base; a broker deletes them when it loads the log."""
     compaction: Compaction
     compaction_origin: CompactionOrigin
+    leader_epochs: KnownEpochs
 
     @property
     def lost(self) -> int:
@@ -171,7 +174,12 @@ def take_inventory(
         try:
             policy = policies.get(topic)
             found = take_partition_inventory(
-                partition, cleanup_policy=policy, check=check, sources=sources, known=known(partition) if known else {}
+                partition,
+                cleanup_policy=policy,
+                check=check,
+                sources=sources,
+                known=known(partition) if known else {},
+                is_shipped=log_dir.is_shipped,
             )
             partitions.append(found)
         except LogDirError as error:
@@ -186,8 +194,11 @@ def take_partition_inventory(
     check: bool = True,
     sources: Sources = PLAIN,
     known: Mapping[SnapshotFile, SnapshotLook] = NOTHING_KNOWN,
+    is_shipped: bool = False,
 ) -> PartitionInventory:
     """Return what the directory of ``partition`` tells; the arguments are those of ``take_inventory``.
+
+    ``is_shipped`` says that its segments lie in a store, as ``tier`` or a broker has shipped them.
 
     Raises:
         LogDirError: a snapshot at a boundary cannot be read.
@@ -211,6 +222,7 @@ def take_partition_inventory(
         strays=strays,
         compaction=compaction,
         compaction_origin=origin,
+        leader_epochs=ALL_KNOWN if is_shipped else known_epochs(partition, sources),
     )
 
 

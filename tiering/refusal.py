@@ -70,7 +70,10 @@ _HINTS: Final = {
     Reason.DAMAGED: _ANOTHER_REPLICA,
     Reason.UNREADABLE: "give the user who runs resnap read access; if it has that, check the disk",
     Reason.INVALID_TXN_STATE: _ANOTHER_REPLICA,
-    Reason.LEADER_EPOCHS_UNKNOWN: "messages from before 0.11 carry no leader epoch: let retention take the segment",
+    Reason.LEADER_EPOCHS_UNKNOWN: (
+        "written before 0.11, or with an older message format: no broker can tier it, retention will take it; "
+        "where the checkpoint has lost its beginning, take the partition from the log dir of another replica"
+    ),
     # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.
     Reason.INDEX_UNUSABLE: _ANOTHER_REPLICA,
     Reason.LINEAGE_CONFLICT: (

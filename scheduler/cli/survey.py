@@ -54,7 +54,8 @@ def scan(
 ) -> int:
     """Tell which boundaries have no usable producer snapshot, what blocks each partition, and what a replay would cost.
 
-    Reads file names, sizes and the small files beside the segments, never a segment.
+    Reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
+    not cover, the first batch header of a few.
     """
     from scheduler.wiring import scope_of
 
@@ -81,6 +82,7 @@ class _Scanned:
         self.totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted"), 0)
         self.totals["problems"] = problems
         self._first_stop: str | None = None
+        self._hint = ""
 
     def rows(self, scans: "Iterable[PartitionScan]") -> Iterator[Row]:
         """Yield a row per partition."""
@@ -101,6 +103,7 @@ class _Scanned:
         stop = row["brokerStops"]
         if isinstance(stop, dict) and self._first_stop is None:
             self._first_stop = f"{partition_name(row)}, {stop['detail']}"
+            self._hint = str(stop["hint"])
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next."""
@@ -119,7 +122,8 @@ class _Scanned:
             yield f"Left aside: {compacted} compacted partitions, which nobody can tier."
         if self._first_stop is not None:
             yield f"First stop of a broker's own tiering: {self._first_stop}."
-            yield "Next: `resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all."
+            replay = "`resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all"
+            yield f"Next: {replay if self.totals['lost'] else self._hint}."
 
 
 _SCANNED: Final = (

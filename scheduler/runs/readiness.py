@@ -69,16 +69,19 @@ def judge(row: Row, mendings: Sequence[Mending]) -> Judgement:
         return _say(Readiness.READY, None, "a broker can tier every closed segment", "turn tiering on")
     reason, detail = str(stop["reason"]), str(stop["detail"])
     lost = {int(str(one["offset"])) for one in row["lostBoundaries"]}  # type: ignore[attr-defined]
+    is_snapshots = reason == "missing-snapshot"
     for mending in mendings if lost else ():
         if not lost <= mending.offsets:
             continue
         if mending.how == "shipped":
             return _say(Readiness.SHIPPED, reason, detail, f"all that may be tiered is in {mending.destination}")
-        step = f"stop the broker, then `resnap install {mending.destination} LOG_DIR`"
-        return _say(Readiness.PREPARED, reason, detail, step)
+        if is_snapshots:
+            step = f"stop the broker, then `resnap install {mending.destination} LOG_DIR`"
+            return _say(Readiness.PREPARED, reason, detail, step)
     if blocking is not None:
         return _say(Readiness.UNFIT, str(blocking["reason"]), str(blocking["detail"]), str(blocking["hint"]))
-    return _say(Readiness.BLOCKED, reason, detail, "start a replay: `resnap regenerate`, or `resnap tier`")
+    step = "start a replay: `resnap regenerate`, or `resnap tier`" if is_snapshots else str(stop["hint"])
+    return _say(Readiness.BLOCKED, reason, detail, step)
 
 
 def _say(readiness: Readiness, reason: str | None, detail: str, next_step: str) -> Judgement:

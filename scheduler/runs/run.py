@@ -22,7 +22,7 @@ class RunKind(StrEnum):
     """What a run does."""
 
     SCAN = "scan"
-    """Looks at sources, for the page and the metrics; reads no segment."""
+    """Looks at sources, for the page and the metrics; reads no more than ``scan`` does."""
     REGENERATE = "regenerate"
     """Rebuilds snapshots as files."""
     TIER = "tier"

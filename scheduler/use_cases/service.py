@@ -79,7 +79,7 @@ class Service:
         return Planner(self.rules, self.engine, self.remembering)
 
     def scan(self, scope: Scope) -> tuple[Iterator[PartitionScan], tuple[PartitionProblem, ...]]:
-        """Tell what is missing, why, and what it would cost; reads no segment.
+        """Tell what is missing, why, and what it would cost; reads small files, and headers only as ``known_epochs``.
 
         Raises:
             UsageError, LogDirError: a source is not what it should be.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scheduler.runs.readiness import Readiness, judge
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, lost_boundaries, tree
 
 if TYPE_CHECKING:
@@ -68,7 +69,54 @@ def test_nothing_is_opened_that_holds_records(
 ) -> None:
     assert command("scan", broker_log).code == 0
     assert opened()
-    assert [path for path in opened() if path.endswith(".log")] == []
+    logs = [path for path in opened() if path.endswith(".log")]
+    assert {path.split("/")[-2] for path in logs} == {"legacy-0"}, (
+        "only what the leader-epoch checkpoint does not cover"
+    )
+    assert len(logs) <= 6, "found by halving"
+
+
+def _with_all_snapshots(fixture: FixtureSet, into: Path) -> Path:
+    """Give the log dir of ``fixture`` every snapshot that its broker had, as `regenerate` and `install` would."""
+    data = shutil.copytree(fixture.data, into)
+    for path in fixture.expected.rglob("*.snapshot"):
+        shutil.copyfile(path, data / path.relative_to(fixture.expected))
+    return data
+
+
+def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_there_are(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data = _with_all_snapshots(fixture_set("kafka-2.7.2"), tmp_path / "data")
+    [row] = command("scan", data / "legacy-0", "--output", "json").document["partitions"]
+    assert row["lost"] == 0
+    for key in ("brokerStops", "blocking"):
+        assert (row[key]["reason"], row[key]["baseOffset"]) == ("leader-epochs-unknown", 0)
+        assert "begins at offset 309" in row[key]["detail"]
+        assert "retention will take it" in row[key]["hint"]
+    assert judge(row, []).readiness is Readiness.UNFIT
+    assert "retention will take it" in command("scan", data / "legacy-0").out
+    tier = ("tier", data / "legacy-0", "--to", (tmp_path / "store").as_uri(), "--as-of", "roll", "--engine", "local")
+    assert "would write up to 6 segments" in command(*tier, "--dry-run").out
+    shipped = command(*tier, "--output", "json").document
+    assert shipped["summary"]["shipped"] == 6
+    assert shipped["partitions"][0]["blocking"]["reason"] == "leader-epochs-unknown"
+    [orders] = command("scan", data / "orders-0", "--output", "json").document["partitions"]
+    assert judge(orders, []).readiness is Readiness.READY
+
+
+@pytest.mark.parametrize("lost", ["missing", "emptied"])
+def test_a_broker_stops_without_a_leader_epoch_checkpoint_and_tier_finds_the_epochs_in_the_batches(
+    command: Resnap, broker_log: Path, tmp_path: Path, lost: str
+) -> None:
+    checkpoint = broker_log / "orders-0" / "leader-epoch-checkpoint"
+    checkpoint.unlink() if lost == "missing" else checkpoint.write_bytes(b"0\n0\n")
+    [row] = command("scan", broker_log / "orders-0", "--output", "json").document["partitions"]
+    assert (row["brokerStops"]["reason"], row["blocking"]) == ("leader-epochs-unknown", None)
+    assert judge(row, []).readiness is Readiness.BLOCKED
+    assert "resnap tier" in judge(row, []).next_step
+    tier = ("tier", broker_log / "orders-0", "--to", (tmp_path / "store").as_uri(), "--as-of", "roll", "--engine")
+    assert command(*tier, "local", "--output", "json").document["summary"]["shipped"] == 2
 
 
 def test_nothing_is_changed_by_looking(command: Resnap, broker_log: Path) -> None:

@@ -30,6 +30,7 @@ from tests.tiering.stores import PassingStore
 from tiering.checking.chains import chains_of
 from tiering.eligibility import Candidates
 from tiering.inventory import Compaction, CompactionOrigin, PartitionInventory
+from tiering.leader_epochs import ALL_KNOWN
 from tiering.shipping.placement import place
 from tiering.shipping.remainder import Remainder, remainder
 from tiering.shipping.shipped import FlatManifests, ShippedTopic
@@ -92,7 +93,7 @@ def candidates(turn: Turn, directory: Path) -> Candidates:
     )  # fmt: skip
     inventory = PartitionInventory(
         partition=partition, boundaries=(), log_end=None, strays=(), compaction=Compaction.NOT_COMPACTED,
-        compaction_origin=CompactionOrigin.TOPIC_CONFIGURATION,
+        compaction_origin=CompactionOrigin.TOPIC_CONFIGURATION, leader_epochs=ALL_KNOWN,
     )  # fmt: skip
     return Candidates(inventory=inventory, high_watermark=LENGTH, segments=segments, refusals=())
 

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from replay.scan.header_scan import ScanFacts
 from storage.crc32c import crc32c
-from storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError, in_file
+from storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError
 from storage.log.checkpoints import (
     LeaderEpoch,
     leader_epochs_up_to,
-    read_leader_epochs,
     read_offset_checkpoint,
     segment_leader_epochs,
     write_leader_epochs,
@@ -35,6 +34,7 @@ from storage.log.survey import LOG_START_OFFSETS
 from storage.remote.manifest import ObjectKind
 from storage.remote.urls import is_store_url
 from storage.source import GONE, PLAIN, FileFacts
+from tiering.leader_epochs import checkpointed_epochs
 from tiering.shipping.segment_indexes import load_indexes, read_batches
 
 if TYPE_CHECKING:
@@ -250,13 +250,8 @@ class EpochHistory:
 
     def _from_checkpoint(self, checkpoint: str | None) -> tuple[LeaderEpoch, ...]:
         """Return what the checkpoint says; nothing, where there is none, or it is damaged or cannot be read."""
-        if checkpoint is None:
-            return ()
         try:
-            with in_file(checkpoint):
-                return read_leader_epochs(self._sources.read(checkpoint))
-        except (FormatError, *GONE):
-            return ()
+            return checkpointed_epochs(checkpoint, self._sources)
         except LogDirError as error:
             self._unread = error
             return ()

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from scheduler.runs.run import Row
 
-STOP = {"reason": "missing-producer-snapshot", "detail": "of [0, 10)", "hint": "replay"}
+STOP = {"reason": "missing-snapshot", "detail": "of [0, 10)", "hint": "replay"}
+OLD = {"reason": "leader-epochs-unknown", "detail": "none at 0", "hint": "let retention take it"}
 TORN = {"reason": "torn-segment", "detail": "at 10", "hint": "another replica"}
 
 
@@ -41,16 +42,20 @@ def made(how: Literal["regenerated", "shipped"], *offsets: int) -> Mending:
     ("seen", "mendings", "answer", "reason"),
     [
         (row(stop=None), [], Readiness.READY, None),
-        (row(10), [], Readiness.BLOCKED, "missing-producer-snapshot"),
+        (row(10), [], Readiness.BLOCKED, "missing-snapshot"),
         (row(10, blocking=TORN), [], Readiness.UNFIT, "torn-segment"),
         (row(10, compaction="compacted"), [], Readiness.EXCLUDED, "compacted"),
-        (row(10, 20), [made("regenerated", 10)], Readiness.BLOCKED, "missing-producer-snapshot"),
-        (row(10, 20), [made("regenerated", 10, 20)], Readiness.PREPARED, "missing-producer-snapshot"),
-        (row(10, 20), [made("regenerated", 10, 20, 30)], Readiness.PREPARED, "missing-producer-snapshot"),
-        (row(10), [made("shipped", 10), made("regenerated", 10)], Readiness.SHIPPED, "missing-producer-snapshot"),
-        (row(10), [made("shipped"), made("regenerated", 10)], Readiness.PREPARED, "missing-producer-snapshot"),
+        (row(10, 20), [made("regenerated", 10)], Readiness.BLOCKED, "missing-snapshot"),
+        (row(10, 20), [made("regenerated", 10, 20)], Readiness.PREPARED, "missing-snapshot"),
+        (row(10, 20), [made("regenerated", 10, 20, 30)], Readiness.PREPARED, "missing-snapshot"),
+        (row(10), [made("shipped", 10), made("regenerated", 10)], Readiness.SHIPPED, "missing-snapshot"),
+        (row(10), [made("shipped"), made("regenerated", 10)], Readiness.PREPARED, "missing-snapshot"),
         (row(10, blocking=TORN), [made("shipped", 5)], Readiness.UNFIT, "torn-segment"),
-        (row(), [made("regenerated", 10)], Readiness.BLOCKED, "missing-producer-snapshot"),
+        (row(), [made("regenerated", 10)], Readiness.BLOCKED, "missing-snapshot"),
+        (row(10, stop=OLD, blocking=OLD), [made("regenerated", 10)], Readiness.UNFIT, "leader-epochs-unknown"),
+        (row(stop=OLD, blocking=OLD), [], Readiness.UNFIT, "leader-epochs-unknown"),
+        (row(10, stop=OLD), [made("regenerated", 10)], Readiness.BLOCKED, "leader-epochs-unknown"),
+        (row(10, stop=OLD, blocking=OLD), [made("shipped", 10)], Readiness.SHIPPED, "leader-epochs-unknown"),
     ],
 )
 def test_the_answer(seen: Row, mendings: Sequence[Mending], answer: Readiness, reason: str | None) -> None:

@@ -1,0 +1,107 @@
+"""From which segment on leader epochs are known, told by the checkpoint and a few batch headers.
+
+A broker asks its checkpoint alone, and cannot tier a segment of which it has no epoch: it stops there for good.
+Messages of magic 0 and 1 carry none, so what was written before 0.11, or under an older message format, never gets one.
+Epochs only grow, so that the first header of some segments, found by halving, speaks for all.
+
+Source: ``RemoteLogManager.getLeaderEpochEntries``; ``RemoteLogSegmentMetadata``, which takes no empty map of epochs.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
+from storage.log.checkpoints import read_leader_epochs
+from storage.source import GONE
+
+if TYPE_CHECKING:
+    from storage.log.checkpoints import LeaderEpoch
+    from storage.log.partition_dir import PartitionDir, Segment
+    from storage.source import Sources
+
+_BATCH_START: Final = struct.Struct(">qiiB")
+"""Base offset, length, partition leader epoch (of magic 0 and 1: the checksum), and magic."""
+_FIRST_MAGIC_WITH_EPOCH: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownEpochs:
+    """Of which closed segments of a partition the leader epochs are known."""
+
+    checkpointed_from: int | None
+    """Offset at which the checkpoint begins; None where it is empty, lost or damaged."""
+    unknown_below: int
+    """Segments whose base offset is lower have epochs neither in the checkpoint nor in their batches."""
+
+
+ALL_KNOWN: Final = KnownEpochs(checkpointed_from=0, unknown_below=0)
+"""Of what was shipped: nothing is without its leader epochs."""
+
+
+def known_epochs(partition: PartitionDir, sources: Sources) -> KnownEpochs:
+    """Return of which segments the epochs are known; reads headers only where the checkpoint begins too late.
+
+    Raises:
+        StoreError: the store that the partition lies in failed.
+
+    """
+    try:
+        epochs = checkpointed_epochs(partition.leader_epochs, sources)
+    except LogDirError:
+        return ALL_KNOWN  # nothing says that they are not: what cannot be read is told by whoever ships
+    first = epochs[0] if epochs else None
+    start = partition.log_start_offset
+    uncovered = [
+        segment
+        for segment in partition.segments
+        if segment.next_base_offset is not None
+        and segment.next_base_offset > start
+        and (first is None or first.start_offset > max(segment.base_offset, start))
+    ]
+    index = bisect_left(uncovered, x=True, key=lambda segment: _has_epoch(segment, first, sources))
+    if not uncovered or index == 0:
+        below = 0
+    elif index < len(uncovered):
+        below = uncovered[index].base_offset
+    else:
+        below = uncovered[-1].base_offset + 1
+    return KnownEpochs(checkpointed_from=first.start_offset if first else None, unknown_below=below)
+
+
+def checkpointed_epochs(checkpoint: str | None, sources: Sources) -> tuple[LeaderEpoch, ...]:
+    """Return what the checkpoint at this locator says; nothing, where there is none or it is damaged.
+
+    Raises:
+        LogDirError: it is there, and cannot be read.
+        StoreError: the store it lies in failed.
+
+    """
+    if checkpoint is None:
+        return ()
+    try:
+        with in_file(checkpoint):
+            return read_leader_epochs(sources.read(checkpoint))
+    except (FormatError, *GONE):
+        return ()
+
+
+def _has_epoch(segment: Segment, first: LeaderEpoch | None, sources: Sources) -> bool:
+    """Return whether the first batch has an epoch, and, where there is a checkpoint, the one that this begins with.
+
+    A checkpoint that begins later in the same epoch was cut off where the log starts by now. One that begins with
+    another epoch has lost what was before. What cannot be read is for whoever reads the segment to judge.
+    """
+    try:
+        head = sources.read_range(segment.path, 0, _BATCH_START.size)
+    except (LogDirError, ObjectNotFoundError):
+        return True
+    if len(head) < _BATCH_START.size:
+        return True
+    _, _, epoch, magic = _BATCH_START.unpack(head)
+    if magic < _FIRST_MAGIC_WITH_EPOCH:
+        return False
+    return bool(epoch >= 0 if first is None else epoch == first.epoch)
