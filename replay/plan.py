@@ -116,6 +116,10 @@ class PartitionPlan:
         made = [*self.idle, *(boundary for run in self.runs for boundary in run.boundaries)]
         return tuple(sorted(made, key=lambda boundary: boundary.offset))
 
+    def is_beyond_window(self, boundary: Boundary) -> bool:
+        """Whether every idle producer below has expired at T, though the log may be read from its start."""
+        return boundary.segment_index < _window_begin(self.segments, self.rules)
+
 
 def plan_partition(
     topic_partition: TopicPartition,
@@ -157,6 +161,11 @@ def plan_partition(
     )
 
 
+def _window_begin(segments: tuple[SegmentSpan, ...], rules: ReplayRules) -> int:
+    """Return the index of the segment from whose end on boundaries are made in full."""
+    return 0 if rules.as_of.roll else window_start(segments, rules.kept_after_ms(rules.as_of.now_ms))
+
+
 def _boundaries(
     segments: tuple[SegmentSpan, ...],
     wanted: set[int],
@@ -165,7 +174,7 @@ def _boundaries(
     existing: Mapping[int, str],
 ) -> list[Boundary]:
     known = evidence.at(sorted(wanted))
-    inside = 0 if rules.full or rules.as_of.roll else window_start(segments, rules.kept_after_ms(rules.as_of.now_ms))
+    inside = 0 if rules.full else _window_begin(segments, rules)
     boundaries = []
     largest_ms = -1
     for index, segment in enumerate(segments):

@@ -70,11 +70,12 @@ class HeldCheck:
                 self.engine.needed_for(plans[-1])
         progress.expect(len(plans), sum(plan.bytes_in_segments for plan in plans))
         results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
+        by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results if plans else ():
-            order = doubtful[result.topic_partition]
+            order, plan = doubtful[result.topic_partition], by_partition[result.topic_partition]
             found = {one.boundary.offset: one for one in result.boundaries}
             here = order.sighted.inventory.partition.boundaries
-            lacks = [_lack(one, found.get(_near(one, here) or -1)) for one in order.doubted]
+            lacks = [_lack(one, found.get(_near(one, here) or -1), plan) for one in order.doubted]
             wrong = [one for one in lacks if one is not None]
             if wrong:
                 yield self._problem(order, wrong)
@@ -123,7 +124,7 @@ def _near(segment: ShippedSegment, boundaries: Sequence[int]) -> int | None:
     return boundaries[min(at, len(boundaries) - 1)] if boundaries else None
 
 
-def _lack(segment: ShippedSegment, found: BoundaryResult | None) -> _Lack | None:
+def _lack(segment: ShippedSegment, found: BoundaryResult | None, plan: PartitionPlan) -> _Lack | None:
     """Return what the snapshot of ``segment`` lacks, or why nobody can say here."""
     if found is None or found.boundary.offset != segment.next_base_offset:
         if found is not None and found.outcome is Outcome.REBUILT and not found.entries:
@@ -131,7 +132,7 @@ def _lack(segment: ShippedSegment, found: BoundaryResult | None) -> _Lack | None
         return _Lack(segment, "it may lack producers: no segment ends there in this log dir")
     if found.outcome is not Outcome.REBUILT or found.comparison is None:
         return _Lack(segment, f"it may lack producers: {found.reason or 'it could not be compared'}")
-    lacks = lacking(found.comparison, segment.origin)
+    lacks = lacking(found, found.comparison, plan, segment.origin)
     return _Lack(segment, f"it lacks {named(lacks)}") if lacks.total else None
 
 

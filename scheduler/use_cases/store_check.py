@@ -3,6 +3,10 @@
 Each snapshot is held against a replay of the segments as they are stored, under the rules that its manifest names, if
 it does: a replay under others would miss, or keep, other producers. So a partition that was shipped by several runs is
 replayed once for each moment T. What a layout is asked stands in ``stored_layouts``.
+
+How much lies above a segment must not matter. What lies above tells how far back a replay reads, so that of a boundary
+beyond the window more may come to light here than whoever shipped it was asked to know. Its snapshot must have the
+transactions that span it and were aborted later; those that were committed may be missing.
 """
 
 from __future__ import annotations
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from scheduler.use_cases.engines import Engine
     from scheduler.use_cases.sources import Sight, Sighted
     from scheduler.use_cases.stored_layouts import StoredLayout
-    from storage.log.names import TopicPartition
     from storage.remote.manifest import SnapshotOrigin
     from tiering.checking.verification import VerifiedSegment
     from tiering.checking.verification_journal import VerificationJournal
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 MOST_SHOWN: Final = 5
 """Most producers that a message names."""
+_BEYOND_WINDOW: Final = {SnapshotHow.BEYOND_WINDOW, SnapshotHow.KEPT}
 REPLAYED_HERE_BYTES: Final = 1 << 30
 """Segments of fewer bytes are replayed sooner than a JVM has started."""
 
@@ -144,24 +148,25 @@ class StoreCheck(Generic[Held]):
         reads = [plan.segments[index] for plan in plans for run in plan.runs for index in range(run.start, run.end)]
         progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
         results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
+        by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results:
             for found in result.boundaries:
                 why = found.reason or str(result.error)
-                yield self._check(result.topic_partition, found, held, why)
+                yield self._check(by_partition[result.topic_partition], found, held, why)
 
-    def _check(
-        self, topic_partition: TopicPartition, found: BoundaryResult, held: Mapping[str, Held], why: str
-    ) -> SnapshotCheck:
+    def _check(self, plan: PartitionPlan, found: BoundaryResult, held: Mapping[str, Held], why: str) -> SnapshotCheck:
         snapshot = found.boundary.existing or ""
         if found.outcome is not Outcome.REBUILT:
-            return _not_compared(snapshot, f"{topic_partition} is not rebuilt up to {found.boundary.offset}: {why}")
+            return _not_compared(
+                snapshot, f"{plan.topic_partition} is not rebuilt up to {found.boundary.offset}: {why}"
+            )
         if found.comparison is None:  # it passed the look at its object, and did not come a second time
             return _not_compared(snapshot, "it could not be read again, or has gone meanwhile")
         origin = self.layout.origin(held[snapshot])
         what = "; ".join(
             f"{word} {named(producers)}"
             for word, producers in (
-                ("lacks", lacking(found.comparison, origin)),
+                ("lacks", lacking(found, found.comparison, plan, origin)),
                 ("differs in", found.comparison.different),
             )
             if producers.total
@@ -181,16 +186,20 @@ class StoreCheck(Generic[Held]):
         return SnapshotCheck(snapshot, VerificationError(problem, hint=hint))
 
 
-def lacking(found: Comparison, origin: SnapshotOrigin | None) -> Producers:
+def lacking(
+    found: BoundaryResult, comparison: Comparison, plan: PartitionPlan, origin: SnapshotOrigin | None
+) -> Producers:
     """Return who is missing of a stored snapshot, but for those of whom its origin says why.
 
-    What Resnap has made was swept by no broker.
+    What Resnap has made was swept by no broker. Beyond the window it was made from evidence alone, so that those may be
+    missing whose transaction was committed later.
     """
-    if origin is None:
-        return found.missing
-    is_own = origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
-    lacks = found.missing if is_own else Producers.join((found.missing, found.swept))
-    excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
+    is_own = origin is None or origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
+    lacks = comparison.missing if is_own else Producers.join((comparison.missing, comparison.swept))
+    excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out) if origin else set()
+    if plan.is_beyond_window(found.boundary) and (origin is None or origin.how in _BEYOND_WINDOW):
+        aborted = {txn.producer_id for txn in plan.evidence.aborted_across(found.boundary.offset)}
+        excused |= set(lacks.named) - aborted
     # Whom nobody names, nobody can excuse.
     return Producers(lacks.total - len(excused), tuple(pid for pid in lacks.named if pid not in excused))
 

@@ -12,7 +12,7 @@ import pytest
 
 from storage.crc32c import crc32c
 from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
-from storage.remote.manifest import Manifest, ObjectKind, read_manifest, write_manifest
+from storage.remote.manifest import Manifest, ObjectKind, SnapshotHow, read_manifest, write_manifest
 from tests.scheduler.files import EMPTY_SNAPSHOT, flip
 from tests.scheduler.installed import copied
 
@@ -258,3 +258,39 @@ def test_what_is_small_is_replayed_without_a_jvm_though_spark_is_the_engine(
     ran = command(*asked, JAVA_HOME=str(tmp_path / "no-java"))
     assert ran.code == 0
     assert ran.document["summary"]["snapshotsReplayed"] > 0
+
+
+@pytest.fixture(scope="module")
+def windowed(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one partition, most of which lies beyond the window, as of the last day of nine."""
+    from scheduler.cli import run  # noqa: PLC0415
+
+    root = tmp_path_factory.mktemp("windowed") / "store"
+    data, os.environ["RESNAP_STATE_DIR"] = fixture_set("kafka-2.7.2-nine-days").data, "none"
+    expiration = ("--as-of", "2026-10-09T00:00:10Z", "--producer-id-expiration-ms", "172800000")
+    assert run(("tier", str(data), "--partition", "payments-0", "--to", root.as_uri(), *expiration, *JSON)) == 0
+    return root
+
+
+def test_however_many_segments_of_a_log_are_stored_all_is_well(command: Resnap, windowed: Path, tmp_path: Path) -> None:
+    """A run may be ended after any segment; what lay above it told how far back to read."""
+    store = copied(windowed, tmp_path / "store")
+    verify = ("verify", "--store", store.as_uri(), *JSON)
+    for path in sorted(manifest_paths(store), key=lambda path: path.name, reverse=True):
+        ran = command(*verify)
+        assert ran.code == 0, (path.name, ran.err)
+        path.unlink()
+
+
+def test_beyond_the_window_a_transaction_that_was_aborted_later_is_missed(
+    command: Resnap, windowed: Path, tmp_path: Path
+) -> None:
+    store = copied(windowed, tmp_path / "store")
+    origins = {path: read_manifest(path.read_bytes()).snapshot_origin for path in manifest_paths(store)}
+    beyond = [path for path, origin in origins.items() if origin.how is SnapshotHow.BEYOND_WINDOW]
+    spanned = [path for path in beyond if origins[path].entries_count]
+    assert 0 < len(spanned) < len(beyond)
+    for path in spanned:
+        with_snapshot(store, path, lambda _: EMPTY_SNAPSHOT)
+    ran = command("verify", "--store", store.as_uri(), *JSON)
+    assert (ran.code, differing(ran)[1]) == (13, len(spanned))
