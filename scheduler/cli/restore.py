@@ -35,7 +35,9 @@ def restore(
     topic_id: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic-id", metavar="TOPIC=ID", help="Id of a topic, if it was not shipped or has changed since."
+            "--topic-id",
+            metavar="TOPIC=ID",
+            help="Id of a topic, if it was not shipped or has changed since; or which of several topics of that name.",
         ),
     ] = None,
 ) -> int:

@@ -22,7 +22,9 @@ app = typer.Typer()
 @with_settings(TOPIC, STORE)
 def retain(
     run: Invocation,
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or a part of it.")
+    ],
     *,
     retention: Annotated[
         str | None,
@@ -42,11 +44,13 @@ def retain(
     """
     from scheduler.use_cases.retaining import Retaining
     from scheduler.use_cases.sources import Scope
-    from storage.remote.urls import open_store
+    from storage.remote.store_log_dir import shipped_part
+    from storage.source import Sources
 
     limits = _limits(retention, retention_bytes)
     scope = Scope(sources=(url,), topics=run.settings.topics)
-    retaining = Retaining(store=open_store(url, run.settings.s3()), scope=scope, now_ms=run.clock.now_ms())
+    store, within = shipped_part(url, Sources(s3=run.settings.s3()))
+    retaining = Retaining(store=store, scope=scope, within=within, now_ms=run.clock.now_ms())
     with run.progress("retain") as progress:
         found = retaining.look(limits)
         _answer(run, retaining, retaining.delete(found, progress) if delete else iter(found), is_dry=not delete)
@@ -90,6 +94,7 @@ def _answer(run: Invocation, retaining: "Retaining", found: "Iterator[PartitionR
             columns=[
                 Column(key="topic", title="TOPIC"),
                 Column(key="partition", title="PARTITION", right=True),
+                Column(key="topicId", title="TOPIC ID"),
                 Column(key="deleted", title="BEYOND", right=True),
                 Column(key="kept", title="KEPT", right=True),
                 Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
@@ -109,6 +114,7 @@ def _row(one: "PartitionRetention") -> Row:
     return {
         **identity(one.topic_partition),
         "clusterId": one.cluster_id,
+        "topicId": one.topic_id,
         "deleted": len(one.beyond),
         "kept": one.kept,
         "bytes": one.size_bytes,

@@ -1,5 +1,6 @@
 """How what is read back of a store is shown: its segments, the chains they make, and its snapshots."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -124,12 +125,15 @@ def _report_chain(run: Invocation, chain: "Chain") -> None:
 
 
 def _closing(check: "Check", totals: _Totals) -> Iterator[str]:
+    names = Counter(chain.topic_partition for chain in totals.chains)
     for chain in totals.chains:
+        of = f", topic id {chain.topic_id}" if names[chain.topic_partition] > 1 else ""
         faults = [f"{len(chain.gaps)} gaps"] * bool(chain.gaps) + [f"{len(chain.overlaps)} overlaps"] * bool(
             chain.overlaps
         )
         yield (
-            f"{chain.topic_partition}: offsets [{chain.start}, {chain.end}) in {human_count(chain.segments)} segments"
+            f"{chain.topic_partition}{of}: offsets [{chain.start}, {chain.end}) in"
+            f" {human_count(chain.segments)} segments"
             f"{''.join(f', {fault}' for fault in faults)}."
         )
     if check.resumed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scheduler.use_cases.sources import look
@@ -42,7 +42,7 @@ class RestoreOrder:
     """The URL of what was shipped is its one source."""
     log_dir: Path
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Ids of topics for which the manifests have another id, or none."""
+    """By name: which of several topics of that name is meant; else its id where the manifests have another, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Restoring:
         if not is_directory(order.log_dir):
             raise UsageError(f"{order.log_dir} is no directory",
                              hint="give an entry of log.dirs, or make one for this: mkdir DIR")  # fmt: skip
-        sight = look(order.scope, self.sources)
+        sight = look(replace(order.scope, topic_ids=order.topic_ids), self.sources)
         if any(not sighted.log_dir.is_shipped for sighted in sight.partitions):
             hint = "give what `resnap tier --to` was given; the copy of a log dir comes back by what copied it"
             raise UsageError(f"{order.scope.sources[0]} holds nothing that was shipped", hint=hint)
@@ -161,7 +161,7 @@ def _refuse_other_cluster(sighted: Sighted, there: LogDir) -> None:
 
 def _refuse_strangers(order: RestoreOrder, sight: Sight) -> None:
     unknown = order.topic_ids.keys() - {sighted.topic_partition.topic for sighted in sight.partitions}
-    if unknown:
+    if unknown and not sight.problems:  # of which it may be one
         raise UsageError(f"--topic-id: nothing of {min(unknown)} is to be restored",
                          hint="give TOPIC=ID with the name of a topic that was shipped")  # fmt: skip
 

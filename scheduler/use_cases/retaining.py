@@ -33,6 +33,8 @@ class Retaining:
     store: ObjectStore
     scope: Scope
     """Only its topics count."""
+    within: str = ""
+    """The part of the store that counts: folders with a slash after each."""
     now_ms: int
     problems: list[ResnapError] = field(default_factory=list)
     """Manifests that cannot be read, of whose partitions nothing is deleted; and what kept others from it."""
@@ -45,22 +47,23 @@ class Retaining:
             StoreError: the store failed.
 
         """
-        reader = StoreReader(store=self.store)
+        listing = list_shipped(self.store, self._wants, within=self.within)
+        reader = StoreReader(store=self.store, topic_ids=listing.topic_ids)
         manifests: dict[str, Manifest] = {}
         broken: set[str] = set()
-        for key in list_shipped(self.store, self._wants).manifests:
+        for key in listing.manifests:
             found = reader.verify(key, reads_objects=False)
             if found.manifest is None:
                 hint = "see `resnap verify --store URL`; nothing of this partition is deleted until it is mended"
                 self.problems.append(VerificationError(found.problems[0], hint=hint))
-                broken.add(_folder(key))
+                broken.add(listing.folder(key))
             elif self.scope.wants(found.manifest.topic):
                 manifests[key] = found.manifest
         if not manifests and not broken:
             raise self._nothing()
         if any(_is_read_by_brokers(manifest) for manifest in manifests.values()):
             raise self._for_brokers("local-tiered")
-        sound = {key: manifest for key, manifest in manifests.items() if _folder(key) not in broken}
+        sound = {key: manifest for key, manifest in manifests.items() if listing.folder(key) not in broken}
         return retention_of(sound, limits, self.now_ms)
 
     def delete(self, found: list[PartitionRetention], progress: Progress) -> Iterator[PartitionRetention]:
@@ -110,8 +113,3 @@ class Retaining:
 def _is_read_by_brokers(manifest: Manifest) -> bool:
     """Whether the objects lie where Kafka's LocalTieredStorage reads them, and not beside the manifest."""
     return any(entry.key.startswith(f"{ROOT}/") for entry in manifest.objects)
-
-
-def _folder(key: str) -> str:
-    """Return what the manifests of one partition of one topic share."""
-    return key.rpartition("/")[0]

@@ -23,6 +23,7 @@ from scheduler.use_cases.stored_layouts import CopiedLayout, ShippedLayout
 from scheduler.use_cases.tier_run import TierRun, Uploading
 from scheduler.use_cases.work_items import PartitionScan, Planned, Replayed, TierOrder
 from storage.errors import FileGoneError, StalePlanError, UsageError
+from storage.remote.store_log_dir import shipped_part
 from storage.remote.urls import is_store_url, open_store
 from tiering.checking.aiven_verification import holds_copies
 from tiering.eligibility import before_replay, broker_blockers
@@ -311,16 +312,18 @@ class Service:
     ) -> StoreCheck[Manifest] | StoreCheck[CopiedSegment]:
         """Return the verification of what lies in ``store``, in the layout of the first segment that is met.
 
-        ``journal`` tells how far an earlier one came. Of ``scope`` the topics count. Segments shipped before
-        ``since_ms``, by the store's clock, are not read.
+        ``journal`` tells how far an earlier one came. Of ``scope`` the topics count; ``store`` may be a part of
+        one. Segments shipped before ``since_ms``, by the store's clock, are not read.
 
         Raises:
             StoreError: the store failed.
 
         """
-        if holds_copies(store):
-            return self.check(CopiedLayout(store=store, scope=scope, sources=self._sources), journal, since_ms)
-        return self.check(ShippedLayout(store=store, scope=scope), journal, since_ms)
+        whole, within = shipped_part(store.url, self._sources)
+        if holds_copies(whole, within):
+            copied = CopiedLayout(store=whole, scope=scope, sources=self._sources, within=within)
+            return self.check(copied, journal, since_ms)
+        return self.check(ShippedLayout(store=whole, scope=scope, within=within), journal, since_ms)
 
     def check(
         self, layout: StoredLayout[Held], journal: VerificationJournal, since_ms: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,8 @@ class Scope:
     """Globs; all topics if there are none."""
     partitions: tuple[str, ...] = ()
     """Directories' names, such as ``payments-0``; all partitions if there are none."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Which topic is meant by a name that several have in a store; as keys have the id."""
     high_watermark: int | None = None
     """High watermark of the one partition in scope, instead of the one in the checkpoint."""
     metadata_log: Path | None = None
@@ -128,7 +130,7 @@ def look(
     problems: list[PartitionProblem] = []
     facts = scope.live()
     for source in scope.sources:
-        listed = open_source(source, sources, topics=scope.wants_partition)
+        listed = open_source(source, sources, topics=scope.wants_partition, topic_ids=scope.topic_ids)
         metadata = scope.metadata(source)
         log_dir = with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image)
         policies = metadata.cleanup_policies() | ({} if facts is None else facts.cleanup_policies())

@@ -13,6 +13,7 @@ from scheduler.use_cases.sources import Scope
 from storage.remote.layouts import aiven
 from storage.remote.layouts.aiven_log import REMEDY, CopiedSegment
 from storage.remote.layouts.aiven_members import Member
+from storage.remote.layouts.flat import parse_key
 from storage.remote.manifest import Manifest, ObjectKind
 from tiering.checking.aiven_verification import list_copies, verify_copy
 from tiering.checking.verification import StoreReader, list_shipped
@@ -64,6 +65,8 @@ class ShippedLayout:
     store: ObjectStore
     scope: Scope
     """Only its topics count."""
+    within: str = ""
+    """The part of the store that counts: folders with a slash after each."""
     remedy: str = "delete the manifest, and tier the segment again"
     _reader: StoreReader = field(init=False)
 
@@ -73,17 +76,26 @@ class ShippedLayout:
 
     def list(self) -> ShippedListing:
         """Return what lies there."""
-        return list_shipped(self.store, lambda key: "=" in key.topic or self.scope.wants(key.topic))
+        listing = list_shipped(
+            self.store, lambda key: "=" in key.topic or self.scope.wants(key.topic), within=self.within
+        )
+        self._reader = StoreReader(store=self.store, topic_ids=listing.topic_ids)
+        return listing
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[Manifest]:
         """Return what the manifest at ``key`` is worth."""
         return self._reader.verify(key, reads_objects=reads_objects)
 
     def scopes(self, found: Mapping[str, Manifest]) -> Iterator[Scope]:
-        """Yield one for each cluster's part of the store: a source has one cluster only."""
-        topics = tuple(sorted({manifest.topic for manifest in found.values()}))
-        for cluster in sorted({key.partition("/")[0] for key in found}):
-            yield Scope(sources=(f"{self.store.url}/{cluster}",), topics=topics)
+        """Yield those of each cluster's part of the store: a source has one cluster, and one topic of a name."""
+        ids = self._reader.topic_ids
+        by_cluster: dict[str, dict[str, set[str]]] = {}
+        for key, manifest in found.items():
+            place = parse_key(key)
+            if place is not None and self.scope.wants(manifest.topic):
+                by_cluster.setdefault(place.cluster, {}).setdefault(manifest.topic, set()).add(ids.of(place))
+        for cluster, topics in sorted(by_cluster.items()):
+            yield from _one_of_each_name(f"{self.store.url}/{cluster}", topics)
 
     def snapshot_of(self, key: str, held: Manifest) -> str:  # noqa: ARG002 - the manifest names it
         """Return where the snapshot lies; in some layouts not beside its manifest."""
@@ -103,13 +115,15 @@ class CopiedLayout:
     """Only its topics count."""
     sources: Sources
     """Which open what was encrypted, too."""
+    within: str = ""
+    """The part of the store that counts: folders with a slash after each."""
     remedy: str = REMEDY
     _infos: dict[str, ObjectInfo] = field(default_factory=dict)
     _histories: dict[str, TransactionHistory] = field(default_factory=dict)
 
     def list(self) -> ShippedListing:
         """Return what lies there."""
-        listing, self._infos = list_copies(self.store, lambda key: self.scope.wants(key.topic))
+        listing, self._infos = list_copies(self.store, lambda key: self.scope.wants(key.topic), within=self.within)
         return listing
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[CopiedSegment]:
@@ -117,10 +131,12 @@ class CopiedLayout:
         return verify_copy(self.store, self._infos, key, self._histories, self.sources, reads_objects=reads_objects)
 
     def scopes(self, found: Mapping[str, CopiedSegment]) -> Iterator[Scope]:
-        """Yield one for each folder above topics, which is where a source begins."""
-        topics = tuple(sorted({one.topic for one in found.values()}))
-        for prefix in sorted({one.place.prefix for one in found.values()}):
-            yield Scope(sources=(f"{self.store.url}/{prefix}".rstrip("/"),), topics=topics)
+        """Yield those of each folder above topics, which is where a source begins."""
+        by_prefix: dict[str, dict[str, set[str]]] = {}
+        for one in found.values():
+            by_prefix.setdefault(one.place.prefix, {}).setdefault(one.topic, set()).add(one.topic_id)
+        for prefix, topics in sorted(by_prefix.items()):
+            yield from _one_of_each_name(f"{self.store.url}/{prefix}".rstrip("/"), topics)
 
     def snapshot_of(self, key: str, held: CopiedSegment) -> str:  # noqa: ARG002 - its key tells
         """Return where the snapshot lies: among the indexes beside the manifest."""
@@ -128,3 +144,11 @@ class CopiedLayout:
 
     def origin(self, held: CopiedSegment) -> None:
         """Return nothing: no manifest says it."""
+
+
+def _one_of_each_name(source: str, topics: Mapping[str, set[str]]) -> Iterator[Scope]:
+    """Yield scopes with all of ``topics``, ids by name, each with one topic of a name at most."""
+    most = max(map(len, topics.values()))
+    for index in range(most):
+        ids = {topic: sorted(found)[index] for topic, found in topics.items() if index < len(found)}
+        yield Scope(sources=(source,), topics=tuple(sorted(ids)), topic_ids=ids)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), min_size=1, max_size=8)
 
 
-def segment(base: int, length: int, topic_id: str | None = "id") -> Manifest:
+def segment(base: int, length: int) -> Manifest:
     return a_manifest(
         topic="t",
         partition=0,
-        topic_id=topic_id,
+        topic_id="id",
         base_offset=base,
         next_base_offset=base + length,
         last_offset=base + length - 1,
@@ -63,13 +63,6 @@ def test_a_segment_that_none_leads_to_is_in_no_chain() -> None:
     assert chain_of([a, b, c]) == [b]
     [chain] = chains_of([a, b, c])
     assert (chain.gaps, chain.breaks) == ((), ((2, 3),))
-
-
-def test_what_was_shipped_before_the_topic_id_was_known_is_of_the_one_topic_of_that_name() -> None:
-    old, new = segment(0, 5, None), segment(5, 5)
-    assert [(chain.topic_id, chain.end) for chain in chains_of([old, new])] == [("id", 10)]
-    other = segment(0, 7, "other")
-    assert len(chains_of([old, new, other])) == 3
 
 
 def test_an_epoch_that_begins_at_another_offset_is_another_lineage() -> None:

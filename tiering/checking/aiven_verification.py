@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from storage.source import Sources
 
 
-def holds_copies(store: ObjectStore) -> bool:
-    """Whether the first segment that is met in ``store`` is in the layout ``aiven``.
+def holds_copies(store: ObjectStore, within: str = "") -> bool:
+    """Whether the first segment that is met below ``within`` in ``store`` is in the layout ``aiven``.
 
     Raises:
         StoreError: the store failed.
 
     """
-    kinds = (parse_key(info.key) is not None for info in store.list() if _is_of_a_segment(info.key))
+    kinds = (parse_key(info.key) is not None for info in store.list(within) if _is_of_a_segment(info.key))
     return next(kinds, False)
 
 
@@ -47,14 +47,16 @@ def _is_of_a_segment(key: str) -> bool:
     return parse_key(key) is not None or flat.parse_key(key) is not None
 
 
-def list_copies(store: ObjectStore, wants: Callable[[AivenKey], bool]) -> tuple[ShippedListing, dict[str, ObjectInfo]]:
-    """Return what lies in ``store`` of the segments that ``wants`` asks for, and all its objects by key.
+def list_copies(
+    store: ObjectStore, wants: Callable[[AivenKey], bool], within: str = ""
+) -> tuple[ShippedListing, dict[str, ObjectInfo]]:
+    """Return what lies below ``within`` of the segments that ``wants`` asks for, and all its objects by key.
 
     Raises:
         StoreError: the store failed.
 
     """
-    infos = {info.key: info for info in store.list() if (place := parse_key(info.key)) and wants(place)}
+    infos = {info.key: info for info in store.list(within) if (place := parse_key(info.key)) and wants(place)}
     manifests = {key: info for key, info in infos.items() if key.endswith(f".{MANIFEST}")}
     sizes: dict[str, int] = {}
     for key, info in infos.items():

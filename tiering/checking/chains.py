@@ -99,24 +99,12 @@ class _Topic(NamedTuple):
 
 
 def chains_of(manifests: Iterable[Link]) -> list[Chain]:
-    """Return the chains that ``manifests`` make, by cluster, partition and topic id.
-
-    A segment that was shipped before the id of its topic was known belongs to the one topic of that name, if there is
-    one only.
-    """
+    """Return the chains that ``manifests`` make, by cluster, partition and topic id."""
     found: dict[_Topic, list[Link]] = {}
     for one in manifests:
         key = _Topic(one.cluster_id or "", TopicPartition(one.topic, one.partition), one.topic_id or "")
         found.setdefault(key, []).append(one)
-    return [_chain(found[key]) for key in sorted(_with_unknown_ids_settled(found))]
-
-
-def _with_unknown_ids_settled(found: dict[_Topic, list[Link]]) -> dict[_Topic, list[Link]]:
-    for key in [key for key in found if not key.topic_id]:
-        named = [other for other in found if other[:2] == key[:2] and other.topic_id]
-        if len(named) == 1:
-            found[named[0]] += found.pop(key)
-    return found
+    return [_chain(found[key]) for key in sorted(found)]
 
 
 def _chain(manifests: list[Link]) -> Chain:

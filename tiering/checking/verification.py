@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from storage.crc32c import crc32c
 from storage.errors import FormatError, ObjectNotFoundError, in_file
 from storage.log.producer_snapshot import read_snapshot_array
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
+from storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, parse_key
+from storage.remote.layouts.flat_topics import TopicIds, listing_prefix, topic_ids_of
 from storage.remote.lineage import is_one_lineage
 from storage.remote.manifest import ObjectKind, read_manifest
 
@@ -36,6 +37,13 @@ class ShippedListing:
     """By key, ascending."""
     sizes: Mapping[str, int]
     """Bytes of the objects beside each manifest, by its key."""
+    topic_ids: TopicIds = field(default_factory=TopicIds)
+    """Which topics the segments are of, where keys do not tell."""
+
+    def folder(self, key: str) -> str:
+        """Return the folder of the partition that the segment belongs to whose manifest is at ``key``."""
+        parsed = parse_key(key)
+        return key.rpartition("/")[0] if parsed is None else self.topic_ids.folder(parsed)
 
     def size_of(self, keys: set[str]) -> int:
         """Return the bytes of the objects beside the manifests ``keys``."""
@@ -59,8 +67,10 @@ class VerifiedSegment(Generic[Held]):
     """Whether its objects were read; else its manifest alone."""
 
 
-def list_shipped(store: ObjectStore, wants: Callable[[FlatKey], bool]) -> ShippedListing:
+def list_shipped(store: ObjectStore, wants: Callable[[FlatKey], bool], within: str = "") -> ShippedListing:
     """Return what lies in ``store`` of the segments that ``wants`` asks for, by their keys.
+
+    Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it lies.
 
     Raises:
         StoreError: the store failed.
@@ -68,16 +78,17 @@ def list_shipped(store: ObjectStore, wants: Callable[[FlatKey], bool]) -> Shippe
     """
     manifests: dict[str, ObjectInfo] = {}
     sizes: dict[str, int] = {}
-    for info in store.list():
-        parsed = parse_key(info.key)
-        if parsed is None or not wants(parsed):
+    found = [(parsed, info) for info in store.list(listing_prefix(within)) if (parsed := parse_key(info.key))]
+    topic_ids = topic_ids_of(store, (info.key for _, info in found))
+    for parsed, info in found:
+        if not wants(parsed) or not topic_ids.folder(parsed).startswith(within):
             continue
         if parsed.extension == MANIFEST_EXTENSION:
             manifests[info.key] = info
         else:
             beside = replace(parsed, extension=MANIFEST_EXTENSION).key
             sizes[beside] = sizes.get(beside, 0) + info.size_bytes
-    return ShippedListing(manifests=manifests, sizes=sizes)
+    return ShippedListing(manifests=manifests, sizes=sizes, topic_ids=topic_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +96,10 @@ class StoreReader:
     """Verifies the segments of a store one after the other."""
 
     store: ObjectStore
-    first_at: dict[tuple[str, str, int, int], VerifiedSegment[Manifest]] = field(default_factory=dict)
-    """The first manifest of each segment that was met."""
+    topic_ids: TopicIds = field(default_factory=TopicIds)
+    """Which topics the segments are of, where keys do not tell."""
+    first_at: dict[tuple[str, int], VerifiedSegment[Manifest]] = field(default_factory=dict)
+    """The first manifest of each segment that was met, by the folder it belongs into and base offset."""
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[Manifest]:
         """Return what the manifest at ``key`` is worth, and the objects that it names if they are to be read.
@@ -99,8 +112,10 @@ class StoreReader:
         parsed = parse_key(key)
         if parsed is None:
             raise AssertionError(f"{key} is no key of a manifest")
-        place = parsed.cluster, parsed.topic, parsed.partition, parsed.base_offset
-        first = self.first_at.setdefault(place, verified)
+        topic_id = self.topic_ids.of(parsed)
+        if verified.manifest is not None and verified.manifest.topic_id is None and topic_id != UNKNOWN:
+            verified = replace(verified, manifest=replace(verified.manifest, topic_id=topic_id))
+        first = self.first_at.setdefault((self.topic_ids.folder(parsed), parsed.base_offset), verified)
         if _may_stand_together(first, verified):
             return verified
         twice = f"{key}: the same segment has another manifest, of another log: {first.manifest_key}"

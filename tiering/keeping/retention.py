@@ -61,6 +61,8 @@ class PartitionRetention:
 
     cluster_id: str | None
     topic_partition: TopicPartition
+    topic_id: str | None
+    """None where it was not known when its segments were shipped, and they are of no other topic."""
     beyond: tuple[ShippedManifest, ...]
     """In the order in which they go: from the oldest on, what lies beside the chain before all."""
     kept: int
@@ -107,6 +109,7 @@ def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) 
     return PartitionRetention(
         cluster_id=first.cluster_id,
         topic_partition=TopicPartition(first.topic, first.partition),
+        topic_id=first.topic_id,
         beyond=(*strays, *gone),
         kept=len(ordered) - len(gone) - len(strays),
     )

@@ -61,6 +61,8 @@ class Remainder:
     """Those that are left alone for it."""
     held: tuple[ShippedSegment, ...] = ()
     """What readers of the store take of the offsets of all candidates that have a place there."""
+    apart: frozenset[str] = frozenset()
+    """Manifests of another topic of this name, which keys tell from this one: one of them has an id, the other none."""
 
 
 def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = PLAIN) -> Remainder:
@@ -99,6 +101,7 @@ class _Judged(NamedTuple):
     strangers: dict[int, str]
     failures: dict[int, FormatError | VerificationError]
     placement: Placement
+    apart: frozenset[str]
 
     def remainder(self, candidates: Candidates) -> Remainder:
         segments, placement = candidates.segments, self.placement
@@ -122,6 +125,7 @@ class _Judged(NamedTuple):
             failures=(*unread, *missing),
             unsettled=tuple(segments[index] for index in sorted(self.failures)),
             held=tuple(self._held()),
+            apart=self.apart,
         )
 
     def _held(self) -> Iterator[ShippedSegment]:
@@ -163,6 +167,12 @@ class _Look(NamedTuple):
         number, topic_id = partition.topic_partition.partition, partition.topic_id
         beside = self.shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
         others = same_topic.strangers(partition, beside.segments, self.shipped, self.lineage.sources)
+        elsewhere = frozenset(
+            one.manifest_key
+            for one in beside.segments
+            if one.manifest_key in others and self.shipped.topic_id_of(one) != topic_id
+        )
+        beside = beside._replace(segments=[one for one in beside.segments if one.manifest_key not in elsewhere])
         strangers: dict[int, str] = {}
         failures: dict[int, FormatError | VerificationError] = {}
         for index, (near, apart) in enumerate(_side_by_side(spans, beside.segments)):
@@ -182,7 +192,7 @@ class _Look(NamedTuple):
             log_start=partition.log_start_offset,
             knows_below=not any(one.base_offset < start for one in beside.unreadable),
         )
-        return _Judged(spans, beside, strangers, failures, placement)
+        return _Judged(spans, beside, strangers, failures, placement, elsewhere)
 
     def _failure(
         self, span: Span, near: Sequence[ShippedSegment], beside: Neighbours

@@ -218,6 +218,7 @@ class Shipper:
         shipment: PartitionShipment,
     ) -> None:
         """Ship what is ``left``, and write into ``shipment`` what becomes of it."""
+        provenance = replace(provenance, apart=left.apart)
         candidates = left.candidates
         shipment.already += left.already
         shipment.failures += left.failures if left.unsettled else ()

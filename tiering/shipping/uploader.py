@@ -61,6 +61,8 @@ class Provenance:
     compaction_assumption: str | None
     resnap_version: str
     layout: Layout = "flat"
+    apart: frozenset[str] = frozenset()
+    """Manifests that were shipped without a topic id, and are known to be of another topic of this name."""
 
 
 class TopicIdUnknownError(LogDirError):
@@ -146,7 +148,7 @@ def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: Seg
             base_offset=bundle.segment.base_offset,
         )
         for info in store.list(prefix):
-            is_other = info.key.endswith(f".{MANIFEST_EXTENSION}") and info.key != own_key
+            is_other = info.key.endswith(f".{MANIFEST_EXTENSION}") and info.key not in {own_key, *provenance.apart}
             if is_other and _is_in_the_way(store, info.key, bundle):
                 raise ShippedMeanwhileError(f"{info.key}: another run has shipped the segment", key=info.key)
 

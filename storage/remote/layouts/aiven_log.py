@@ -18,7 +18,13 @@ from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
 from storage.remote.layouts.aiven_manifest import AivenManifest, read_manifest
 from storage.remote.layouts.aiven_members import Member, index_size
-from storage.remote.layouts.stored_log import ClosedSegment, stored_log_dir, stored_partition
+from storage.remote.layouts.stored_log import (
+    ClosedSegment,
+    one_of_each_name,
+    refused,
+    stored_log_dir,
+    stored_partition,
+)
 from storage.remote.store_path import StorePath
 from storage.source import each
 
@@ -36,6 +42,7 @@ REMEDY: Final = (
     " another copy of the object helps, else delete the three objects of the segment, and tier it again"
 )
 """What to do about a segment that is damaged: without its manifest one that brokers believe in is lost for good."""
+_URL_OF_ONE: Final = "<URL>/<topic>-<topic id>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +127,16 @@ class _Read:
 
 
 def copied_log_dir(
-    store: ObjectStore, listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
+    store: ObjectStore,
+    listed: Iterable[ObjectInfo],
+    topics: Callable[[TopicPartition], bool] | None,
+    *,
+    topic_ids: Mapping[str, str] | None = None,
 ) -> LogDir:
     """Return what the objects ``listed`` of ``store`` hold by their manifests.
 
-    A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem.
+    A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem; so do those of
+    several topics of one name, unless ``topic_ids`` chooses one by name.
 
     Raises:
         StoreError: the store failed.
@@ -135,11 +147,11 @@ def copied_log_dir(
     named = {TopicPartition(one.topic, one.partition) for one in places}
     maybe = named if topics is None else {one for one in named if _may_be_wanted(one, topics)}
     wanted = [one for one in places if TopicPartition(one.topic, one.partition) in maybe]
-    partitions: dict[TopicPartition, list[_Read]] = {}
+    partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
     for one in each(partial(_read, store, infos), wanted, remote=True):
         if topics is None or one.segment is None or topics(one.topic_partition):
-            partitions.setdefault(one.topic_partition, []).append(one)
-    return _log_dir(StorePath(store.url), infos, dict(sorted(partitions.items())))
+            partitions.setdefault(one.topic_partition, {}).setdefault(one.place.topic_id, []).append(one)
+    return _log_dir(StorePath(store.url), infos, dict(sorted(partitions.items())), topic_ids or {})
 
 
 def _may_be_wanted(named: TopicPartition, topics: Callable[[TopicPartition], bool]) -> bool:
@@ -170,17 +182,23 @@ def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment:
 
 
 def _log_dir(
-    root: StorePath, infos: Mapping[str, ObjectInfo], partitions: Mapping[TopicPartition, Sequence[_Read]]
+    root: StorePath,
+    infos: Mapping[str, ObjectInfo],
+    partitions: Mapping[TopicPartition, Mapping[str, Sequence[_Read]]],
+    chosen: Mapping[str, str],
 ) -> LogDir:
-    known = [one.segment for found in partitions.values() for one in found if one.segment is not None]
+    read = [one for by_id in partitions.values() for found in by_id.values() for one in found]
     return stored_log_dir(
         root,
         [
-            (_folder(root, found[0].place), partial(_partition, root, infos, topic_partition, found))
-            for topic_partition, found in partitions.items()
+            (
+                _folder(root, found[0].place),
+                partial(_partition, root, infos, topic_partition, found) if error is None else partial(refused, error),
+            )
+            for topic_partition, _, found, error in one_of_each_name(partitions, chosen, _URL_OF_ONE)
         ],
         cluster_id=None,
-        broker_ids={segment.metadata.broker_id for segment in known},
+        broker_ids={one.segment.metadata.broker_id for one in read if one.segment is not None},
     )
 
 
@@ -208,14 +226,14 @@ def _chain(topic_partition: TopicPartition, segments: Sequence[CopiedSegment]) -
     """Return the segments in offset order; of several with the same offsets the one copied last.
 
     Raises:
-        VerificationError: they are of several topics, overlap, or leave a gap.
+        VerificationError: they overlap, leave a gap, or lie under several key prefixes.
 
     """
     folders = sorted({segment.place.folder for segment in segments})
     if len(folders) > 1:
         raise VerificationError(
-            f"{topic_partition}: segments of several topics of this name: {', '.join(folders)}",
-            hint="give the URL of one: <URL>/<topic>-<topic id>/<partition>",
+            f"{topic_partition}: segments under several key prefixes: {', '.join(folders)}",
+            hint=f"give the URL of one: {_URL_OF_ONE}",
         )
     ordered = sorted(segments, key=lambda one: one.metadata.event_timestamp_ms)
     newest = {(one.base_offset, one.next_base_offset): one for one in ordered}

@@ -17,9 +17,16 @@ from storage.log.names import OFFSET_DIGITS, TopicPartition
 from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from storage.messages.wire import uuid_bytes
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
+from storage.remote.layouts.flat_topics import topic_ids_of
 from storage.remote.layouts.local_tiered import EXTENSIONS, ROOT
 from storage.remote.layouts.local_tiered import parse_key as parse_brokers_key
-from storage.remote.layouts.stored_log import ClosedSegment, stored_log_dir, stored_partition
+from storage.remote.layouts.stored_log import (
+    ClosedSegment,
+    one_of_each_name,
+    refused,
+    stored_log_dir,
+    stored_partition,
+)
 from storage.remote.lineage import chain_of, in_order_of_making, is_one_lineage
 from storage.remote.manifest import Manifest, ObjectKind, read_manifest
 from storage.remote.store_path import StorePath
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from storage.remote.object_store import ObjectInfo, ObjectStore
 
 _HINT: Final = "see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again"
+_URL_OF_ONE: Final = "<URL>/<cluster id>/<topic>/<topic id>"
 
 
 class _Read(NamedTuple):
@@ -44,11 +52,17 @@ class _Read(NamedTuple):
 
 
 def shipped_log_dir(
-    store: ObjectStore, listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
+    store: ObjectStore,
+    listed: Iterable[ObjectInfo],
+    topics: Callable[[TopicPartition], bool] | None,
+    *,
+    within: str = "",
+    topic_ids: Mapping[str, str] | None = None,
 ) -> LogDir:
-    """Return what the objects ``listed`` of ``store`` hold by their manifests.
+    """Return what the objects ``listed`` of ``store`` hold by their manifests, of what belongs into ``within`` alone.
 
-    A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem.
+    A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem; so do those of
+    several topics of one name, unless ``topic_ids`` chooses one by name.
 
     Raises:
         UsageError: segments of several clusters.
@@ -56,14 +70,16 @@ def shipped_log_dir(
 
     """
     infos = {info.key: info for info in listed}
+    ids = topic_ids_of(store, infos)
     places = [place for key in infos if (place := parse_key(key)) and place.extension == MANIFEST_EXTENSION]
-    read = each(partial(_read, store, infos), [one for one in places if _may_be_wanted(one, topics)], remote=True)
-    partitions: dict[TopicPartition, list[_Read]] = {}
-    for one in read:
+    wanted = [one for one in places if ids.folder(one).startswith(within) and _may_be_wanted(one, topics)]
+    partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
+    for one in each(partial(_read, store, infos), wanted, remote=True):
         topic = one.place.topic if one.manifest is None else one.manifest.topic
-        partitions.setdefault(TopicPartition(topic, one.place.partition), []).append(one)
-    wanted = {key: found for key, found in sorted(partitions.items()) if topics is None or topics(key)}
-    return _log_dir(StorePath(store.url), infos, wanted)
+        topic_partition = TopicPartition(topic, one.place.partition)
+        if topics is None or topics(topic_partition):
+            partitions.setdefault(topic_partition, {}).setdefault(ids.of(one.place), []).append(one)
+    return _log_dir(StorePath(store.url), infos, dict(sorted(partitions.items())), topic_ids or {})
 
 
 def manifest_locator(partition: PartitionDir, segment: Segment) -> str:
@@ -114,9 +130,13 @@ def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> Ob
 
 
 def _log_dir(
-    root: StorePath, infos: Mapping[str, ObjectInfo], partitions: Mapping[TopicPartition, Sequence[_Read]]
+    root: StorePath,
+    infos: Mapping[str, ObjectInfo],
+    partitions: Mapping[TopicPartition, Mapping[str, Sequence[_Read]]],
+    chosen: Mapping[str, str],
 ) -> LogDir:
-    known = [one.manifest for found in partitions.values() for one in found if one.manifest is not None]
+    read = [one for by_id in partitions.values() for found in by_id.values() for one in found]
+    known = [one.manifest for one in read if one.manifest is not None]
     clusters = {manifest.cluster_id for manifest in known}
     if len(clusters) > 1:
         names = ", ".join(sorted(str(cluster) for cluster in clusters))
@@ -124,27 +144,36 @@ def _log_dir(
     return stored_log_dir(
         root,
         [
-            (_directory(root, found[0].place), partial(_partition, root, infos, topic_partition, found))
-            for topic_partition, found in partitions.items()
+            (
+                _directory(root, found[0].place, topic_id),
+                partial(_partition, root, infos, topic_partition, topic_id, found)
+                if error is None
+                else partial(refused, error),
+            )
+            for topic_partition, topic_id, found, error in one_of_each_name(partitions, chosen, _URL_OF_ONE)
         ],
         cluster_id=next(iter(clusters), None),
         broker_ids={manifest.broker_id for manifest in known},
     )
 
 
-def _directory(root: StorePath, place: FlatKey) -> StorePath:
-    return root / place.cluster / place.topic / place.topic_id / str(place.partition)
+def _directory(root: StorePath, place: FlatKey, topic_id: str) -> StorePath:
+    return root / place.cluster / place.topic / topic_id / str(place.partition)
 
 
 def _partition(
-    root: StorePath, infos: Mapping[str, ObjectInfo], topic_partition: TopicPartition, found: Sequence[_Read]
+    root: StorePath,
+    infos: Mapping[str, ObjectInfo],
+    topic_partition: TopicPartition,
+    topic_id: str,
+    found: Sequence[_Read],
 ) -> PartitionDir:
     error = next((one.error for one in found if one.error is not None), None)
     if error is not None:
         raise error
     chain = _chain(topic_partition, [one.manifest for one in found if one.manifest is not None])
     return stored_partition(
-        _directory(root, found[-1].place),
+        _directory(root, found[0].place, topic_id),
         topic_partition,
         [ClosedSegment(_segment(root, infos, one), _snapshot(root, infos, one)) for one in chain],
         leader_epochs=_leader_epochs(root, chain[-1]),
@@ -156,16 +185,10 @@ def _chain(topic_partition: TopicPartition, manifests: Sequence[Manifest]) -> li
     """Return the segments that are to be read, in offset order: all offsets, each of them once.
 
     Raises:
-        VerificationError: they are of several topics or two histories, or leave a gap, or overlap so that none of them
-            begins where another ends.
+        VerificationError: they are of two histories, or leave a gap, or overlap so that none of them begins where
+            another ends.
 
     """
-    ids = {manifest.topic_id for manifest in manifests} - {None}
-    if len(ids) > 1:
-        raise VerificationError(
-            f"{topic_partition}: segments of several topics of this name: {', '.join(sorted(map(str, ids)))}",
-            hint="give the URL of one: <URL>/<cluster id>/<topic>/<topic id>/<partition>",
-        )
     ordered = sorted(manifests, key=attrgetter("base_offset", "next_base_offset"))
     _check_lineage(topic_partition, ordered)
     chain = chain_of(in_order_of_making(ordered))

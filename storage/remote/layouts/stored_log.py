@@ -7,17 +7,20 @@ that it does not hide the others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from storage.errors import ResnapError
+from storage.errors import ResnapError, VerificationError
 from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from storage.log.survey import LogDir, PartitionProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from storage.log.names import TopicPartition
     from storage.remote.store_path import StorePath
+
+
+T = TypeVar("T")
 
 
 class ClosedSegment(NamedTuple):
@@ -55,6 +58,36 @@ def stored_log_dir(
         problems=tuple(problems),
         is_shipped=True,
     )
+
+
+def one_of_each_name(
+    found: Mapping[TopicPartition, Mapping[str, T]], chosen: Mapping[str, str], url: str
+) -> Iterator[tuple[TopicPartition, str, T, ResnapError | None]]:
+    """Yield partitions with topic ids and what was ``found``: of several topics of a name the chosen one, or an error.
+
+    Ids are as in keys, the ``chosen`` ones by name; ``url`` is the form of a URL at which one topic is found alone.
+    """
+    ids: dict[str, set[str]] = {}
+    for topic_partition, by_id in found.items():
+        ids.setdefault(topic_partition.topic, set()).update(by_id)
+    for topic_partition, by_id in found.items():
+        several, choice = sorted(ids[topic_partition.topic]), chosen.get(topic_partition.topic)
+        if len(several) == 1 or choice in several:
+            only = choice if choice in several else several[0]
+            yield from ((topic_partition, only, one, None) for key, one in by_id.items() if key == only)
+            continue
+        none = "" if choice is None else f", and none of them is {choice}"
+        error = VerificationError(
+            f"{topic_partition}: segments of several topics of this name: {', '.join(several)}{none}",
+            hint=f"give the URL of one: {url}; `resnap restore` takes --topic-id {topic_partition.topic}=ID, too",
+        )
+        topic_id, one = next(iter(by_id.items()))
+        yield topic_partition, topic_id, one, error
+
+
+def refused(error: ResnapError) -> PartitionDir:
+    """Raise ``error``, in the place of what would load a partition."""
+    raise error
 
 
 def stored_partition(
