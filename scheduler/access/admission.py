@@ -19,10 +19,10 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from scheduler.access.errors import QuotaExceededError
-from scheduler.quotas.client_quotas import PREFIX, Origin, rates_of
+from scheduler.quotas.client_quotas import Origin, rates_of
 from storage.disk import Disk
 from storage.errors import ResnapError
-from tiering.quota.client_quotas import ClientQuotas
+from tiering.quota.client_quotas import PREFIX, ClientQuotas
 from tiering.quota.metadata_quotas import MetadataQuotas
 from tiering.quota.quota_file import QuotaFile
 from tiering.quota.quota_manager import ProducerIdQuotaManager

@@ -22,7 +22,7 @@ app.add_typer(quota_app, name="quota")
 
 STATE = {"state_dir": MEMORY["state_dir"]}
 
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user, without `User:`.")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user; `User:NAME` means the same.")]
 UserDefault = Annotated[
     bool, typer.Option("--user-default", help="The default user: all users without a rate of their own.")
 ]
@@ -42,9 +42,9 @@ def set_quota(
     user_default: UserDefault = False,
 ) -> None:
     """Set the producer_ids_rate of a user, or of the default user."""
-    from scheduler.quotas.client_quotas import set_rate, without_prefix
+    from scheduler.quotas.client_quotas import set_rate
 
-    whom = without_prefix(_whom(user, default=user_default))
+    whom = _whom(user, default=user_default)
     file = _file(run)
     changed = set_rate(file, whom, rate)
     run.answer(Answer(head={"user": whom.name, "producer_ids_rate": rate, "changed": changed, "file": str(file.path)}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from storage.errors import UsageError
 from tiering.quota.client_quotas import (
@@ -15,6 +15,7 @@ from tiering.quota.client_quotas import (
     QuotaRequestError,
     UserRates,
     user,
+    user_name,
 )
 from tiering.quota.metadata_quotas import MetadataQuotas
 
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 
     from tiering.quota.client_quotas import Entity
     from tiering.quota.quota_file import QuotaFile
-
-
-PREFIX: Final = "User:"
-
-
-def user_name(principal: str) -> str:
-    """Return the name by which quotas know a principal: ``User:alice`` is the user ``alice``."""
-    return principal.removeprefix(PREFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +40,7 @@ class Named:
 
 
 def named(name: str | None, *, default: bool) -> Named | None:
-    """Return whom ``--user`` or ``--user-default`` names; None for neither.
+    """Return whom ``--user`` or ``--user-default`` names, also where that is as a principal; None for neither.
 
     Raises:
         UsageError: both are given, or the name is empty.
@@ -55,24 +48,10 @@ def named(name: str | None, *, default: bool) -> Named | None:
     """
     if name is not None and default:
         raise UsageError("--user and --user-default name two", hint="give one of them")
+    name = None if name is None else user_name(name)
     if name == "":
         raise UsageError("--user without a name", hint="the default user is --user-default")
     return Named(name=name) if name is not None or default else None
-
-
-def without_prefix(whom: Named) -> Named:
-    """Return ``whom``, whose quota is to be set.
-
-    Raises:
-        UsageError: it is a principal's name. Kafka would set that quota, too, and never apply it: users have no prefix.
-
-    """
-    if whom.name is not None and whom.name.startswith(PREFIX):
-        raise UsageError(
-            f"--user {whom.name} is a principal",
-            hint=f"its quota's name is {user_name(whom.name)!r}: leave {PREFIX} out",
-        )
-    return whom
 
 
 def set_rate(file: QuotaFile, whom: Named, rate: float) -> bool:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from replay.scan.header_scan import SegmentRange
-from scheduler.quotas.client_quotas import user_name
 from scheduler.use_cases.sources import look
 from tiering.quota.advice import advised_rate, least_rate
 from tiering.quota.producer_activity import SegmentToRead, Uses, in_time, joined, read_uses
@@ -87,13 +86,13 @@ def gather(scope: Scope, engine: Engine, principals: PrincipalMap) -> LogUses:
 
 def without_rate(uses: LogUses, rates: UserRates) -> list[str]:
     """Return the principals that no rate is for."""
-    return [principal for principal in uses.by_principal if rates.of(user_name(principal)) is None]
+    return [principal for principal in uses.by_principal if rates.of(principal) is None]
 
 
 def simulated(uses: LogUses, rates: UserRates, rules: Rules) -> Iterator[Outcome]:
     """Yield what the rates would have done to each principal that has one."""
     for principal, theirs in uses.by_principal.items():
-        rate = rates.of(user_name(principal))
+        rate = rates.of(principal)
         if rate is not None and len(theirs.at_ms):
             yield simulate(principal, theirs, rate, rules)
 

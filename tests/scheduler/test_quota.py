@@ -87,7 +87,6 @@ def test_who_has_no_quota_is_told_what_counts_instead(command: Resnap, state: tu
         (("set", "0", "--user", "a"), "greater than 0"),
         (("set", "nan", "--user", "a"), "greater than 0"),
         (("set", "inf", "--user", "a"), "too large"),
-        (("set", "5", "--user", "User:a"), "is a principal"),
         (("set", "5", "--user", "b\udcff"), "not UTF-8"),
         (("set", "5"), "whose quota"),
         (("set", "5", "--user", "a", "--user-default"), "name two"),
@@ -105,6 +104,22 @@ def test_what_makes_no_sense_is_refused(
     engine = LOCAL if words[0] == "simulate" else ()
     ran = command("quota", *(word.format(data=flooded) for word in words), *engine, *state, *JSON)
     assert (ran.code, says in ran.error["message"]) == (2, True), ran.err
+
+
+def test_a_user_may_be_named_as_a_principal(
+    command: Resnap, state: tuple[str, ...], flooded: Path, tmp_path: Path
+) -> None:
+    assert command("quota", "set", 5, "--user", "User:alice", *state, *JSON).document["user"] == "alice"
+    for name in ("alice", "User:alice"):
+        [row] = command("quota", "describe", "--user", name, *state, *JSON).document["quotas"]
+        assert row["value"] == 5.0
+    mapped = tmp_path / "map.csv"
+    mapped.write_text("producerId,topic,principal\n1000-1999,,User:alice\n,,alice\n")
+    for verb in (("simulate", *state), ("advise",)):
+        ran = command("quota", *verb, flooded, *LOCAL, "--principal-map", mapped, *JSON)
+        assert [row["principal"] for row in ran.document["principals"]] == ["alice"]
+    command("quota", "delete", "--user", "User:alice", *state)
+    assert command("quota", "describe", *state, *JSON).document["quotas"] == []
 
 
 def test_without_a_state_directory_nothing_can_be_set(command: Resnap) -> None:
@@ -165,13 +180,13 @@ def test_a_map_tells_whose_ids_are_whose_and_set_rates_count(
     command("quota", "set", 10, "--user", "rogue", *state)
     ran = command("quota", "simulate", flooded, "--principal-map", mapped, *LOCAL, *JSON, *state)
     found = principals(ran.document)
-    assert set(found) == {"User:rogue"}
+    assert set(found) == {"rogue"}
     assert ran.document["summary"]["withoutRate"] == 2
-    assert "2 of 3, 'User:calm' the first" in ran.err
-    assert (found["User:rogue"]["rate"], found["User:rogue"]["newIds"]) == (10.0, 1_800)
+    assert "2 of 3, 'calm' the first" in ran.err
+    assert (found["rogue"]["rate"], found["rogue"]["newIds"]) == (10.0, 1_800)
     table = command("quota", "simulate", flooded, "--principal-map", mapped, "--rate", 10, *LOCAL)
     assert "1 of 3 principals would have been throttled" in table.out
-    assert re.search(r"User:calm\s+10\s+15\s+15\s+0\s+0", table.out)
+    assert re.search(r"calm\s+10\s+15\s+15\s+0\s+0", table.out)
 
 
 @pytest.mark.parametrize("profile", ["P-A", "P-B", "P-C", "P-L"])

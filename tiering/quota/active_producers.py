@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tiering.quota.bloom_store import UNSEEN, BloomStore
+from tiering.quota.client_quotas import user_name
 from tiering.quota.layers import Layers, Sizing
 from tiering.quota.profiles import life_cycle
 
@@ -88,7 +89,7 @@ class ActiveProducers:
         return sum(len(entry.layers) > 0 for entry in self.entries().values())
 
     def entries(self) -> dict[str, Entry]:
-        """Return the entries there are, of principals without layers, too."""
+        """Return the entries there are by the name of the user, of principals without layers, too."""
         return dict(self._entries)
 
     def locked(self, principal: str, items: Callable[[], int] | None = None) -> Entry:
@@ -96,6 +97,7 @@ class ActiveProducers:
 
         ``items`` tells how many ids a layer of a new entry is to hold.
         """
+        principal = user_name(principal)
         while True:
             entry = self._entries.get(principal) or self._added(principal, items)
             entry.lock.acquire()
@@ -114,7 +116,7 @@ class ActiveProducers:
 
     def has(self, principal: str, producer_id: int, now_ms: int) -> bool:
         """Whether an id was seen lately; changes nothing."""
-        entry = self._entries.get(principal)
+        entry = self._entries.get(user_name(principal))
         if entry is None or producer_id <= NO_PRODUCER_ID:
             return False
         with entry.lock:
@@ -150,7 +152,8 @@ class ActiveProducers:
     def population(self, principal: str | None = None) -> Population:
         """Return what is kept of ``principal``, or of all."""
         entries = self.entries()
-        layers = [entry.layers for name, entry in entries.items() if principal in (None, name)]
+        wanted = None if principal is None else user_name(principal)
+        layers = [entry.layers for name, entry in entries.items() if wanted in (None, name)]
         return Population(
             layers=sum(map(len, layers)),
             items=sum(one.items for one in layers),

@@ -27,6 +27,8 @@ USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
+PREFIX: Final = "User:"
+"""Of the principals of users, as ``KafkaPrincipal`` writes them."""
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 """(type, name) pairs in order of type; the name None is the default."""
@@ -220,6 +222,9 @@ class ClientQuotas:
                 continue
             if tuple(kind for kind, _ in entity) != (USER,):
                 complain(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: it is for users alone")
+            elif (entity[0][1] or "").startswith(PREFIX):
+                name = user_name(entity[0][1] or "")
+                complain(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: the user's name is {name!r}")
             elif math.isnan(rate) or rate < 0:
                 complain(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: {rate} is no rate")
             else:
@@ -227,12 +232,24 @@ class ClientQuotas:
         return UserRates({name: rate for name, rate in rates.items() if name is not None}, rates.get(None))
 
 
+def user_name(principal: str) -> str:
+    """Return the name by which quotas know a principal: ``User:alice`` is the user ``alice``.
+
+    Brokers ask for quotas by ``KafkaPrincipal.getName``, and operators set them by the same name. ``User:alice`` is
+    what a principal looks like in ACLs and logs, so both forms mean one user here, with one bucket.
+    """
+    return principal.removeprefix(PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class UserRates:
-    """``producer_ids_rate`` of users, as the quota asks for it."""
+    """``producer_ids_rate`` of users, as the quota asks for it; names may have the prefix of principals."""
 
     users: Mapping[str, float] = field(default_factory=dict)
     default: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "users", {user_name(name): rate for name, rate in self.users.items()})
 
     def of(self, name: str) -> float | None:
         """Return the rate of a user: the user's own, else that of the default user, else None, which is no limit.
@@ -240,7 +257,7 @@ class UserRates:
         The default gives each user a bucket of its own. Levels with client ids, which Kafka's order has in between, are
         passed over.
         """
-        return self.users.get(name, self.default)
+        return self.users.get(user_name(name), self.default)
 
 
 def shown_entity(entity: Entity) -> str:

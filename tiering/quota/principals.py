@@ -1,7 +1,8 @@
 """Whose producer ids are: a log does not tell, so a file does, or topics stand in for principals.
 
 The file is CSV with a head: ``producerId,topic,principal``. The first is an id or a range as ``1000-1999``, the second
-a glob; either may be empty, and the first line that fits counts. What none fits belongs to ``unmapped``.
+a glob; either may be empty, and the first line that fits counts. What none fits belongs to ``unmapped``. ``User:alice``
+and ``alice`` are one principal.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from storage.errors import UsageError
+from tiering.quota.client_quotas import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -87,4 +89,4 @@ def _rule(row: list[str], where: str) -> Rule:
         raise UsageError(f"{where}: {ids!r} is no producer id and no range of them", hint=_HINT) from None
     if not 0 <= low <= high <= _MOST:
         raise UsageError(f"{where}: the range {ids!r} is empty", hint=_HINT)
-    return Rule(first=low, last=high, topics=topics or "*", principal=principal)
+    return Rule(first=low, last=high, topics=topics or "*", principal=user_name(principal))

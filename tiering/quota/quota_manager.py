@@ -24,7 +24,7 @@ import numpy as np
 
 from tiering.quota.active_producers import NO_PRODUCER_ID, ActiveProducers, Remembering
 from tiering.quota.bloom_store import UNSEEN
-from tiering.quota.client_quotas import UserRates
+from tiering.quota.client_quotas import UserRates, user_name
 from tiering.quota.forward_clock import ForwardClock
 from tiering.quota.layers import items_for
 from tiering.quota.sensors import Sensors
@@ -46,6 +46,7 @@ class QuotaViolation:
     """Why a principal is over quota: what ``QuotaViolationException`` carries, and what a broker would answer."""
 
     principal: str
+    """The name of the user, without the prefix of principals."""
     value: float
     """Tokens, fewer than 0."""
     bound: float
@@ -203,7 +204,7 @@ class ProducerIdQuotaManager:
     def _violation(self, sensors: Sensors, principal: str, tokens: float, rate: float, now_ms: int) -> QuotaViolation:
         wait_ms = min(throttle_ms(-tokens, rate, self.config.unit), self._max_throttle_ms)
         sensors.record_throttle(wait_ms, now_ms)
-        return QuotaViolation(principal=principal, value=tokens, bound=rate, throttle_time_ms=wait_ms)
+        return QuotaViolation(principal=user_name(principal), value=tokens, bound=rate, throttle_time_ms=wait_ms)
 
     def _items(self, rate: float) -> int:
         return items_for(self.config.burst(rate), rate / self.config.unit.value, self.active.remembering.cycle.span_ms)

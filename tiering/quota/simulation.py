@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from tiering.quota.client_quotas import UserRates
+from tiering.quota.client_quotas import UserRates, user_name
 from tiering.quota.exact_store import ExactStore
 from tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
 from tiering.quota.watched_store import WatchedStore
@@ -85,7 +85,7 @@ def simulate(principal: str, uses: Uses, rate: float, rules: Rules) -> Outcome:
 
 class _Simulation:
     def __init__(self, principal: str, rate: float, rules: Rules) -> None:
-        self._principal = principal
+        self._principal = user_name(principal)
         self._rate = rate
         self._now_ms = 0
         self._rules = rules
@@ -93,7 +93,7 @@ class _Simulation:
         self._waiting: set[int] = set()
         """New ids that were refused, and not admitted since."""
         self._owed_until_ms = 0
-        self._outcome = Outcome(principal=principal, rate=rate, least_tokens=rules.config.burst(rate))
+        self._outcome = Outcome(principal=self._principal, rate=rate, least_tokens=rules.config.burst(rate))
 
     def run(self, uses: Uses) -> Outcome:
         times, ids = uses.at_ms.tolist(), uses.producer_id.tolist()

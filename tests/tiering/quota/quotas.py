@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from tiering.quota.active_producers import Remembering
 from tiering.quota.bloom_store import BloomStore
-from tiering.quota.client_quotas import UserRates
+from tiering.quota.client_quotas import UserRates, user_name
 from tiering.quota.exact_store import ExactStore
 from tiering.quota.profiles import LifeCycle, life_cycle
 from tiering.quota.quota_manager import ProducerIdQuotaManager
@@ -45,14 +45,14 @@ def manager(rate: float | None = 50.0, watch: Watch | None = None, **choices: An
 
 def tokens(of: ProducerIdQuotaManager, principal: str = ALICE) -> float:
     """Return the tokens of a principal."""
-    sensors = of.active.entries()[principal].sensors
+    sensors = of.active.entries()[user_name(principal)].sensors
     assert sensors is not None
     return sensors.bucket.tokens(sensors.rate, of.now_ms())
 
 
 def charged(of: ProducerIdQuotaManager, principal: str = ALICE) -> int:
     """Return how many ids were charged to a principal."""
-    entry = of.active.entries().get(principal)
+    entry = of.active.entries().get(user_name(principal))
     return 0 if entry is None or entry.sensors is None else entry.sensors.charges.ids
 
 

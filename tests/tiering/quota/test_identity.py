@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.tiering.quota.quotas import ALICE, BOB, HOUR_MS, START_MS, Watch, charged, manager, steady, tokens
 from tiering.quota.active_producers import ActiveProducers, Remembering
 from tiering.quota.bloom_store import BloomStore
+from tiering.quota.client_quotas import UserRates, user_name
 from tiering.quota.layers import Layers, Sizing
 from tiering.quota.profiles import NAMES, life_cycle
 from tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
@@ -75,7 +76,7 @@ def test_s06_the_first_new_id_makes_an_entry_and_a_look_makes_none() -> None:
     assert not quota.active.has(ALICE, 1, START_MS)
     assert quota.active.entries() == {}
     quota.admit(ALICE, 1)
-    assert list(quota.active.entries()) == [ALICE]
+    assert list(quota.active.entries()) == ["alice"]
     assert len(quota.active) == 1
 
 
@@ -94,7 +95,18 @@ def test_principals_of_odd_characters_are_told_apart() -> None:
     for name in names:
         assert quota.admit(name, 1).charged == 1
     assert [quota.admit(name, 1) for name in names] == [SEEN] * len(names)
-    assert set(quota.active.entries()) == set(names)
+    assert set(quota.active.entries()) == {user_name(name) for name in names}
+
+
+def test_a_principal_and_the_user_of_its_name_are_one_with_one_bucket() -> None:
+    quota = manager(rates=UserRates({"alice": 1.0, "User:bob": 1.0}))
+    for name in ("alice", "bob"):
+        admitted = [quota.admit(f"User:{name}" if number % 2 else name, number).admitted for number in range(600)]
+        assert sum(admitted) == 12  # the burst of 11 at 1 an hour, and the one that leads into debt
+        assert quota.admit_request(f"User:{name}", [7_000]).violation.principal == name  # type: ignore[union-attr]
+    assert set(quota.active.entries()) == {"alice", "bob"}
+    assert quota.active.has("User:alice", 0, quota.now_ms())
+    assert quota.active.population("User:alice") == quota.active.population("alice")
 
 
 def test_ten_thousand_principals_at_once_have_a_bucket_each() -> None:

@@ -153,7 +153,7 @@ def test_s15_a_changed_quota_sizes_later_layers_alone_and_loses_no_id() -> None:
     watch = Watch()
     quota = manager(rate=50.0, watch=watch)
     quota.admit_request(ALICE, sequential(400))
-    layers = quota.active.entries()[ALICE].layers
+    layers = quota.active.entries()["alice"].layers
     before = layers.size_bytes
     quota.update(UserRates(default=5_000.0))
     quota.admit(ALICE, 1)

@@ -24,7 +24,7 @@ def test_s32_the_three_metrics_have_the_user_as_their_only_tag() -> None:
     quota.admit(ODD, 1)
     found = list(kafka_metrics(quota))
     assert {metric.name for metric in found} == {"rate", "tokens", "throttle-time"}
-    assert {(metric.group, metric.user) for metric in found} == {(GROUP, "User%3Aa%20b%2Ac%7E")}
+    assert {(metric.group, metric.user) for metric in found} == {(GROUP, "a%20b%2Ac%7E")}
     assert KafkaMetric._fields == ("group", "name", "user", "value")
 
 
@@ -75,7 +75,7 @@ def test_series_have_no_label_but_for_a_few_principals() -> None:
             quota.admit(f"User:{name}", one)
     found = list(series(quota, most=5))
     named = [one for one in found if one.labels]
-    assert {label for one in named for label in one.labels} == {("principal", f"User:{n}") for n in range(195, 200)}
+    assert {label for one in named for label in one.labels} == {("principal", str(n)) for n in range(195, 200)}
     totals = {one.name: one.value for one in found if not one.labels}
     assert totals["resnap_producer_ids_principals"] == 200
     assert totals["resnap_producer_ids_charged"] == sum(charged(quota, f"User:{n}") for n in range(200))
@@ -88,7 +88,7 @@ def test_s33_a_violation_carries_metric_value_and_bound_and_the_answer_of_a_brok
     quota.admit_request(ALICE, sequential(551))
     refused = quota.admit(ALICE, 1)
     assert refused.violation == QuotaViolation(
-        principal=ALICE, value=-1.0, bound=50.0, throttle_time_ms=72_000, metric="tokens", error_code=89
+        principal="alice", value=-1.0, bound=50.0, throttle_time_ms=72_000, metric="tokens", error_code=89
     )
     assert refused.throttle_time_ms == 72_000
 

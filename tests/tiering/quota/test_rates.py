@@ -123,7 +123,7 @@ def test_s18_of_a_full_bucket_one_more_id_than_its_burst_passes_at_an_instant(ra
 def test_s19_a_refusal_changes_nothing_so_the_same_id_is_refused_again() -> None:
     quota = manager()
     quota.admit_request(ALICE, sequential(551))
-    entry = quota.active.entries()[ALICE]
+    entry = quota.active.entries()["alice"]
     assert entry.sensors is not None
     before = tokens(quota), charged(quota), entry.layers.items, entry.sensors.rate_of_ids.rate(START_MS)
     for _ in range(5):

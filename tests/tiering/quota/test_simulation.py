@@ -204,9 +204,9 @@ def owners(principals: PrincipalMap, topic: str, *ids: int) -> dict[int, str]:
 def test_the_first_line_that_fits_tells_whose_an_id_is() -> None:
     principals = read_principal_map(MAP, "map.csv")
     assert owners(principals, "payments", 5, 999, 1000, 1999, 2000) == {
-        5: "User:five", 999: "User:bob", 1000: "User:alice", 1999: "User:alice", 2000: "User:bob",
+        5: "five", 999: "bob", 1000: "alice", 1999: "alice", 2000: "bob",
     }  # fmt: skip
-    assert owners(principals, "orders", 5, 6) == {5: "User:five", 6: UNMAPPED}
+    assert owners(principals, "orders", 5, 6) == {5: "five", 6: UNMAPPED}
     assert owners(PrincipalMap(), "orders", 5, 6) == {5: "topic orders", 6: "topic orders"}
 
 
