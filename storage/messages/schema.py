@@ -143,6 +143,14 @@ def write_message(message: object, version: int) -> bytes:
     return bytes(plain) + write_unsigned_varint(len(tagged)) + b"".join(_tagged_fields(tagged))
 
 
+def oldest_version(message: object) -> int:
+    """Return the oldest version that holds all of ``message``, so that the most releases can read it."""
+    fields_of = schema_of(type(message))
+    return max(
+        (field.since for field in fields_of if field.since and getattr(message, field.name) != field.default), default=0
+    )
+
+
 def message_json(message: object, version: int) -> dict[str, object]:
     """Return ``message`` as Kafka's own tools show it: no field that ``version`` lacks, no tagged one of no news."""
     shown: dict[str, object] = {}

@@ -26,6 +26,7 @@ SMALL: Final = {
     "2.7.2": ("segment.bytes=16384", "index.interval.bytes=1024"),
     "3.9.1": ("segment.bytes=16384", "index.interval.bytes=1024"),
     "4.1.1": ("internal.segment.bytes=16384", "index.interval.bytes=1024"),  # segment.bytes has a minimum of 1 MiB
+    "4.4.0": ("internal.segment.bytes=16384", "index.interval.bytes=1024"),
 }
 """Settings of a topic that give it many segments soon, by version."""
 _STARTED: Final = re.compile(r"started \(kafka\.server\.Kafka\w*Server\)")

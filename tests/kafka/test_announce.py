@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
+OLDER: Final = [pytest.param(version, marks=pytest.mark.heavy) for version in ("3.9.1", "4.1.1")]
 JSON: Final = ("--output", "json")
 PUBLISH: Final = 1
 """The later block of either section."""
 
 
-@pytest.mark.parametrize("version", [pytest.param("3.9.1", marks=pytest.mark.heavy), "4.1.1"])
+@pytest.mark.parametrize("version", [*OLDER, "4.4.0"])
 def test_a_stock_broker_serves_and_goes_on_from_what_resnap_alone_has_shipped(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
 ) -> None:
@@ -143,9 +144,9 @@ def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_w
 def test_a_broker_that_dies_while_it_is_read_is_not_waited_for(
     release: Callable[[str], Release], tmp_path: Path
 ) -> None:
-    broker = Broker(release("4.1.1"), [tmp_path / "data"])
+    broker = Broker(release("4.4.0"), [tmp_path / "data"])
     with broker.running():
-        broker.drive("create", TOPIC, 1, *SMALL["4.1.1"])
+        broker.drive("create", TOPIC, 1, *SMALL["4.4.0"])
         broker.drive("append", TOPIC, 0, 80)  # a fetch ends where a segment does
         with Cluster(broker.address, {}, patience_ms=3_000) as cluster:
             told = cluster.read(TOPIC, 0)

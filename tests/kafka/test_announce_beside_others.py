@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
-VERSION: Final = "4.1.1"
+VERSION: Final = "4.4.0"
 PAUSED: Final = ("remote.storage.enable=true", "remote.log.copy.disable=true")
 ON: Final = "remote.log.copy.disable=false"
 CUT_SHORT: Final = b"\1\0\0"

@@ -32,7 +32,7 @@ HISTORIES: Final = 300
 EPOCHS, OFFSETS = 5, 50
 
 
-@pytest.fixture(params=["3.9.1", "4.1.1"])
+@pytest.fixture(params=["3.9.1", pytest.param("4.1.1", marks=pytest.mark.heavy), "4.4.0"])
 def kafka(request: pytest.FixtureRequest, release: Callable[[str], Release]) -> Callable[[list[str]], list[str]]:
     """Give the lines of a program of that release to lines of ours."""
     *java, name = release(request.param).program(HERE / "RemoteMetadata.java")

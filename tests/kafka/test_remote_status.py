@@ -44,7 +44,7 @@ def test_status_is_right_beside_a_broker_that_copies_and_after_it_was_killed_in_
 ) -> None:
     data, remote = tmp_path / "data", tmp_path / "remote"
     remote.mkdir()
-    broker = Broker(release("4.1.1"), [data], tiering(remote))
+    broker = Broker(release("4.4.0"), [data], tiering(remote))
 
     def status(*place: object) -> tuple[Any, dict[str, dict[str, Any]]]:
         ran = command("remote", "status", *place, "--store", remote.as_uri(), "--output", "json")
@@ -54,7 +54,7 @@ def test_status_is_right_beside_a_broker_that_copies_and_after_it_was_killed_in_
 
     with broker.running():
         by_cluster = ("--bootstrap-server", broker.address)
-        broker.drive("create", TOPIC, 1, *SMALL["4.1.1"], "remote.storage.enable=true")
+        broker.drive("create", TOPIC, 1, *SMALL["4.4.0"], "remote.storage.enable=true")
         appending = subprocess.Popen(broker.release.program(DRIVER, "append", broker.address, TOPIC, 0, 100))
         looks = 0
         while appending.poll() is None:

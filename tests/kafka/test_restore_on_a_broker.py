@@ -85,7 +85,7 @@ def test_a_broker_serves_what_comes_back_from_the_layout_of_a_plugin(
     assert all(path.read_bytes().startswith(log) for path, log in held.items())  # none was cut
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.1.1", marks=pytest.mark.heavy), "4.4.0"])
 def test_without_a_topic_id_a_broker_sets_a_partition_aside_and_with_it_serves_what_was_restored(
     command: Resnap, release: Callable[[str], Release], fixture_set: Callable[[str], FixtureSet], tmp_path: Path,
     version: str,

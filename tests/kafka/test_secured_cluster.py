@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
-VERSION: Final = "4.1.1"
+VERSION: Final = "4.4.0"
 TOPIC: Final = "payments"
 PASSWORD: Final = "changeit"
 USER: Final = ("alice", 'a "b" \\c')

@@ -75,7 +75,7 @@ def oldest_two(snapshot: Path) -> list[tuple[int, ...]]:
     return sorted(entries(snapshot.read_bytes()).values(), key=lambda entry: entry[5])[:2]
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.1.1", marks=pytest.mark.heavy), "4.4.0"])
 def test_from_a_regenerated_snapshot_producers_go_on_and_duplicates_stay_out(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
 ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 from storage.messages.frame import Frame, read_frame, write_frame
-from storage.messages.schema import read_message, write_message
+from storage.messages.schema import oldest_version, read_message, write_message
 from storage.messages.wire import Cursor
 from tiering.controller.metadata.records import TYPES_BY_KEY, TYPES_BY_MESSAGE, MetadataRecord, UnknownRecord
 
@@ -58,14 +58,14 @@ def decode_record(value: Buffer, *, at: int = 0, only: Collection[type] | None =
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """Return the value of the log record that holds ``record``, in its newest version unless told otherwise.
+    """Return the value of the log record that holds ``record``, in the oldest version that can unless told otherwise.
 
     Raises:
         ValueError: there is no such version, or it cannot hold the record.
 
     """
     known = TYPES_BY_MESSAGE[type(record)]
-    chosen = known.newest_version if version is None else version
+    chosen = oldest_version(record) if version is None else version
     if not 0 <= chosen <= known.newest_version:
         raise ValueError(f"{known.name} has versions 0 to {known.newest_version}, not {chosen}")
     return write_frame(Frame(known.api_key, chosen)) + write_message(record, chosen)

@@ -1,4 +1,4 @@
-"""The story again on 4.1.1: snapshots that are gone; false-empty ones, two log dirs, and a broker that was killed."""
+"""The story again on 4.4.0: snapshots that are gone; false-empty ones, two log dirs, and a broker that was killed."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_snapshots_that_went_while_the_broker_was_down_are_put_in_before_it_star
 ) -> None:
     data, truth, remote = (tmp_path / name for name in ("data", "truth", "remote"))
     remote.mkdir()
-    broker = Broker(release("4.1.1"), [data], tiering(remote))
+    broker = Broker(release("4.4.0"), [data], tiering(remote))
     with broker.running():
-        broker.drive("create", TOPIC, 2, *SMALL["4.1.1"])
+        broker.drive("create", TOPIC, 2, *SMALL["4.4.0"])
         broker.drive("traffic", TOPIC, 2, 260, request.config.getoption("seed"))
         read = read_all(broker)
     keep_snapshots([data], TOPIC, truth)
@@ -85,9 +85,9 @@ def test_false_empty_snapshots_on_two_disks_are_mended_after_a_crash(
 ) -> None:
     disks, truth, remote = (tmp_path / "disk1", tmp_path / "disk2"), tmp_path / "truth", tmp_path / "remote"
     remote.mkdir()
-    broker = Broker(release("4.1.1"), disks, tiering(remote))
+    broker = Broker(release("4.4.0"), disks, tiering(remote))
     with broker.running():
-        broker.drive("create", TOPIC, 2, *SMALL["4.1.1"])
+        broker.drive("create", TOPIC, 2, *SMALL["4.4.0"])
         for number, disk in enumerate(disks):
             broker.drive("place", TOPIC, number, disk)
             eventually((disk / f"{TOPIC}-{number}").exists, f"{disk}: the partition does not come")
