@@ -271,7 +271,7 @@ def legible(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileGoneError(f"{path}: there is no such file", hint="run the same command again") from error
     except OSError as error:
-        hint = "run as root, or as the user that the broker runs as" if error.errno in _DENIED else "check the disk"
+        hint = "run as the user that the broker runs as" if error.errno in _DENIED else "check the disk"
         raise unread_error(path, error, hint=hint) from error
 
 
@@ -298,7 +298,7 @@ def _remedy(error: OSError) -> str:
     if error.errno in _FULL:
         return "free some space"
     if error.errno in _DENIED:
-        return "run as root, or as the user that the broker runs as"
+        return "run as the user that the broker runs as"
     if error.errno == errno.EROFS:
         return "mount the file system for writing"
     if error.errno in _IN_THE_WAY:

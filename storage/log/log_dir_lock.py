@@ -5,6 +5,9 @@ another kind of lock and would report it free. Record locks belong to a process:
 they end with the first descriptor of the file that the process closes. So the locks that this process holds are kept
 in mind (``_HELD``): none is taken twice, and the file of none is opened.
 
+Whoever may write into a log dir can plant links there that lead whoever works in it elsewhere. The same user loses
+nothing by that; root would. So root works only where nobody else may write.
+
 Source: ``LogManager.lockLogDirs`` and ``FileLock``.
 """
 
@@ -13,6 +16,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
+import stat
 import struct
 import threading
 from contextlib import contextmanager, suppress
@@ -31,6 +36,7 @@ LOCK_FILE: Final = ".lock"
 _RECORD_LOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length (0: to the end), process."""
 _LOCK_MODE: Final = 0o644
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _TAKEN: Final = {errno.EACCES, errno.EAGAIN}
 """What POSIX lets a system say of a lock that another process holds."""
 _HELD: Final[set[tuple[int, int]]] = set()
@@ -66,11 +72,39 @@ def lock_holder(log_dir: Path) -> LockHolder | None:
     if not is_there(path) or _identity(log_dir) in _HELD:
         return None
     with readable(path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open(path, os.O_RDONLY)
     try:
         return _holder(descriptor)
     finally:
         os.close(descriptor)
+
+
+def refuse_root(log_dir: Path) -> None:
+    """Refuse to change, as root, a log dir into which somebody else may write.
+
+    Raises:
+        LogDirError: that is so, or cannot be found out.
+
+    """
+    if os.geteuid() != 0:
+        return
+    with readable(log_dir):
+        status = log_dir.stat()
+    if status.st_uid == 0 and not status.st_mode & _OTHERS_MAY_WRITE:
+        return
+    name = _user_name(status.st_uid)
+    whose = f"belongs to {name}" if status.st_uid else f"may be written to by others (mode {status.st_mode & 0o777:o})"
+    who = f"as {name}: sudo -u {name} resnap ..." if status.st_uid else "as the user that the broker runs as"
+    raise LogDirError(
+        f"{log_dir} {whose}, and root does not work where others could lead it elsewhere by links",
+        hint=f"run the same command {who}",
+    )
+
+
+def _user_name(user_id: int) -> str:
+    with suppress(KeyError):
+        return pwd.getpwuid(user_id).pw_name
+    return f"#{user_id}"
 
 
 @contextmanager
@@ -81,9 +115,10 @@ def locked(log_dir: Path) -> Iterator[None]:
 
     Raises:
         LogDirInUseError: a broker holds the lock, or another run, or this process already.
-        LogDirError: it cannot be taken.
+        LogDirError: it cannot be taken, or root would take it where others may write.
 
     """
+    refuse_root(log_dir)
     with _alone_here(log_dir), _held(log_dir):
         yield
 
@@ -108,8 +143,7 @@ def _held(log_dir: Path) -> Iterator[None]:
     path = log_dir / LOCK_FILE
     before = _times(log_dir)
     with _takeable(path):
-        made = _make(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor, made = _open_or_make(path)
     try:
         _take(descriptor, path)
         try:
@@ -146,31 +180,20 @@ def _take(descriptor: int, path: Path) -> None:
         raise in_use(path.parent, holder.description if holder else "a process that has just ended") from error
 
 
-def _make(path: Path) -> bool:
-    """Make the lock file if there is none, at once with the owner of the log dir: a broker must be able to open it.
-
-    Its name in the making is one for all, so that the next run takes away what one that was killed here has left.
-    """
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        if path.exists():
-            return False
-        _make_owned(temporary, path.parent.stat())
-        path.hardlink_to(temporary)
-    except (FileExistsError, FileNotFoundError):  # another run was quicker
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
+def _open_or_make(path: Path) -> tuple[int, bool]:
+    """Open the lock file, and make it if there is none; return the descriptor, and whether it was made."""
+    with suppress(FileExistsError):
+        return _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), True
+    return _open(path, os.O_RDWR), False
 
 
-def _make_owned(path: Path, owner: os.stat_result) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _LOCK_MODE)
-    try:
-        if os.geteuid() == 0:
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-    finally:
-        os.close(descriptor)
+def _open(path: Path, flags: int) -> int:
+    """Open a lock file, which is no link, and nothing that would keep us waiting; raises ``OSError``."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _LOCK_MODE)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def _unmake(path: Path, log_dir: Path, times_ns: tuple[int, int]) -> None:

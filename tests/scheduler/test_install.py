@@ -484,3 +484,16 @@ def test_a_plan_that_no_longer_fits_the_log_is_refused_before_anything_changes(
     assert look(broker_log) == before
     assert not staged.with_name("staged.undo").exists()
     assert command("install", staged, broker_log).code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root has what others cannot get at")
+def test_root_installs_nothing_where_others_may_write(command: Resnap, broker_log: Path, staged: Path) -> None:
+    """Whoever may write there could have planted links that lead root elsewhere."""
+    os.chown(broker_log, 1234, 2345)
+    before = look(broker_log)
+    for dry_run in ((), ("--dry-run",)):
+        ran = command("install", staged, broker_log, *dry_run, "--output", "json")
+        assert "root does not work" in ran.err
+        assert "sudo -u #1234" in ran.err
+        assert look(broker_log) == before
+    assert command("install", staged, broker_log).code == 1

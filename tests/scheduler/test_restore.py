@@ -389,3 +389,27 @@ def test_without_a_topic_id_nothing_is_put_before_a_broker_that_would_set_it_asi
 def cluster_line(log_dir: Path) -> str:
     lines = (log_dir / "meta.properties").read_text().splitlines()
     return next(line for line in lines if line.startswith("cluster.id="))
+
+
+def test_a_link_in_the_place_of_what_a_run_left_is_taken_away_and_not_followed(
+    command: Resnap, store: Path, log_dir: Path, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "kept").write_bytes(b"somebody's")
+    (log_dir / unfinished_name(TopicPartition("payments", 0))).symlink_to(foreign)
+    assert command("restore", store.as_uri(), "--into", log_dir).code == 0
+    assert (foreign / "kept").read_bytes() == b"somebody's"
+    assert sorted(path.name for path in log_dir.glob("payments-*")) == list(PARTITIONS)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root has what others cannot get at")
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_root_restores_nothing_where_others_may_write(
+    dry_run: tuple[str, ...], command: Resnap, store: Path, log_dir: Path
+) -> None:
+    os.chown(log_dir, 1234, 2345)
+    ran = command("restore", store.as_uri(), "--into", log_dir, *dry_run, *JSON)
+    assert (ran.code, ran.error["type"]) == (1, "LogDirError")
+    assert "sudo -u #1234" in ran.error["hint"]
+    assert not list(log_dir.glob("payments-*"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from storage.disk import digest_of_file, dress_of
 from storage.errors import LogDirError
-from storage.log.log_dir_lock import in_use, lock_holder, locked
+from storage.log.log_dir_lock import in_use, lock_holder, locked, refuse_root
 from storage.log.survey import CLEAN_SHUTDOWN
 from tiering.installing.undo_manifest import ShutdownMark
 
@@ -66,13 +66,14 @@ def find_shutdown_mark(log_dir: Path) -> ShutdownMark | None:
 
 
 def refuse_running(log_dir: Path) -> None:
-    """Refuse a log dir that is in use, without taking its lock.
+    """Refuse a log dir that is in use, or that root must not change, without taking its lock.
 
     Raises:
         LogDirInUseError: a broker runs there, or another run of ours.
-        LogDirError: that cannot be found out.
+        LogDirError: that cannot be found out, or root would work where others may write.
 
     """
+    refuse_root(log_dir)
     holder = lock_holder(log_dir)
     if holder is not None:
         raise in_use(log_dir, holder.description)

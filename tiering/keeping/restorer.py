@@ -11,13 +11,14 @@ Source: ``UnifiedLog.logDeleteDirName`` and ``LogManager.loadLog`` for the name;
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid5
 
-from storage.disk import FileDigest, digest_of_file, dress_of, is_directory, is_there, writable, write_new_file
+from storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_new_file
 from storage.errors import FormatError, ObjectNotFoundError, VerificationError
 from storage.log.names import segment_name
 from storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
@@ -193,8 +194,12 @@ class Restorer:
 
     def _remove(self, folder: Path) -> None:
         """Remove what a run that did not come to its end has left."""
-        if is_directory(folder):
-            with writable(folder):
+        if not os.path.lexists(folder):
+            return
+        with writable(folder):
+            if folder.is_symlink():  # what it leads to is nobody's to clear
+                self.disk.remove(folder)
+            else:
                 for path in folder.iterdir():
                     self.disk.remove(path)
                 self.disk.remove_directory(folder)

@@ -101,12 +101,40 @@ def test_a_refusal_leaves_the_lock_file_of_others(tmp_path: Path) -> None:
         assert lock_holder(tmp_path) is not None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can give files away")
-def test_a_lock_file_made_by_root_can_be_opened_by_the_owner_of_the_log_dir(tmp_path: Path) -> None:
-    os.chown(tmp_path, 1234, 2345)
-    with locked(tmp_path):
-        status = (tmp_path / ".lock").stat()
-        assert (status.st_uid, status.st_gid, status.st_mode & 0o600) == (1234, 2345, 0o600)
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root has what others cannot get at")
+@pytest.mark.parametrize(("owner", "mode"), [(1234, 0o755), (0, 0o775), (0, 0o777)])
+def test_root_works_only_where_nobody_else_may_write(owner: int, mode: int, tmp_path: Path) -> None:
+    os.chown(tmp_path, owner, 2345)
+    tmp_path.chmod(mode)
+    with pytest.raises(LogDirError, match="root does not work") as caught, locked(tmp_path):
+        pass
+    assert ("sudo -u #1234 resnap" in str(caught.value.hint)) == bool(owner)
+    assert names(tmp_path) == []
+
+
+def test_a_link_in_the_place_of_the_lock_file_is_not_followed(tmp_path: Path) -> None:
+    foreign, log_dir = tmp_path / "foreign", tmp_path / "data"
+    foreign.write_bytes(b"secret")
+    foreign.chmod(0o600)
+    log_dir.mkdir()
+    for name in (".lock", ".lock.tmp"):
+        (log_dir / name).symlink_to(foreign)
+    with pytest.raises(LogDirError, match="cannot be opened for writing"), locked(log_dir):
+        pass
+    with pytest.raises(LogDirError, match="cannot read"):
+        lock_holder(log_dir)
+    (log_dir / ".lock").unlink()
+    with locked(log_dir):
+        assert not (log_dir / ".lock").is_symlink()
+    assert (foreign.read_bytes(), foreign.stat().st_mode & 0o777) == (b"secret", 0o600)
+
+
+def test_a_pipe_in_the_place_of_the_lock_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(LogDirError, match="not a regular file"), locked(tmp_path):
+        pass
+    with pytest.raises(LogDirError, match="not a regular file"):
+        lock_holder(tmp_path)
 
 
 @pytest.mark.usefixtures("as_nobody")
