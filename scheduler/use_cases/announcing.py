@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from storage.remote.layouts.flat import FlatKey
     from storage.remote.object_store import ObjectStore
     from storage.source import Sources
+    from tiering.checking.aiven_verification import PartitionSeen
     from tiering.cluster.client import Cluster
     from tiering.cluster.facts import ClusterFacts
     from tiering.remote_log.announceable import Announceable
     from tiering.remote_log.announcement import Announcement
     from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs
     from tiering.remote_log.records import TopicIdPartition
-    from tiering.shipping.transaction_history import TransactionHistory
 
 _NOBODY: Final = -1
 """Stands for the broker that told, where none leads and none is known."""
@@ -191,21 +191,21 @@ class Announcing:
     def _read_back(self, one: Announcement, progress: Progress) -> None:
         """Read every object whole: as soon as brokers believe in a segment they may delete the only other copy."""
         reader = StoreReader(store=self.store)
-        histories: dict[str, TransactionHistory] = {}
+        seen: dict[str, PartitionSeen] = {}
         for segment in one.segments:
-            problems = self._problems_of(segment, reader, histories)
+            problems = self._problems_of(segment, reader, seen)
             if problems:
                 raise VerificationError(problems[0], hint="see `resnap verify --store URL`; nothing was told")
             progress.advance(1, segment.stored_bytes)
 
     def _problems_of(
-        self, segment: Announceable, reader: StoreReader, histories: dict[str, TransactionHistory]
+        self, segment: Announceable, reader: StoreReader, seen: dict[str, PartitionSeen]
     ) -> tuple[str, ...]:
         if not self._holds_copies:
             return reader.verify(segment.manifest_key, reads_objects=True).problems
         folder = segment.manifest_key.removesuffix(aiven.MANIFEST)
         infos = {info.key: info for info in self.store.list(folder)}
-        found = verify_copy(self.store, infos, segment.manifest_key, histories, self.sources, reads_objects=True)
+        found = verify_copy(self.store, infos, segment.manifest_key, seen, self.sources, reads_objects=True)
         return found.problems
 
     def _tell(self, one: Announcement, facts: ClusterFacts) -> Announcement:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from storage.remote.manifest import SnapshotOrigin
     from storage.remote.object_store import ObjectInfo, ObjectStore
     from storage.source import Sources
+    from tiering.checking.aiven_verification import PartitionSeen
     from tiering.checking.verification import ShippedListing, VerifiedSegment
-    from tiering.shipping.transaction_history import TransactionHistory
 
 Held = TypeVar("Held", Manifest, CopiedSegment)
 """What a manifest tells of its segment."""
@@ -119,7 +119,7 @@ class CopiedLayout:
     """The part of the store that counts: folders with a slash after each."""
     remedy: str = REMEDY
     _infos: dict[str, ObjectInfo] = field(default_factory=dict)
-    _histories: dict[str, TransactionHistory] = field(default_factory=dict)
+    _seen: dict[str, PartitionSeen] = field(default_factory=dict)
 
     def list(self) -> ShippedListing:
         """Return what lies there."""
@@ -128,7 +128,7 @@ class CopiedLayout:
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[CopiedSegment]:
         """Return what the manifest at ``key`` is worth."""
-        return verify_copy(self.store, self._infos, key, self._histories, self.sources, reads_objects=reads_objects)
+        return verify_copy(self.store, self._infos, key, self._seen, self.sources, reads_objects=reads_objects)
 
     def scopes(self, found: Mapping[str, CopiedSegment]) -> Iterator[Scope]:
         """Yield those of each folder above topics, which is where a source begins."""

@@ -1,35 +1,40 @@
 """Reads segments of the layout ``aiven`` back: whether a broker, and a replica that restores from it, could use them.
 
 Their manifests carry no digests. So what is stored is held against itself: every chunk and every index is turned back
-into what it was, which for encrypted ones proves each byte; every batch against its checksum; the indexes against the
-batches; the snapshot and the leader epochs against their own forms.
+into what it was, which for encrypted ones proves each byte; every batch against its checksum; indexes, leader epochs
+and what the manifest says of the segment against the batches; the snapshot against its own form.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
-from storage.log.checkpoints import read_leader_epochs
+from storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
 from storage.log.producer_snapshot import read_snapshot_array
 from storage.remote.layouts import flat
 from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
 from storage.remote.layouts.aiven_log import copied_segment, segment_of
 from storage.remote.store_path import StorePath
 from tiering.checking.verification import ShippedListing, VerifiedSegment
+from tiering.shipping.leader_epoch_check import EpochsSeen
 from tiering.shipping.segment_indexes import load_indexes
 from tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from storage.log.checkpoints import LeaderEpoch
     from storage.log.partition_dir import Segment
     from storage.remote.layouts.aiven import AivenKey
     from storage.remote.layouts.aiven_log import CopiedSegment
+    from storage.remote.layouts.aiven_metadata import SegmentMetadata
     from storage.remote.object_store import ObjectInfo, ObjectStore
     from storage.source import Sources
+    from tiering.shipping.segment_indexes import SegmentIndexes
 
 
 def holds_copies(store: ObjectStore, within: str = "") -> bool:
@@ -70,14 +75,14 @@ def verify_copy(
     store: ObjectStore,
     infos: dict[str, ObjectInfo],
     key: str,
-    histories: dict[str, TransactionHistory],
+    seen: dict[str, PartitionSeen],
     sources: Sources,
     *,
     reads_objects: bool,
 ) -> VerifiedSegment[CopiedSegment]:
     """Return what the manifest at ``key`` is worth, and the objects beside it if they are to be read.
 
-    ``histories`` are those of partitions, by their folder, which grow; keys are to come in ascending order.
+    ``seen`` is what was seen of partitions, by their folder, and grows; keys are to come in ascending order.
 
     Raises:
         ConfigurationError: the segment is encrypted, and its key is not at hand.
@@ -92,13 +97,13 @@ def verify_copy(
             found = copied_segment(place, store.get(key))
     except (FormatError, ObjectNotFoundError) as error:
         return VerifiedSegment(manifest_key=key, manifest=None, problems=(str(error),))
-    history = histories.setdefault(place.folder, TransactionHistory(sources=sources))
+    partition = seen.setdefault(place.folder, PartitionSeen(TransactionHistory(sources=sources)))
     missing = tuple(_missing(infos, found))
     findings = Findings(missing, ())
     if not missing:
         files = _stored(store, infos, found)
-        findings = findings_of(files, history, sources) if reads_objects else NOTHING_FOUND
-        history.snapshots[found.next_base_offset] = files.snapshot
+        findings = findings_of(files, partition, sources) if reads_objects else NOTHING_FOUND
+        partition.transactions.snapshots[found.next_base_offset] = files.snapshot
     if not reads_objects:
         return VerifiedSegment(manifest_key=key, manifest=found, problems=(), was_read=False)
     size = sum(infos[beside].size_bytes for suffix in (LOG, INDEXES) if (beside := place.beside(suffix)) in infos)
@@ -119,7 +124,9 @@ def _missing(infos: dict[str, ObjectInfo], found: CopiedSegment) -> Iterator[str
 
 def _stored(store: ObjectStore, infos: dict[str, ObjectInfo], found: CopiedSegment) -> SegmentFiles:
     segment = segment_of(StorePath(store.url), infos, found)
-    return SegmentFiles(segment, segment.sibling("snapshot"), segment.sibling("leader-epoch-checkpoint"))
+    return SegmentFiles(
+        segment, segment.sibling("snapshot"), segment.sibling("leader-epoch-checkpoint"), found.metadata
+    )
 
 
 class SegmentFiles(NamedTuple):
@@ -128,6 +135,16 @@ class SegmentFiles(NamedTuple):
     segment: Segment
     snapshot: str
     leader_epochs: str
+    said: SegmentMetadata | None = None
+    """What its manifest says, where the leader epochs are those up to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSeen:
+    """What was seen of the segments of a partition that were judged so far, upwards."""
+
+    transactions: TransactionHistory
+    epochs: EpochsSeen = field(default_factory=EpochsSeen)
 
 
 class Findings(NamedTuple):
@@ -141,10 +158,10 @@ class Findings(NamedTuple):
 NOTHING_FOUND: Final = Findings((), ())
 
 
-def findings_of(files: SegmentFiles, history: TransactionHistory, sources: Sources) -> Findings:
+def findings_of(files: SegmentFiles, seen: PartitionSeen, sources: Sources) -> Findings:
     """Return what is wrong with a segment's files, each of which is judged by itself.
 
-    ``history`` is that of its partition, whose segments come in ascending order.
+    ``seen`` is of its partition, whose segments come in ascending order.
 
     Raises:
         ConfigurationError: they are encrypted, and their key is not at hand.
@@ -152,14 +169,14 @@ def findings_of(files: SegmentFiles, history: TransactionHistory, sources: Sourc
 
     """
     segment = files.segment
+    problems: list[str] = []
     undecided: list[str] = []
     looks: tuple[tuple[str, Callable[[], object]], ...] = (
         (segment.path, partial(_read_log, segment, sources)),
-        (segment.sibling("index"), lambda: undecided.extend(_check_indexes(segment, history, sources))),
+        (segment.sibling("index"), lambda: undecided.extend(_check_indexes(files, seen, sources, problems))),
         (files.snapshot, lambda: read_snapshot_array(sources.read(files.snapshot))),
         (files.leader_epochs, lambda: read_leader_epochs(sources.read(files.leader_epochs))),
     )
-    problems: list[str] = []
     for locator, look in looks:
         try:
             with in_file(locator):
@@ -181,14 +198,45 @@ def _read_log(segment: Segment, sources: Sources) -> None:
             pass
 
 
-def _check_indexes(segment: Segment, history: TransactionHistory, sources: Sources) -> tuple[str, ...]:
+def _check_indexes(files: SegmentFiles, seen: PartitionSeen, sources: Sources, problems: list[str]) -> tuple[str, ...]:
     """Make sure that the indexes are of the batches: what would be made anew on the way to a store is not.
 
-    Return what cannot be decided.
+    Return what cannot be decided, and add to ``problems`` what else is said otherwise than the batches have it.
     """
+    segment = files.segment
     good = load_indexes(segment, sources)
+    problems += _said_otherwise(files, good, seen, sources)
     for suffix, content in {"index": good.offset, "timeindex": good.time}.items():
         if sources.read(segment.sibling(suffix)) != content:
             raise FormatError(f"{suffix} of the segment", position=0, expected="entries that its batches bear out",
                               found="others")  # fmt: skip
-    return history.check(segment, good)
+    return seen.transactions.check(segment, good)
+
+
+def _said_otherwise(files: SegmentFiles, good: SegmentIndexes, seen: PartitionSeen, sources: Sources) -> Iterator[str]:
+    """Yield what the checkpoint of leader epochs, or the manifest, says that the batches contradict."""
+    segment, said = files.segment, files.said
+    try:
+        checkpoint = read_leader_epochs(sources.read(files.leader_epochs))
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        return  # judged by itself
+    end = segment.next_base_offset or good.facts.end_offset
+    found = seen.epochs.check(segment, good, checkpoint)
+    if found is not None:
+        yield f"{files.leader_epochs}: {found.format('it')}"
+    if said is None:
+        return
+    if checkpoint and checkpoint[-1].start_offset >= end:
+        last = checkpoint[-1]
+        yield f"{files.leader_epochs}: leader epoch {last.epoch} from {last.start_offset} on, past the segment"
+    expected = segment_leader_epochs(checkpoint, segment.base_offset, end)
+    if found is None and said.leader_epochs != expected:
+        yield (f"{segment.path}: its manifest says leader epochs {_shown(said.leader_epochs)}, the checkpoint"
+               f" {_shown(expected)}")  # fmt: skip
+    if good.facts.max_timestamp_ms not in {-1, said.max_timestamp_ms}:
+        yield (f"{segment.path}: its manifest says the largest timestamp {said.max_timestamp_ms}, the batches"
+               f" {good.facts.max_timestamp_ms}")  # fmt: skip
+
+
+def _shown(epochs: Iterable[LeaderEpoch]) -> str:
+    return ", ".join(f"{one.epoch} from {one.start_offset}" for one in epochs) or "none"

@@ -17,7 +17,7 @@ from storage.log.names import segment_name
 from storage.log.partition_dir import LEADER_EPOCHS
 from storage.remote.manifest import ObjectKind
 from storage.source import PLAIN, STREAM_BYTES
-from tiering.checking.aiven_verification import SegmentFiles, findings_of
+from tiering.checking.aiven_verification import PartitionSeen, SegmentFiles, findings_of
 from tiering.keeping.restorer import HINT, Restoration, ShippedFile
 from tiering.shipping.transaction_history import TransactionHistory
 
@@ -91,9 +91,9 @@ def _check(partition: PartitionDir, folder: Path) -> None:
         VerificationError: one of them is damaged.
 
     """
-    history = TransactionHistory()
+    seen = PartitionSeen(TransactionHistory())
     for segment in partition.segments:
-        for problem in findings_of(_written(segment, folder), history, PLAIN).problems:
+        for problem in findings_of(_written(segment, folder), seen, PLAIN).problems:
             stored = segment.path.rpartition("#")[0]
             raise VerificationError(f"{stored}: {problem.replace(f'{folder}/', '')}", hint=HINT)
 

@@ -35,6 +35,7 @@ from storage.remote.manifest import ObjectKind
 from storage.remote.urls import is_store_url
 from storage.source import GONE, PLAIN, FileFacts
 from tiering.leader_epochs import checkpointed_epochs
+from tiering.shipping.leader_epoch_check import contradiction
 from tiering.shipping.segment_indexes import load_indexes, read_batches
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: So
         raise AssertionError("the active segment has no end yet")
     known = epochs.up_to(segment)
     indexes = load_indexes(segment, sources)
-    _check_epochs(segment, known, indexes.facts)
+    _check_epochs(segment, known, indexes)
     parts = [
         _log_part(indexes.log, sources),
         _bytes_part(ObjectKind.INDEX, indexes.offset),
@@ -267,21 +268,20 @@ class EpochHistory:
             return list(self._found)
 
 
-def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], seen: ScanFacts) -> None:
+def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], indexes: SegmentIndexes) -> None:
     """Make sure that batches were written in the epochs that ``known`` says: a crash leaves an older checkpoint.
 
     Raises:
         LeaderEpochsUnknownError: they were not.
 
     """
-    for epoch, offset in seen.leader_epochs:
-        said = max((entry.epoch for entry in known if entry.start_offset <= offset), default=None)
-        if said is not None and said != epoch:
-            raise LeaderEpochsUnknownError(
-                f"{segment.path}: at offset {offset} a batch is of leader epoch {epoch}, {LEADER_EPOCHS} says {said}",
-                hint="if the broker is stopped, start it once, which mends its checkpoints;"
-                " else take the partition from the log dir of another replica",
-            )
+    found = contradiction(known, indexes.epochs, segment.base_offset, indexes.facts.end_offset)
+    if found is not None:
+        raise LeaderEpochsUnknownError(
+            f"{segment.path}: {found.format(LEADER_EPOCHS)}",
+            hint="if the broker is stopped, start it once, which mends its checkpoints;"
+            " else take the partition from the log dir of another replica",
+        )
 
 
 def _header_epochs(segment: Segment, sources: Sources) -> list[LeaderEpoch]:

@@ -2,7 +2,8 @@
 
 The offset index is held against the batches themselves: an entry must name a byte at which a batch starts, and an
 offset at or above all of that batch. A flipped bit in a position that still rises would pass every other check, and a
-broker would hand consumers the middle of a batch. The time index must end with the segment's largest timestamp.
+broker would hand consumers the middle of a batch. An entry of the time index must name a batch with that largest
+timestamp, and nothing later below it; the last one, the segment's largest.
 
 Offset and time index follow from the log. The transaction index does not follow from one segment alone, so a damaged
 one keeps its segment back, and so does one that the batches contradict (``aborted_transactions``): with a wrong entry,
@@ -15,13 +16,10 @@ Source: ``OffsetIndex.sanityCheck``, ``TransactionIndex.sanityCheck``, ``LogSegm
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-import numpy as np
-
-from replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks, read_headers, whole_batch
+from replay.scan.header_scan import ScanFacts, read_headers
 from storage.errors import FormatError, LogDirError, in_file
-from storage.log.control_record import ABORT, read_control_record
 from storage.log.indexes import (
     AbortedTxn,
     OffsetIndexEntry,
@@ -34,21 +32,23 @@ from storage.log.indexes import (
     write_time_index,
     write_transaction_index,
 )
-from storage.log.record_batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL, read_header
-from storage.log.usual_markers import UNUSUAL, usual_marker_types
+from storage.log.record_batch import LOG_OVERHEAD
 from storage.source import GONE, PLAIN
 from tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
-from tiering.shipping.log_digest import DigestingReader
+from tiering.shipping.segment_pass import pass_over, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    import numpy as np
     import numpy.typing as npt
 
     from replay.scan.header_scan import Array
+    from storage.log.checkpoints import LeaderEpoch
     from storage.log.partition_dir import Segment
-    from storage.readers import RangeReader
     from storage.source import Sources
+    from tiering.shipping.log_digest import DigestingReader
+    from tiering.shipping.segment_pass import SegmentPass
 
 _T = TypeVar("_T")
 INDEX_INTERVAL_BYTES: Final = 4096
@@ -74,6 +74,10 @@ class SegmentIndexes:
     """What the batches say of them."""
     max_timestamp_ms: int
     """Largest of the segment; the log's modification time where no batch has one, as in ``LogSegment``."""
+    epochs: tuple[LeaderEpoch, ...]
+    """Leader epochs of the batches, each time another one appears."""
+    has_legacy: bool
+    """Messages are there that have no batch header, and so no leader epoch."""
     facts: ScanFacts
     log: DigestingReader
     """Has read all of the log that was there."""
@@ -97,8 +101,9 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
     """
     unread: list[LogDirError] = []
     claimed = _if_fit(lambda: _read_offsets(segment, sources), unread)
-    seen = _pass_over(segment, claimed or [], sources)
-    times = _if_fit(lambda: _read_times(segment, seen.facts, sources), unread)
+    claimed_times = _if_fit(lambda: read_time_index(sources.read(segment.sibling("timeindex"))), unread)
+    seen = pass_over(segment, claimed or [], claimed_times or [], sources)
+    times = claimed_times if claimed_times is not None and _are_of(segment, claimed_times, seen) else None
     is_believed = claimed is not None and (_is_true(claimed, seen) if claimed else _may_be_empty(segment, times))
     offsets = claimed if is_believed else None
     if offsets is None or times is None:
@@ -119,6 +124,8 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
         aborted=aborted,
         transactions=seen.transactions,
         max_timestamp_ms=largest_ms if largest_ms >= 0 else segment.mtime_ns // 1_000_000,
+        epochs=seen.epochs,
+        has_legacy=seen.has_legacy,
         facts=seen.facts,
         log=seen.log,
     )
@@ -129,13 +136,7 @@ def read_batches(
 ) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
     """Yield the batch headers of ``segment`` and their positions, block by block; see ``header_scan.read_headers``."""
     with sources.open(segment.path) as reader:
-        yield from read_headers(reader, _whole(segment), facts)
-
-
-def _whole(segment: Segment) -> SegmentRange:
-    return SegmentRange(
-        locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
-    )
+        yield from read_headers(reader, whole(segment), facts)
 
 
 def rebuild_indexes(
@@ -185,99 +186,20 @@ def _read_offsets(segment: Segment, sources: Sources) -> list[OffsetIndexEntry] 
     return entries if _is_inside(segment, entries[-1].relative_offset) else None
 
 
-def _read_times(segment: Segment, facts: ScanFacts, sources: Sources) -> list[TimeIndexEntry] | None:
-    """Return the entries of the time index, None where it is not of these batches; raises where they are unfit."""
-    entries = read_time_index(sources.read(segment.sibling("timeindex")))
-    newest = entries[-1] if entries else TimeIndexEntry(-1, 0)
-    fits = newest.timestamp == facts.max_timestamp_ms and _is_inside(segment, newest.relative_offset)
-    return entries if fits else None
+def _are_of(segment: Segment, times: list[TimeIndexEntry], seen: SegmentPass) -> bool:
+    """Whether the batches bear ``times`` out, and the last of them is the largest timestamp of the segment."""
+    newest = times[-1] if times else TimeIndexEntry(-1, 0)
+    is_newest = newest.timestamp == seen.facts.max_timestamp_ms and _is_inside(segment, newest.relative_offset)
+    return is_newest and (seen.has_legacy or seen.confirmed_times == len(times))
 
 
 def _is_inside(segment: Segment, relative_offset: int) -> bool:
     return segment.next_base_offset is None or segment.base_offset + relative_offset < segment.next_base_offset
 
 
-class _Pass(NamedTuple):
-    """What a pass over the headers showed."""
-
-    facts: ScanFacts
-    confirmed: int
-    """Entries of the offset index that point at a batch and do not lie below it."""
-    has_legacy: bool
-    """Messages are there that have no batch header."""
-    transactions: SegmentTransactions
-    log: DigestingReader
-
-
-def _pass_over(segment: Segment, claimed: list[OffsetIndexEntry], sources: Sources) -> _Pass:
-    """Read all headers, and look up those that ``claimed`` points at.
-
-    The offset of an entry may lie above the batch that starts there: a follower appends several batches at once, and
-    enters the last offset of all.
-    """
-    facts = ScanFacts()
-    positions = np.array([entry.position for entry in claimed], dtype=np.int64)
-    offsets = np.array([entry.relative_offset for entry in claimed], dtype=np.int64) + segment.base_offset
-    confirmed = batches = 0
-    transactions = SegmentTransactions()
-    with sources.open(segment.path) as opened:
-        reader = DigestingReader(opened)
-        for block in read_blocks(reader, _whole(segment), facts):
-            headers, starts = block.headers, block.positions + block.at
-            batches += len(starts)
-            at, entry = _pointed_at(starts, positions)
-            lasts = headers["base_offset"][at] + headers["last_offset_delta"][at].astype(np.int64)
-            confirmed += int((lasts <= offsets[entry]).sum())
-            _take_transactions(reader, block, transactions)
-        reader.finish()
-    return _Pass(facts, confirmed, batches != facts.batches, transactions, reader)
-
-
-def _pointed_at(
-    starts: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the indexes, in both, of what they have in common; both rise."""
-    if not len(starts):
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    first, end = np.searchsorted(positions, np.array([starts[0], starts[-1] + 1])).tolist()
-    entry = np.arange(first, end, dtype=np.int64)
-    at = np.searchsorted(starts, positions[entry])
-    hits = starts[at] == positions[entry]
-    return at[hits], entry[hits]
-
-
-def _take_transactions(reader: RangeReader, block: Block, transactions: SegmentTransactions) -> None:
-    """Let ``transactions`` know of the transactional batches and the markers of ``block``."""
-    headers = block.headers
-    transactional = np.flatnonzero((headers["attributes"] & TRANSACTIONAL != 0) & (headers["producer_id"] >= 0))
-    producer_ids = headers["producer_id"][transactional].tolist()
-    offsets = headers["base_offset"][transactional].tolist()
-    ends = headers["attributes"][transactional] & CONTROL != 0
-    aborts = _aborts(reader, block, transactional[ends])
-    batches = zip(transactional.tolist(), producer_ids, offsets, ends.tolist(), strict=True)
-    for i, producer_id, offset, is_end in batches:
-        if is_end:
-            transactions.end(producer_id, offset, is_abort=i in aborts)
-        else:
-            transactions.begin(producer_id, offset)
-
-
-def _aborts(reader: RangeReader, block: Block, controls: npt.NDArray[np.int64]) -> set[int]:
-    """Return which of the control batches, by their index in ``block``, are markers that abort a transaction."""
-    types = usual_marker_types(block.data, block.positions[controls])
-    found = set(controls[types == ABORT].tolist())
-    for i in controls[types == UNUSUAL].tolist():
-        at = block.at + int(block.positions[i])
-        batch = whole_batch(reader, block, i)
-        marker = read_control_record(batch, read_header(batch, at=at), at=at)
-        if marker is not None and marker.type == ABORT:
-            found.add(i)
-    return found
-
-
-def _is_true(claimed: list[OffsetIndexEntry], seen: _Pass) -> bool:
+def _is_true(claimed: list[OffsetIndexEntry], seen: SegmentPass) -> bool:
     """Whether the batches bear ``claimed`` out; what points at messages without a batch header is believed."""
-    return seen.has_legacy or seen.confirmed == len(claimed)
+    return seen.has_legacy or seen.confirmed_offsets == len(claimed)
 
 
 def _may_be_empty(segment: Segment, times: list[TimeIndexEntry] | None) -> bool:

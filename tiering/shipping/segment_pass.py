@@ -1,0 +1,192 @@
+"""One pass over the batch headers of a closed segment: what they say of its indexes, transactions and leader epochs.
+
+Every segment that is shipped, or verified in a layout without digests, is read like this once, with all its bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks, whole_batch
+from storage.log.checkpoints import LeaderEpoch
+from storage.log.control_record import ABORT, read_control_record
+from storage.log.record_batch import CONTROL, TRANSACTIONAL, read_header
+from storage.log.usual_markers import UNUSUAL, usual_marker_types
+from storage.source import PLAIN
+from tiering.shipping.aborted_transactions import SegmentTransactions
+from tiering.shipping.log_digest import DigestingReader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from replay.scan.header_scan import Array
+    from storage.log.indexes import OffsetIndexEntry, TimeIndexEntry
+    from storage.log.partition_dir import Segment
+    from storage.readers import RangeReader
+    from storage.source import Sources
+
+    Ints = npt.NDArray[np.int64]
+
+
+class SegmentPass(NamedTuple):
+    """What a pass over the headers showed."""
+
+    facts: ScanFacts
+    confirmed_offsets: int
+    """Entries of the offset index that point at a batch and do not lie below it."""
+    confirmed_times: int
+    """Entries of the time index that name a batch with their timestamp, the largest up to there."""
+    epochs: tuple[LeaderEpoch, ...]
+    """Leader epochs of the batches, each time another one appears."""
+    has_legacy: bool
+    """Messages are there that have no batch header."""
+    transactions: SegmentTransactions
+    log: DigestingReader
+
+
+def whole(segment: Segment) -> SegmentRange:
+    """Return all of ``segment`` as a range."""
+    return SegmentRange(
+        locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+    )
+
+
+def pass_over(
+    segment: Segment,
+    offsets: Sequence[OffsetIndexEntry],
+    times: Sequence[TimeIndexEntry],
+    sources: Sources = PLAIN,
+) -> SegmentPass:
+    """Read all headers, and look up those that the entries of both indexes name.
+
+    Raises:
+        FormatError: the segment is damaged.
+        LogDirError, StoreError: it cannot be read.
+
+    """
+    facts, transactions = ScanFacts(), SegmentTransactions()
+    claims = _Claims(
+        positions=np.array([entry.position for entry in offsets], dtype=np.int64),
+        offsets=np.array([entry.relative_offset for entry in offsets], dtype=np.int64) + segment.base_offset,
+        timestamps=np.array([entry.timestamp for entry in times], dtype=np.int64),
+        timed_offsets=np.array([entry.relative_offset for entry in times], dtype=np.int64) + segment.base_offset,
+    )
+    epochs: list[LeaderEpoch] = []
+    batches = 0
+    with sources.open(segment.path) as opened:
+        reader = DigestingReader(opened)
+        for block in read_blocks(reader, whole(segment), facts):
+            batches += len(block.headers)
+            claims.look_up(block)
+            _take_transactions(reader, block, transactions)
+            _take_epochs(block.headers, epochs)
+        reader.finish()
+    return SegmentPass(
+        facts,
+        claims.confirmed_offsets,
+        claims.confirmed_times,
+        tuple(epochs),
+        batches != facts.batches,
+        transactions,
+        reader,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Claims:
+    """What both indexes say, and how many entries the batches bear out so far."""
+
+    positions: Ints
+    offsets: Ints
+    timestamps: Ints
+    timed_offsets: Ints
+    confirmed_offsets: int = 0
+    confirmed_times: int = 0
+    _largest: int = field(default=-1, init=False)
+    """Timestamp in all blocks so far."""
+
+    def look_up(self, block: Block) -> None:
+        """Count the entries that ``block`` bears out."""
+        if not len(block.headers):
+            return
+        headers, starts = block.headers, block.positions + block.at
+        lasts = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
+        self._look_up_positions(starts, lasts)
+        largest = np.maximum.accumulate(headers["max_timestamp"].astype(np.int64))
+        np.maximum(largest, self._largest, out=largest)
+        self._look_up_times(headers, lasts, largest)
+        self._largest = int(largest[-1])
+
+    def _look_up_positions(self, starts: Ints, lasts: Ints) -> None:
+        """Count entries of the offset index.
+
+        The offset of one may lie above the batch that starts there: a follower appends several batches at once, and
+        enters the last offset of all.
+        """
+        at, entry = _pointed_at(starts, self.positions)
+        self.confirmed_offsets += int((lasts[at] <= self.offsets[entry]).sum())
+
+    def _look_up_times(self, headers: Array, lasts: Ints, largest: Ints) -> None:
+        """Count entries of the time index: the batch that holds the offset has the timestamp, none below a later one.
+
+        Source: ``TimeIndex.lookup`` and ``LogSegment.findOffsetByTimestamp``, which begin to read at that offset.
+        """
+        bases = headers["base_offset"].astype(np.int64)
+        first, end = np.searchsorted(self.timed_offsets, np.array([bases[0], lasts[-1] + 1])).tolist()
+        named, said = self.timed_offsets[first:end], self.timestamps[first:end]
+        at = np.searchsorted(bases, named, side="right") - 1
+        is_borne_out = (named <= lasts[at]) & (headers["max_timestamp"][at] == said) & (largest[at] == said)
+        self.confirmed_times += int(is_borne_out.sum())
+
+
+def _take_epochs(headers: Array, epochs: list[LeaderEpoch]) -> None:
+    """Add to ``epochs`` where batches have another leader epoch than those before."""
+    found = headers["partition_leader_epoch"].astype(np.int64)
+    before = np.concatenate(([epochs[-1].epoch if epochs else -1], found[:-1])) if len(found) else found
+    changes = np.flatnonzero((found != before) & (found >= 0)).tolist()
+    epochs += [LeaderEpoch(int(found[i]), int(headers["base_offset"][i])) for i in changes]
+
+
+def _pointed_at(starts: Ints, positions: Ints) -> tuple[Ints, Ints]:
+    """Return the indexes, in both, of what they have in common; both rise."""
+    if not len(starts):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    first, end = np.searchsorted(positions, np.array([starts[0], starts[-1] + 1])).tolist()
+    entry = np.arange(first, end, dtype=np.int64)
+    at = np.searchsorted(starts, positions[entry])
+    hits = starts[at] == positions[entry]
+    return at[hits], entry[hits]
+
+
+def _take_transactions(reader: RangeReader, block: Block, transactions: SegmentTransactions) -> None:
+    """Let ``transactions`` know of the transactional batches and the markers of ``block``."""
+    headers = block.headers
+    transactional = np.flatnonzero((headers["attributes"] & TRANSACTIONAL != 0) & (headers["producer_id"] >= 0))
+    producer_ids = headers["producer_id"][transactional].tolist()
+    offsets = headers["base_offset"][transactional].tolist()
+    ends = headers["attributes"][transactional] & CONTROL != 0
+    aborts = _aborts(reader, block, transactional[ends])
+    batches = zip(transactional.tolist(), producer_ids, offsets, ends.tolist(), strict=True)
+    for i, producer_id, offset, is_end in batches:
+        if is_end:
+            transactions.end(producer_id, offset, is_abort=i in aborts)
+        else:
+            transactions.begin(producer_id, offset)
+
+
+def _aborts(reader: RangeReader, block: Block, controls: Ints) -> set[int]:
+    """Return which of the control batches, by their index in ``block``, are markers that abort a transaction."""
+    types = usual_marker_types(block.data, block.positions[controls])
+    found = set(controls[types == ABORT].tolist())
+    for i in controls[types == UNUSUAL].tolist():
+        at = block.at + int(block.positions[i])
+        batch = whole_batch(reader, block, i)
+        marker = read_control_record(batch, read_header(batch, at=at), at=at)
+        if marker is not None and marker.type == ABORT:
+            found.add(i)
+    return found
