@@ -15,7 +15,7 @@ from replay.results import Outcome
 from replay.staging import DISCARD
 from scheduler.clock import instant
 from scheduler.use_cases.store_check import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
-from storage.errors import VerificationError
+from storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
 from tiering.planning import load_facts, plan_replay
 from tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scheduler.answers.progress import Progress
     from scheduler.use_cases.engines import Engine
     from scheduler.use_cases.work_items import TierOrder
+    from storage.log.names import TopicPartition
     from tiering.shipping.shipped import ShippedSegment
 
 
@@ -62,7 +63,13 @@ class HeldCheck:
             ResnapError: the replay failed.
 
         """
-        doubtful = {order.sighted.topic_partition: order for order in orders if order.doubted}
+        doubtful: dict[TopicPartition, TierOrder] = {}
+        for order in (one for one in orders if one.doubted):
+            closed = self._closed(order)
+            if closed is None:
+                doubtful[order.sighted.topic_partition] = order
+            else:
+                yield self._problem(order, [_Lack(one, f"it may lack producers: {closed}") for one in order.doubted])
         plans = []
         for order in doubtful.values():
             plans.append(self._plan(order))
@@ -80,14 +87,20 @@ class HeldCheck:
             if wrong:
                 yield self._problem(order, wrong)
 
+    def _closed(self, order: TierOrder) -> ConfigurationError | None:
+        """Return what keeps the stored snapshots from being opened: who ships need not have the key to read."""
+        try:
+            self.engine.reading.sources.read(_locator(order, order.doubted[0]))
+        except ConfigurationError as error:
+            return error
+        except (FormatError, LogDirError, ObjectNotFoundError):
+            return None  # of that one alone, which is said of it when it is compared
+        return None
+
     def _plan(self, order: TierOrder) -> PartitionPlan:
         inventory = order.sighted.inventory
         here = inventory.partition.boundaries
-        compare = {
-            one.next_base_offset: f"{order.store_url}/{one.snapshot}"
-            for one in order.doubted
-            if one.next_base_offset in here
-        }
+        compare = {one.next_base_offset: _locator(order, one) for one in order.doubted if one.next_base_offset in here}
         wanted = {_near(one, inventory.partition.boundaries) for one in order.doubted} - {None}
         facts = load_facts(inventory.partition, self.engine.reading.sources)
         return plan_replay(inventory, facts, [one for one in wanted if one is not None], self.rules, compare=compare)
@@ -116,6 +129,10 @@ class HeldCheck:
         if narrower is not None:
             reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_said(self.rules)}")
         return "; and ".join(reasons)
+
+
+def _locator(order: TierOrder, segment: ShippedSegment) -> str:
+    return f"{order.store_url}/{segment.snapshot}"
 
 
 def _near(segment: ShippedSegment, boundaries: Sequence[int]) -> int | None:

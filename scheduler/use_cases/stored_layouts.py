@@ -142,8 +142,9 @@ class CopiedLayout:
         """Return where the snapshot lies: among the indexes beside the manifest."""
         return Member(f"{self.store.url}/{key.removesuffix(f'.{aiven.MANIFEST}')}", "snapshot").locator
 
-    def origin(self, held: CopiedSegment) -> None:
-        """Return nothing: no manifest says it."""
+    def origin(self, held: CopiedSegment) -> SnapshotOrigin | None:
+        """Return what stands beside the leases, if Resnap has shipped it."""
+        return held.origin
 
 
 def _one_of_each_name(source: str, topics: Mapping[str, set[str]]) -> Iterator[Scope]:

@@ -20,6 +20,7 @@ from storage.remote.layouts.aiven_body import AivenForm
 from storage.remote.layouts.flat import lease_place
 from storage.remote.throttle import Throttle
 from storage.remote.urls import open_store
+from storage.source import each
 from tiering.eligibility import before_replay
 from tiering.shipping.delivery import Delivery
 from tiering.shipping.lease import leased
@@ -102,6 +103,7 @@ class TierRun:
         """Return what is left to ship of a partition, and what an earlier run has said of it."""
         candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
         left = remainder(candidates, shipped, self.engine.reading.sources)
+        held = each(shipped.with_origin, left.held, remote=True)
         recollection = None
         if self.remembering is not None and left.candidates.segments:
             recollection = self.remembering.recall(sighted.inventory)
@@ -114,7 +116,7 @@ class TierRun:
             candidates=left.candidates,
             already=left.already,
             failures=left.failures,
-            doubted=tuple(one for one in left.held if one.origin is not None and self._doubts(one.origin, sighted)),
+            doubted=tuple(one for one in held if one.origin is not None and self._doubts(one.origin, sighted)),
         )
 
     def _doubts(self, origin: SnapshotOrigin, sighted: Sighted) -> bool:

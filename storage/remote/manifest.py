@@ -37,6 +37,9 @@ FORMAT_VERSION: Final = 1
 
 _SCHEMA_JSON: Final = json.loads(resources.files("storage.remote").joinpath("manifest.avsc").read_text("utf-8"))
 _SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)
+_ORIGIN: Final = fastavro.parse_schema(
+    next(one["type"] for one in _SCHEMA_JSON["fields"] if one["name"] == "snapshotOrigin")
+)
 _SYNC_MARKER: Final = b"io.resnap.v1.man"
 """Fixed, where Avro would draw 16 random bytes, because the same manifest shall give the same file."""
 _CHECKSUM: Final = "resnap.crc32c"
@@ -209,14 +212,29 @@ def read_manifest(data: bytes) -> Manifest:
 
 def manifest_record(manifest: Manifest) -> dict[str, Any]:
     """Return ``manifest`` as plain values under the names that the file has: what ``inspect`` shows."""
-    origin = manifest.snapshot_origin
     return _record(manifest) | {
         "segmentId": str(manifest.segment_id),
         "leaderEpochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in manifest.leader_epochs],
         "objects": [_record(entry) | {"kind": entry.kind.value} for entry in manifest.objects],
-        "snapshotOrigin": _record(origin)
-        | {"how": origin.how.value, "leftOut": [_record(entry) for entry in origin.left_out]},
+        "snapshotOrigin": origin_record(manifest.snapshot_origin),
     }
+
+
+def origin_record(origin: SnapshotOrigin) -> dict[str, Any]:
+    """Return ``origin`` likewise."""
+    return _record(origin) | {"how": origin.how.value, "leftOut": [_record(entry) for entry in origin.left_out]}
+
+
+def origin_from(record: Mapping[str, Any]) -> SnapshotOrigin:
+    """Return what ``record`` says, as ``origin_record`` gives it.
+
+    Raises:
+        ValueError: a field is missing, or none of the values that are known.
+
+    """
+    if not fastavro.validate({"knownFromOffset": None, **record}, _ORIGIN, raise_errors=False, strict=True):
+        raise ValueError("a field is missing, or of another type than it has in a manifest")
+    return _origin(record)
 
 
 def _read_record(data: bytes) -> tuple[dict[str, Any], int]:
@@ -259,7 +277,6 @@ def _record_checksum(record: Mapping[str, Any], schema: Any) -> int:  # noqa: AN
 
 def _from_record(record: Mapping[str, Any]) -> Manifest:
     """Build the values; an unknown kind, or an id that is no UUID as we write them, is a ``ValueError``."""
-    origin = record["snapshotOrigin"]
     segment_id = UUID(record["segmentId"])
     if str(segment_id) != record["segmentId"]:
         raise ValueError(f"segment id {record['segmentId']!r} is not in canonical form")
@@ -269,13 +286,17 @@ def _from_record(record: Mapping[str, Any]) -> Manifest:
         segment_id=segment_id,
         leader_epochs=tuple(LeaderEpoch(entry["epoch"], entry["startOffset"]) for entry in record["leaderEpochs"]),
         objects=tuple(_build(ManifestObject, entry, kind=ObjectKind(entry["kind"])) for entry in record["objects"]),
-        snapshot_origin=_build(
-            SnapshotOrigin,
-            origin,
-            how=SnapshotHow(origin["how"]),
-            left_out=tuple(_build(LeftOutProducer, entry) for entry in origin["leftOut"]),
-            known_from_offset=origin.get("knownFromOffset"),
-        ),
+        snapshot_origin=_origin(record["snapshotOrigin"]),
+    )
+
+
+def _origin(record: Mapping[str, Any]) -> SnapshotOrigin:
+    return _build(
+        SnapshotOrigin,
+        record,
+        how=SnapshotHow(record["how"]),
+        left_out=tuple(_build(LeftOutProducer, entry) for entry in record["leftOut"]),
+        known_from_offset=record.get("knownFromOffset"),
     )
 
 

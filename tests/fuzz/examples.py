@@ -17,6 +17,7 @@ from storage.log.varint import write_varint
 from storage.messages.schema import write_message
 from storage.processes import this_process
 from storage.remote.layouts.aiven_chunks import encode_sizes
+from storage.remote.layouts.aiven_origin import write_origin
 from storage.remote.layouts.aiven_pieces import compressed
 from storage.remote.manifest import write_manifest
 from tests.fuzz.parsers import INIT_VERSIONS, LARGEST
@@ -172,6 +173,7 @@ _EXAMPLE_BYTES: Final = {
             b':{"position":590,"size":8},"transaction":{"position":598,"size":102}},"compression":true}'
         ),
     ],
+    "snapshot-origin": [write_origin(a_manifest().snapshot_origin)],
     "custom-metadata": [bytes.fromhex("03 00 02 c801 01 03 03 702f 02 04 04 666f6f")],
     "file-name": [b"00000000000000000145.snapshot", b"00000000000000000145.log.deleted"],
     "directory-name": [b"payments-0", b"payments-0.0123456789abcdef0123456789abcdef-delete"],

@@ -25,6 +25,7 @@ from storage.log.varint import read_unsigned_varint, read_varint, read_varlong
 from storage.remote.layouts.aiven_chunks import decode_sizes
 from storage.remote.layouts.aiven_manifest import read_manifest as read_rsm_manifest
 from storage.remote.layouts.aiven_metadata import read_custom_metadata
+from storage.remote.layouts.aiven_origin import read_origin
 from storage.remote.layouts.aiven_pieces import original_piece
 from storage.remote.layouts.flat import parse_key
 from storage.remote.manifest import read_manifest
@@ -171,6 +172,7 @@ PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "remote-log-record": decode_remote_log_record,
     "manifest": read_manifest,
     "rsm-manifest": read_rsm_manifest,
+    "snapshot-origin": read_origin,
     "custom-metadata": read_custom_metadata,
     "fingerprint": read_fingerprint,
     "undo-manifest": read_undo_manifest,

@@ -187,7 +187,7 @@ def test_a_bucket_is_filled_and_read_back_like_a_directory(command: Resnap, buck
         **bucket.variables,
     )  # fmt: skip
     assert (ran.code, ran.document["summary"]["shipped"]) == (0, 8), ran.err
-    places = {parse_key(key) for key in bucket.objects() if key.startswith("some/tiered/")}
+    places = {place for key in bucket.objects() if (place := parse_key(key))}
     assert len(places) == 24
     ran = command("verify", "--store", f"{bucket.url}/some", *key_of(fixture), *there, **bucket.variables)
     assert ran.code == 0, ran.err

@@ -7,8 +7,9 @@ and what the manifest says of the segment against the batches; the snapshot agai
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
@@ -18,6 +19,7 @@ from storage.log.producer_snapshot import read_snapshot_array
 from storage.remote.layouts import flat
 from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
 from storage.remote.layouts.aiven_log import copied_segment, segment_of
+from storage.remote.layouts.aiven_origin import ORIGINS, origin_key, place_of_origin, read_origin
 from storage.remote.store_path import StorePath
 from tiering.checking.verification import ShippedListing, VerifiedSegment
 from tiering.shipping.leader_epoch_check import EpochsSeen
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from storage.remote.layouts.aiven import AivenKey
     from storage.remote.layouts.aiven_log import CopiedSegment
     from storage.remote.layouts.aiven_metadata import SegmentMetadata
+    from storage.remote.manifest import SnapshotOrigin
     from storage.remote.object_store import ObjectInfo, ObjectStore
     from storage.source import Sources
     from tiering.shipping.segment_indexes import SegmentIndexes
@@ -61,13 +64,18 @@ def list_copies(
         StoreError: the store failed.
 
     """
-    infos = {info.key: info for info in store.list(within) if (place := parse_key(info.key)) and wants(place)}
-    manifests = {key: info for key, info in infos.items() if key.endswith(f".{MANIFEST}")}
+    infos: dict[str, ObjectInfo] = {}
+    manifests: dict[str, ObjectInfo] = {}
     sizes: dict[str, int] = {}
-    for key, info in infos.items():
-        beside = f"{key.rpartition('.')[0]}.{MANIFEST}"
-        if key != beside:
-            sizes[beside] = sizes.get(beside, 0) + info.size_bytes
+    for info in chain(store.list(within), store.list(f"{ORIGINS}{within}") if within else ()):
+        place = parse_key(info.key) or place_of_origin(info.key)
+        if place is None or not wants(place):
+            continue
+        infos[info.key] = info
+        if info.key == (manifest := place.beside(MANIFEST)):
+            manifests[info.key] = info
+        else:
+            sizes[manifest] = sizes.get(manifest, 0) + info.size_bytes
     return ShippedListing(manifests=manifests, sizes=sizes), infos
 
 
@@ -100,15 +108,29 @@ def verify_copy(
     partition = seen.setdefault(place.folder, PartitionSeen(TransactionHistory(sources=sources)))
     missing = tuple(_missing(infos, found))
     findings = Findings(missing, ())
+    unread: tuple[str, ...] = ()
+    try:
+        found = replace(found, origin=_origin(store, infos, place))
+    except (FormatError, ObjectNotFoundError) as error:
+        unread = (str(error),)
     if not missing:
         files = _stored(store, infos, found)
         findings = findings_of(files, partition, sources) if reads_objects else NOTHING_FOUND
         partition.transactions.snapshots[found.next_base_offset] = files.snapshot
     if not reads_objects:
-        return VerifiedSegment(manifest_key=key, manifest=found, problems=(), was_read=False)
+        return VerifiedSegment(manifest_key=key, manifest=found, problems=unread, was_read=False)
     size = sum(infos[beside].size_bytes for suffix in (LOG, INDEXES) if (beside := place.beside(suffix)) in infos)
-    return VerifiedSegment(manifest_key=key, manifest=found, problems=findings.problems,
+    return VerifiedSegment(manifest_key=key, manifest=found, problems=(*findings.problems, *unread),
                            undecided=findings.undecided, size_bytes=size)  # fmt: skip
+
+
+def _origin(store: ObjectStore, infos: dict[str, ObjectInfo], place: AivenKey) -> SnapshotOrigin | None:
+    """Return what Resnap has said of the snapshot of the segment at ``place``, if it has shipped that."""
+    key = origin_key(place)
+    if key not in infos:
+        return None
+    with in_file(key):
+        return read_origin(store.get(key))
 
 
 def _missing(infos: dict[str, ObjectInfo], found: CopiedSegment) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """What runs that were killed have left in a store: found by what nobody names, deleted only where nobody is at work.
 
-Garbage is an object of the layout ``flat`` that no manifest names, an upload in parts that nobody completed, and what
-lies in the folders for staging and probes, each older than a given age by the store's own clock. Never touched is what
-a manifest names, what is not in a form of ours, and a partition of which any manifest cannot be read: it may name
-anything.
+Garbage is an object of the layout ``flat`` that no manifest names, an upload in parts that nobody completed, what lies
+in the folders for staging and probes, and what is said of a segment in the layout ``aiven`` that is gone, each older
+than a given age by the store's own clock. Never touched is what a manifest names, what is not in a form of ours, and a
+partition of which any manifest cannot be read: it may name anything.
 
 An uploader writes its objects anew even where it finds them, and looks at all of them right before its manifest. So
 what is old belongs to nobody who is at work, and what is taken away from somebody all the same is missed before it is
@@ -19,6 +19,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import FormatError, LockedError, ObjectNotFoundError, in_file
+from storage.remote.layouts import aiven
+from storage.remote.layouts.aiven_origin import place_of_origin
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
 from storage.remote.manifest import read_manifest
 from storage.remote.probe import store_clock_ms
@@ -28,6 +30,7 @@ from tiering.shipping.lease import leased
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from storage.remote.layouts.aiven import AivenKey
     from storage.remote.layouts.flat import FlatKey
     from storage.remote.object_store import ObjectInfo, ObjectStore, Unfinished
 
@@ -81,7 +84,12 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int) -> Garbage:
     read = _read_manifests(store, (info.key for info in listed))
     named = frozenset().union(*(one.keys for one in read))
     closed = {_partition(one.place) for one in read if one.error is not None}
-    unnamed = [info for info in listed if info.key not in named and _is_of_a_run(info.key, closed)]
+    segments = {_segment(place) for info in listed if (place := aiven.parse_key(info.key))}
+    unnamed = [
+        info
+        for info in listed
+        if (info.key not in named and _is_of_a_run(info.key, closed)) or _is_said_of_nothing(info.key, segments)
+    ]
     old = tuple(info for info in unnamed if info.modified_ms <= before_ms)
     begun = [one for one in store.unfinished() if _is_of_a_run(one.key, set()) or _is_temporary(one)]
     stale = tuple(one for one in begun if one.begun_ms <= before_ms)
@@ -104,7 +112,7 @@ def collect(store: ObjectStore, garbage: Garbage, *, who: str, now_ms: int) -> I
     for place, infos in groupby(garbage.objects, key=lambda info: _place(info.key)):
         found = list(infos)
         if place is None:
-            yield from (_deleted(store, info) for info in found)
+            yield from (_deleted(store, info) for info in found if _is_gone(store, info))
             continue
         try:
             with leased(store, place, who=who, now_ms=now_ms) as lease:
@@ -131,6 +139,25 @@ def _still_garbage(store: ObjectStore, found: list[ObjectInfo]) -> Iterator[Obje
         for info in found:
             if info.key.startswith(folder) and info.key not in named and _is_as_it_was(store, info):
                 yield info
+
+
+def _segment(place: AivenKey) -> str:
+    """Return what the keys of all objects of the segment at ``place`` begin with."""
+    return place.beside("")
+
+
+def _is_said_of_nothing(key: str, segments: set[str]) -> bool:
+    """Whether ``key`` is of an object that says where a snapshot comes from, and its segment is not among those."""
+    place = place_of_origin(key)
+    return place is not None and _segment(place) not in segments
+
+
+def _is_gone(store: ObjectStore, info: ObjectInfo) -> bool:
+    """Whether the segment that the object tells of is not there now either; true for what tells of none."""
+    place = place_of_origin(info.key)
+    if place is None:
+        return True
+    return next(store.list(_segment(place)), None) is None and _is_as_it_was(store, info)
 
 
 def _is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:

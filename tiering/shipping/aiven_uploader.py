@@ -1,9 +1,10 @@
-"""Shipping into the layout ``aiven``: what the plugin would have written, in its order, and no object more.
+"""Shipping into the layout ``aiven``: what the plugin would have written, in its order.
 
 Log, indexes, manifest: the manifest makes the segment whole, and was read back as strictly as a broker will. Brokers do
 not see it before their own metadata name it. The id of a segment comes from everything its objects come from, down to
 the sizes of its chunks, and of an encrypted one from what was drawn for it: two runs never write other bytes under one
-key, and a key is never written by a broker, whose ids are drawn.
+key, and a key is never written by a broker, whose ids are drawn. Before the manifest an object of ours says where the
+snapshot comes from, which the plugin never asks for.
 
 Source: ``KafkaRemoteStorageManager.copyLogSegmentData`` of the plugin; ``RemoteLogManager.copyLogSegment``.
 """
@@ -42,6 +43,7 @@ from storage.remote.layouts.aiven_manifest import (
     write_manifest,
 )
 from storage.remote.layouts.aiven_metadata import SegmentMetadata
+from storage.remote.layouts.aiven_origin import origin_key, write_origin
 from storage.remote.layouts.aiven_pieces import stored_piece
 from storage.remote.manifest import ObjectKind
 from tiering.shipping.shipped import AivenManifests, ShippedSegment
@@ -49,6 +51,7 @@ from tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError
 
 if TYPE_CHECKING:
     from storage.remote.layouts.aiven_keys import SegmentCipher
+    from storage.remote.manifest import SnapshotOrigin
     from storage.remote.object_store import BodyOpener, ObjectStore
     from tiering.shipping.delivery import Delivery
     from tiering.shipping.segment_bundle import BundlePart, SegmentBundle
@@ -87,10 +90,17 @@ class Copied:
     form: AivenForm
     provenance: Provenance
     bundle: SegmentBundle
+    origin: SnapshotOrigin
 
 
 def copy(
-    delivery: Delivery, provenance: Provenance, bundle: SegmentBundle, form: AivenForm, *, created_at_ms: int
+    delivery: Delivery,
+    provenance: Provenance,
+    bundle: SegmentBundle,
+    origin: SnapshotOrigin,
+    form: AivenForm,
+    *,
+    created_at_ms: int,
 ) -> Copied:
     """Put log and indexes of one segment into the store; several segments may be on their way at once.
 
@@ -129,7 +139,7 @@ def copy(
         bundle.check_unchanged()
         raise
     sizes = {LOG: contents.log.size_bytes, INDEXES: len(contents.indexes)}
-    return Copied(keys=keys, sizes=sizes, body=body, form=form, provenance=provenance, bundle=bundle)
+    return Copied(keys=keys, sizes=sizes, body=body, form=form, provenance=provenance, bundle=bundle, origin=origin)
 
 
 def publish(delivery: Delivery, copied: Copied) -> ShippedSegment:
@@ -145,6 +155,7 @@ def publish(delivery: Delivery, copied: Copied) -> ShippedSegment:
     for suffix, size in copied.sizes.items():
         if _length(store, copied.keys[suffix]) != size:
             raise VerificationError(f"{copied.keys[suffix]}: gone or changed after it was verified", hint="run again")
+    _tell_origin(delivery, key, copied.origin)
     try:
         store.put(key, copied.body, if_absent=True)
     except ObjectExistsError:
@@ -154,6 +165,15 @@ def publish(delivery: Delivery, copied: Copied) -> ShippedSegment:
         delivery.verify(key, size_bytes=len(copied.body), checksum=crc32c(copied.body))
     manifests = AivenManifests(copied.form.key_prefix, copied.provenance.topic_partition.topic)
     return manifests.read(key, store.get(key))
+
+
+def _tell_origin(delivery: Delivery, manifest_key: str, origin: SnapshotOrigin) -> None:
+    """Say where the snapshot comes from, for whoever reads the store by Resnap: the manifest has no room for it."""
+    place = parse_key(manifest_key)
+    if place is None:
+        raise AssertionError(f"{manifest_key} is no key of a manifest")
+    body = write_origin(origin)
+    delivery.deliver(origin_key(place), lambda: io.BytesIO(body), size_bytes=len(body), checksum=crc32c(body))
 
 
 def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: SegmentBundle, form: AivenForm) -> None:

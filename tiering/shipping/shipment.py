@@ -280,7 +280,7 @@ class Shipper:
         """Put the objects of one segment into the store, and return what makes it visible."""
         now_ms = self.now_ms()
         if self.aiven is not None:
-            copied = copy(self.delivery, provenance, bundle, self.aiven, created_at_ms=now_ms)
+            copied = copy(self.delivery, provenance, bundle, origin, self.aiven, created_at_ms=now_ms)
             return partial(publish_copied, self.delivery, copied)
         return partial(publish, self.delivery, upload(self.delivery, provenance, bundle, origin, created_at_ms=now_ms))
 

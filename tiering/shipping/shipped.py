@@ -7,14 +7,16 @@ judges what is shipped beside it. A key tells where a segment begins, its manife
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from storage.remote.layouts import aiven
+from storage.remote.layouts import aiven, aiven_origin
 from storage.remote.layouts.aiven_log import REMEDY, copied_segment
 from storage.remote.layouts.aiven_members import Member
+from storage.remote.layouts.aiven_origin import read_origin
 from storage.remote.layouts.flat import (
     MANIFEST_EXTENSION,
     UNKNOWN,
@@ -124,6 +126,10 @@ class Manifests(Protocol):
         """Return what all keys of a partition begin with, if the id of its topic is or was not known."""
         ...
 
+    def origin_key(self, manifest_key: str) -> str | None:
+        """Return the key of the object that says where a snapshot comes from; None where the manifest does."""
+        ...
+
     def read(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment that the manifest ``data`` makes visible.
 
@@ -170,6 +176,9 @@ class FlatManifests:
             for one in (topic_id, None)
         ]
 
+    def origin_key(self, manifest_key: str) -> None:
+        """Manifests say it themselves."""
+
     def read(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment."""
         return shipped_segment(key, read_manifest(data))
@@ -207,6 +216,11 @@ class AivenManifests:
     def partition_prefixes(self, partition: int, topic_id: str) -> list[str]:
         """Return what all keys of a partition begin with."""
         return [f"{self.prefix}{topic_id}/{partition}/"]
+
+    def origin_key(self, manifest_key: str) -> str | None:
+        """Return the key of an object of Resnap's own."""
+        place = aiven.parse_key(manifest_key)
+        return None if place is None else aiven_origin.origin_key(place)
 
     def read(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment."""
@@ -274,6 +288,20 @@ class ShippedTopic:
     def _listed(self) -> Iterator[ObjectInfo]:
         for prefix in self._prefixes:
             yield from self.store.list(prefix)
+
+    def with_origin(self, segment: ShippedSegment) -> ShippedSegment:
+        """Return ``segment`` with where its snapshot comes from, if anything says so.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        key = self._layout.origin_key(segment.manifest_key) if segment.origin is None else None
+        if key is None:
+            return segment
+        with suppress(ObjectNotFoundError, FormatError):  # that it is damaged is for verification to say
+            return replace(segment, origin=read_origin(self.store.get(key)))
+        return segment
 
     def find(
         self, partition: int, base_offset: int, next_base_offset: int, *, topic_id: str | None = None

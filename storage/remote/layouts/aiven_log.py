@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from storage.log.survey import LogDir
     from storage.remote.layouts.aiven import AivenKey
     from storage.remote.layouts.aiven_metadata import SegmentMetadata
+    from storage.remote.manifest import SnapshotOrigin
     from storage.remote.object_store import ObjectInfo, ObjectStore
 
 REMEDY: Final = (
@@ -52,6 +53,8 @@ class CopiedSegment:
     place: AivenKey
     manifest: AivenManifest
     metadata: SegmentMetadata
+    origin: SnapshotOrigin | None = None
+    """Where its snapshot comes from; None where nothing says so, as of what brokers copied."""
 
     @property
     def topic(self) -> str:
