@@ -13,6 +13,7 @@ Source: ``RPCProducerIdManager`` of 3.6 to 4.1, ``NodeToControllerChannelManager
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,9 @@ RETRY_BACKOFF_MS: Final = 50
 MOST_SWAPS: Final = 3
 RETRY_TIMEOUT_MS: Final = 60_000
 """Age at which a KRaft broker gives a request up; one with ZooKeeper takes ``request.timeout.ms``."""
+FIRST_TO_ASK: Final = 3
+"""``inter.broker.protocol.version`` of this major version and later: 3.0-IV0 is the first of all."""
+_PROTOCOL: Final = re.compile(r"(?P<major>\d+)\.\d+(\.\d+)*(-IV\d+)?")
 RELEASES_THAT_TIMED_OUT: Final = ((3, 0, 0), (3, 3, 1))
 """First and last release whose clients heard REQUEST_TIMED_OUT when no block came, which made them give up."""
 
@@ -107,6 +111,21 @@ class BrokerProducerIds:
         first, size = response.producer_id_start, response.producer_id_len
         # As in Kafka, the last id in use may be the first of the next block, and a block may be empty.
         return first >= max(self._current.block.last, 0) and 0 <= size <= MAX_PRODUCER_ID - first
+
+
+def asks_the_controller(inter_broker_protocol: str) -> bool:
+    """Return whether a broker with ZooKeeper sends ``AllocateProducerIds``; one below 3.0-IV0 takes blocks itself.
+
+    Source: ``MetadataVersion.isAllocateProducerIdsSupported``; in KRaft all brokers ask.
+
+    Raises:
+        ValueError: it is no version, such as ``2.8`` or ``3.0-IV1``.
+
+    """
+    found = _PROTOCOL.fullmatch(inter_broker_protocol)
+    if found is None:
+        raise ValueError(f'expected a version such as "3.0" or "3.0-IV1", found {inter_broker_protocol!r}')
+    return int(found["major"]) >= FIRST_TO_ASK
 
 
 def error_without_block(release: tuple[int, int, int]) -> KafkaError:

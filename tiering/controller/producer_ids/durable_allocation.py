@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 
 from tiering.controller.metadata.folding import load_image
 from tiering.controller.metadata.image import TransactionOutcome
-from tiering.controller.metadata.records import NO_BROKER, AbortTransactionRecord, ProducerIdsRecord
+from tiering.controller.metadata.records import (
+    NO_BROKER,
+    AbortTransactionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+)
 from tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
 from tiering.controller.producer_ids.allocation import ProducerIdAllocation
 
@@ -28,13 +33,14 @@ class DurableAllocation:
     """Gives away blocks, to one thread at a time; ``open_allocation`` makes one.
 
     Attributes:
-        broker_epochs: epoch of each registered broker, as the log has it; who lets brokers register adds them here.
+        broker_epochs: epoch of each registered broker, as the log has it; ``register_broker`` adds to them.
 
     """
 
     def __init__(self, writer: MetadataLogWriter, image: MetadataImage) -> None:
         """Go on from ``image``; DataError where it gives ids away twice."""
         self.broker_epochs = {broker.broker_id: broker.epoch for broker in image.brokers.values()}
+        self._incarnations = {broker.broker_id: broker.incarnation_id for broker in image.brokers.values()}
         self._writer = writer
         self._one_at_a_time = threading.Lock()
         self._allocation = ProducerIdAllocation(self.broker_epochs)
@@ -45,6 +51,35 @@ class DurableAllocation:
                     next_producer_id=block.next_producer_id,
                 )
             )
+
+    def register_broker(self, broker_id: int, incarnation_id: str, timestamp: int) -> int:
+        """Register a broker and return its epoch, the offset of its record; on return it is durable.
+
+        The incarnation that is registered already keeps its epoch, so a broker may ask again; another one takes its
+        place, and what the one before asks for is refused from then on. That the one before is gone is the caller's
+        to know: Kafka refuses a second one as long as the first sends heartbeats.
+
+        Args:
+            broker_id: of the broker.
+            incarnation_id: a UUID in Kafka's base64 form, new at each start of the broker.
+            timestamp: of the record, milliseconds.
+
+        Raises:
+            LogDirError: it could not be written; nothing more is registered until the log is opened again.
+
+        Source: ``ClusterControlManager.registerBroker``.
+        """
+        with self._one_at_a_time:
+            if self._incarnations.get(broker_id) == incarnation_id:
+                return self.broker_epochs[broker_id]
+            epoch = self._writer.end_offset
+            record = RegisterBrokerRecord(
+                broker_id=broker_id, incarnation_id=incarnation_id, broker_epoch=epoch, end_points=(), features=(),
+                rack=None,
+            )  # fmt: skip
+            self._writer.append([record], timestamp)
+            self.broker_epochs[broker_id], self._incarnations[broker_id] = epoch, incarnation_id
+        return epoch
 
     def allocate(self, broker_id: int, broker_epoch: int, timestamp: int) -> ProducerIdsBlock:
         """Give the next block to a broker; on return it is durable.

@@ -15,6 +15,7 @@ from tiering.controller.producer_ids.broker_ids import (
     RETRY_TIMEOUT_MS,
     BrokerProducerIds,
     Generated,
+    asks_the_controller,
     error_without_block,
     has_timed_out,
 )
@@ -177,3 +178,15 @@ def test_rpc_producer_id_manager_throws_concurrent_transactions() -> None:
     ids.on_timeout()
     assert ids.generate(RETRY_TIMEOUT_MS).error is NOTHING
     assert error_without_block((3, 4, 0)) is NOTHING
+
+
+@pytest.mark.parametrize(
+    ("protocol", "asks"), [("2.8", False), ("2.8-IV1", False), ("0.10.2-IV0", False), ("3.0-IV0", True), ("3.9", True)]
+)
+def test_brokers_with_zookeeper_ask_the_controller_from_3_0_iv0_on(protocol: str, asks: bool) -> None:
+    assert asks_the_controller(protocol) == asks
+
+
+def test_what_is_no_protocol_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="found 'newest'"):
+        asks_the_controller("newest")

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -15,6 +16,7 @@ from storage.errors import DataError, LogDirError, LogDirInUseError
 from storage.kafka_errors import KafkaError, RefusedError
 from storage.messages.wire import ZERO_UUID
 from tests.tiering.controller.producer_ids.lives import EPOCH, NOW, START, give_away_for_ever, open_in_vain
+from tiering.controller.metadata.folding import load_image
 from tiering.controller.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -24,11 +26,13 @@ from tiering.controller.metadata.records import (
     UnregisterBrokerRecord,
 )
 from tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
-from tiering.controller.producer_ids.answering import answer_allocate
+from tiering.controller.producer_ids import answering
+from tiering.controller.producer_ids.answering import RequestThrottle, answer_allocate
 from tiering.controller.producer_ids.broker_ids import BrokerProducerIds
 from tiering.controller.producer_ids.durable_allocation import open_allocation
 from tiering.controller.producer_ids.requests import (
     AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     read_allocate_response,
     write_allocate_response,
 )
@@ -152,6 +156,48 @@ def test_unique_producer_ids(log: Path) -> None:
                 generated = broker.generate(0)
             ids.append(generated.producer_id)
     assert len(set(ids)) == len(ids) == 3003
+
+
+def test_a_broker_is_registered_for_good_and_asks_under_its_epoch(tmp_path: Path) -> None:
+    log = tmp_path / "__cluster_metadata-0"
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        epoch = allocation.register_broker(7, ZERO_UUID, NOW)
+        assert allocation.register_broker(7, ZERO_UUID, NOW) == epoch
+        assert allocation.allocate(7, epoch, NOW).first == 0
+    assert load_image(log).brokers[7].epoch == epoch
+    with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
+        assert allocation.register_broker(7, ZERO_UUID, NOW) == epoch
+        later = allocation.register_broker(7, "UKQXDdQN8qtNI_fjesdrSw", NOW)
+        assert later > epoch
+        with pytest.raises(RefusedError) as raised:
+            allocation.allocate(7, epoch, NOW)
+        assert raised.value.error is KafkaError.STALE_BROKER_EPOCH
+        assert allocation.allocate(7, later, NOW).first == 1000
+
+
+def test_a_caller_that_asks_too_often_is_told_to_wait(tmp_path: Path) -> None:
+    throttle = RequestThrottle(2.0, burst_s=3)
+    with open_allocation(tmp_path / "__cluster_metadata-0", leader_id=1, timestamp=NOW) as allocation:
+        request = AllocateProducerIdsRequest(broker_id=7, broker_epoch=allocation.register_broker(7, ZERO_UUID, NOW))
+
+        def answer(now_ms: int, caller: str = "7", **how: bool) -> AllocateProducerIdsResponse:
+            allocate = partial(allocation.allocate, timestamp=NOW)
+            return answer_allocate(request, allocate, throttle=partial(throttle, caller, now_ms), **how)
+
+        assert [answer(0).throttle_time_ms for _ in range(8)] == [0] * 6 + [500, 1000]
+        assert answer(0, caller="8").throttle_time_ms == 0
+        assert answer(0, is_active=False).throttle_time_ms == 0
+        assert answer(0, is_authorized=False).throttle_time_ms == 1500
+        assert answer(60_000).throttle_time_ms == 0
+
+
+def test_callers_do_not_fill_the_memory_of_a_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "MOST_CALLERS", 3)
+    throttle = RequestThrottle(1.0, burst_s=1)
+    for caller in range(10):
+        assert throttle(str(caller), 0) == 0
+    assert throttle("9", 0) == 1000
+    assert len(throttle._buckets) == 3
 
 
 # -- kills
