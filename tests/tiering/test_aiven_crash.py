@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.tiering.shipping import Order
 
 FORM: Final = AivenForm(key_prefix="tiered/", chunk_size=4096, compression="zstd")
+OBJECTS = 4
+"""Of a segment: those of the plugin, and where its snapshot comes from."""
 KILLED: Final = 137
 PATIENCE_S: Final = 120
 
@@ -73,7 +75,7 @@ def test_after_a_kill_at_any_write_one_more_run_completes_the_store(
     (tmp_path / "whole").mkdir()
     ship(order, tmp_path / "whole", 0)
     whole, expected = objects(tmp_path / "whole"), visible(tmp_path / "whole")
-    assert len(whole) == 4 * len(expected) > 3
+    assert len(whole) == OBJECTS * len(expected) > OBJECTS
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", __name__])
@@ -84,6 +86,6 @@ def test_after_a_kill_at_any_write_one_more_run_completes_the_store(
         process.start()
         process.join(PATIENCE_S)
         assert process.exitcode == KILLED
-        assert visible(root) == expected[: writes // 3]
+        assert visible(root) == expected[: writes // OBJECTS]
         ship(order, root, 0)
         assert objects(root) == whole
