@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,7 +31,14 @@ from replay.spark.failures import check_reachable, death_told, failure_told, wit
 from replay.spark.jvm import JavaRuntime, find_java
 from replay.spark.jvm_output import JvmOutput
 from replay.spark.packages import ship_packages
-from replay.spark.settings import LOOPBACK, SparkSettings, has_user_name, is_local_master, spark_properties
+from replay.spark.settings import (
+    LOOPBACK,
+    SparkSettings,
+    has_user_name,
+    is_local_master,
+    properties_text,
+    spark_properties,
+)
 from storage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 _JVM_EXIT_TIMEOUT_S: Final = 30
+_PROPERTIES: Final = "spark.properties"
+_SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 
 
 @contextmanager
@@ -75,11 +85,13 @@ def spark_context(
         archive = find_archive(java, SPARK_HOME / "jars", environment, scratch=scratch) if is_ours else None
         properties = spark_properties(settings, scratch, archive.options if archive else ())
         running.enter_context(without_tracebacks_of_py4j())
-        with failure_told(java, output), _in_environment(spark_variables(settings, environment, java)):
+        variables = {**spark_variables(settings, environment, java), **_submitted(properties, environment, scratch)}
+        with failure_told(java, output), _in_environment(variables):
             conf = SparkConf().setAll(list(properties.items()))
             with _interrupts_wait():
-                gateway = _launch(conf, output)
+                gateway = _launch(output)
                 running.callback(_end_jvm, gateway)
+                (scratch / _PROPERTIES).unlink()
             if launched is not None:
                 launched(gateway.proc)
             with _interrupt_kept():
@@ -181,9 +193,21 @@ def _pass_on(number: int) -> None:
         signal.raise_signal(number)
 
 
-def _launch(conf: SparkConf, output: JvmOutput) -> ClientServer:
+def _submitted(properties: Mapping[str, str], environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """Return the variable by which Spark's launcher gets ``properties``: in a file of our directory, not as arguments.
+
+    Properties may be secrets, and every user of the machine sees the arguments of every process.
+    """
+    file = scratch / _PROPERTIES
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as opened:
+        opened.write(properties_text(properties))
+    own = environment.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
+    return {_SUBMIT_ARGUMENTS: f"--properties-file {shlex.quote(str(file))} --load-spark-defaults {own}"}
+
+
+def _launch(output: JvmOutput) -> ClientServer:
     try:
-        return launch_gateway(conf, {"stdout": output.descriptor, "stderr": output.descriptor})
+        return launch_gateway(popen_kwargs={"stdout": output.descriptor, "stderr": output.descriptor})
     finally:
         output.handed_over()
 

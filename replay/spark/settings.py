@@ -11,6 +11,7 @@ import os
 import pwd
 import re
 import site
+import string
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,6 +44,7 @@ cluster's, which only its operator can give.
 TASK_ATTEMPTS: Final = 4
 """As on a cluster (``spark.task.maxFailures``)."""
 
+_PLAIN: Final = frozenset(f"{string.ascii_letters}{string.digits}-._/@+,")
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<threads>\*|[1-9]\d*)(?:,\s*\d+)?])?")
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
 _MAX_SOCKET_PATH: Final = 107
@@ -137,6 +139,16 @@ def spark_properties(settings: SparkSettings, scratch: Path, java_options: Seque
     if settings.shuffle_partitions is not None:
         properties["spark.sql.shuffle.partitions"] = str(settings.shuffle_partitions)
     return properties | dict(settings.conf)
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """Return a file of Java properties, in ASCII; whatever could mean something in it is escaped."""
+    return "".join(f"{_property_text(name)}={_property_text(value)}\n" for name, value in properties.items())
+
+
+def _property_text(text: str) -> str:
+    units = zip(*[iter(text.encode("utf-16-be"))] * 2, strict=True)
+    return "".join(chr(low) if not high and chr(low) in _PLAIN else f"\\u{high:02x}{low:02x}" for high, low in units)
 
 
 def _with_attempts(master: str, threads: int) -> str:

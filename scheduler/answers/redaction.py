@@ -13,7 +13,10 @@ from typing import Final
 MASK: Final = "***"
 """Stands where a secret stood."""
 
-_NAMES: Final = r"secret|password|passwd|token|signature|credential|access[._-]?key(?:[._-]?id)?"
+_NAMES: Final = (
+    r"secret|password|passwd|token|signature|credential|access[._-]?key(?:[._-]?id)?"
+    r"|account[._-]?key|passphrase|key[._-]?pass"
+)
 _RULES: Final = (
     # Our own tokens, wherever they stand.
     (re.compile(r"\bresnap_[A-Za-z0-9_-]{43}"), f"resnap_{MASK}"),
@@ -30,7 +33,7 @@ _RULES: Final = (
     # password=..., "token": "...", Authorization: Bearer ...
     (
         re.compile(
-            rf"""((?:(?:{_NAMES})[\w.-]{{0,50}}|authorization)["']?\s{{0,9}}[=:]\s{{0,9}}(?:b?["'])?"""
+            rf"""((?:(?:{_NAMES})[\w.-]{{0,80}}|authorization)["']?\s{{0,9}}[=:]\s{{0,9}}(?:b?["'])?"""
             r"""(?:(?:bearer|basic|digest)\s{1,9})?)[^\s"',;&)}\]]+""",
             re.IGNORECASE,
         ),

@@ -18,7 +18,7 @@ from scheduler.settings.replay import EngineSettings, ReplaySettings
 from scheduler.settings.service import ServiceSettings
 from scheduler.settings.shipping import ShippingSettings
 from scheduler.settings.store import StoreSettings
-from scheduler.settings.values import shown, split_list
+from scheduler.settings.values import shown_as, split_list
 from scheduler.use_cases.cluster_metadata import ClusterMetadata
 from storage.errors import ConfigurationError, UsageError
 
@@ -140,5 +140,6 @@ def _refusal(error: ValidationError, origins: Mapping[str, str]) -> UsageError |
     within = "".join(f"[{step + 1}]" if isinstance(step, int) else f".{step}" for step in problem["loc"][1:])
     if problem["type"] == "extra_forbidden":
         expected = "there is no such key"
-    message = f"{display_name(name)}{within} ({origin}): {expected}, found {shown(problem['input'])!r}"
+    found = shown_as(str(problem["loc"][-1]), problem["input"])
+    message = f"{display_name(name)}{within} ({origin}): {expected}, found {found!r}"
     return refusal(message, origin)

@@ -17,10 +17,15 @@ _SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 <<
 _SIZE = re.compile(r"(\d{1,18})([a-z]*)", re.IGNORECASE)
 _SECRET_NAME = re.compile(
     r"secret|password|passwd|token|access[._]?key|credential"
-    r"|jaas|private|[._](?:master[._])?key$|certificate[._]chain$|truststore[._]certificates$",
+    r"|jaas|private|[._](?:master[._])?key$|certificate[._]chain$|truststore[._]certificates$"
+    r"|account[._]?key|[._]sas(?:$|[._])|pass(?:phrase|code)?$",
     re.IGNORECASE,
 )
-"""Kafka's settings of type PASSWORD, and what plugins call theirs; one too many is masked rather than one shown."""
+"""Kafka's settings of type PASSWORD, and what plugins and file systems of Spark call theirs; one too many is masked
+rather than one shown."""
+_SPARK_SECRET = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
+"""The default of ``spark.redaction.regex``, which masks a property if its name or its value matches."""
+_SPARK_RULE: Final = "spark.redaction.regex"
 
 
 def parse_duration(text: str) -> timedelta:
@@ -106,7 +111,8 @@ def split_list(text: str) -> tuple[str, ...]:
 def shown(value: object) -> object:
     """Return a value as JSON can hold it, with credentials masked: in URLs, and under names that tell a secret."""
     if isinstance(value, Mapping):
-        return {key: shown_as(key, entry) for key, entry in value.items()}
+        secret = _spark_rule(value)
+        return {key: MASK if _is_secret(secret, key, entry) else shown_as(key, entry) for key, entry in value.items()}
     if isinstance(value, tuple | list):
         return [shown(entry) for entry in value]
     if isinstance(value, timedelta):
@@ -121,3 +127,19 @@ def shown(value: object) -> object:
 def shown_as(name: str, value: object) -> object:
     """Return the value of the setting ``name`` as JSON can hold it, masked if the name tells a secret."""
     return MASK if value is not None and _SECRET_NAME.search(name) else shown(value)
+
+
+def _spark_rule(properties: Mapping[str, object]) -> re.Pattern[str]:
+    """Return by what Spark itself masks, which an operator may set; one that Python cannot read masks everything."""
+    own = properties.get(_SPARK_RULE)
+    if own is None:
+        return _SPARK_SECRET
+    try:
+        return re.compile(str(own))
+    except re.error:
+        return re.compile("")
+
+
+def _is_secret(secret: re.Pattern[str], name: str, value: object) -> bool:
+    """Whether Spark would mask the property; without effect on names that are none of Spark's."""
+    return name.startswith("spark.") and bool(secret.search(name) or secret.search(str(value)))

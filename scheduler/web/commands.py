@@ -17,6 +17,7 @@ from scheduler.runs.readiness import Readiness
 from scheduler.runs.run import RunKind
 from scheduler.settings.layers import flag_of
 from scheduler.settings.service import ServiceSettings
+from scheduler.settings.values import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -102,6 +103,8 @@ class Shell:
         if isinstance(value, bool):
             off = [f"--no-{flag.removeprefix('--')}"] if name in self.is_on else []
             return [flag] if value else off
+        if name == "spark_conf" and isinstance(value, list | tuple):
+            value = [_property(str(one)) for one in value]
         if isinstance(value, list | tuple):
             return [word for one in value for word in (flag, _text(one))]
         return [] if value is None else [flag, _text(value)]
@@ -185,6 +188,13 @@ def _scoped(request: RunRequest, settings: Mapping[str, object]) -> Mapping[str,
 
 def _topic(glob: str) -> dict[str, object]:
     return {"topics": [glob]} if glob else {}
+
+
+def _property(entry: str) -> str:
+    """Return ``KEY=VALUE`` as viewers may see it; a secret must be filled in by whoever has it."""
+    key, separator, value = entry.partition("=")
+    properties = shown({key: value})
+    return f"{key}{separator}{properties[key]}" if isinstance(properties, dict) else key
 
 
 def _text(value: object) -> str:

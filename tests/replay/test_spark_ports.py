@@ -14,6 +14,7 @@ from tests.replay.test_spark_session import run
 pytestmark = pytest.mark.spark
 
 KEY = "a key that nobody else may see"
+ODD = """hunter3 \\u0041 "quoted" 'too' = : # ! $HOME é \N{GRINNING FACE}"""
 ATTACK = """
 import json, os, subprocess, sys
 from pathlib import Path
@@ -34,11 +35,16 @@ def attacked(conf):
         ports = spark_attacker.listening_ports(context._gateway.proc.pid)
         command = [sys.executable, spark_attacker.__file__, *map(str, ports)]
         ran = subprocess.run(command, capture_output=True, text=True)
-        return {**json.loads(ran.stdout), "read": read, "ports": ports, "stderr": ran.stderr}
+        process = Path("/proc", str(context._gateway.proc.pid))
+        seen = {name: (process / name).read_text() for name in ("cmdline", "environ")}
+        system = context._jvm.java.lang.System.getProperty("spark.odd name")
+        return {**json.loads(ran.stdout), "read": read, "ports": ports, "stderr": ran.stderr, **seen, "system": system,
+                "property": context.getConf().get("spark.odd name", None)}
 
 # What is compressed would hide a key, too.
 opened = {"spark.authenticate": "false", "spark.network.crypto.enabled": "false", "spark.broadcast.compress": "false"}
-print(json.dumps({"closed": attacked({}), "open": attacked(opened)}))
+conf = {"spark.ssl.keyPass": "hunter2", "spark.odd name": os.environ["ODD"], "spark.driver.extraJavaOptions": "-Da=b"}
+print(json.dumps({"closed": attacked(conf), "open": attacked(opened)}))
 """
 
 
@@ -48,7 +54,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     directory = tmp_path_factory.mktemp("p")
     (directory / "script").mkdir()
     (directory / "script" / "key.pem").write_text(KEY)
-    done = run(ATTACK, directory, {**bare_environment(directory), "PATH": os.environ["PATH"]})
+    done = run(ATTACK, directory, {**bare_environment(directory), "PATH": os.environ["PATH"], "ODD": ODD})
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -60,6 +66,14 @@ def test_a_driver_gives_no_block_to_another_user_and_takes_no_object(attacked: d
     assert closed["blocks"] == []
     assert closed["answers"]
     assert all("Unknown challenge message" in answer for answer in closed["answers"])
+
+
+def test_properties_reach_the_jvm_unchanged_and_are_in_no_command_line(attacked: dict[str, Any]) -> None:
+    closed = attacked["closed"]
+    assert closed["property"] == closed["system"] == ODD
+    assert "hunter" not in closed["cmdline"]
+    assert "hunter2" not in closed["environ"]
+    assert "-Da=b" in closed["cmdline"], "what only a JVM's command line can hold"
 
 
 def test_the_same_attack_succeeds_where_nobody_has_to_know_a_secret(attacked: dict[str, Any]) -> None:

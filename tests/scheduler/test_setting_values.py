@@ -114,6 +114,11 @@ def test_entries_with_telling_names_are_masked() -> None:
         "ssl.truststore.certificates",
         "delegation.token.master.key",
         "password.encoder.secret",
+        "spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net",
+        "spark.hadoop.fs.azure.sas.box.store.blob.core.windows.net",
+        "spark.ssl.keyPass",
+        "spark.ssl.rpc.privateKeyPassword",
+        "spark.authenticate.secret",
     ],
 )
 def test_what_kafka_holds_for_a_password_is_masked(name: str) -> None:
@@ -121,7 +126,21 @@ def test_what_kafka_holds_for_a_password_is_masked(name: str) -> None:
     assert shown({name: "hunter2"}) == {name: MASK}
 
 
-@pytest.mark.parametrize("name", ["producer.id.expiration.ms", "ssl.keystore.location", "num.io.threads"])
+def test_a_property_of_spark_is_masked_by_its_value_too_and_by_the_operators_own_rule() -> None:
+    options = {"spark.driver.extraJavaOptions": "-Dstore.password=hunter2", "spark.cores.max": "2"}
+    assert shown(options) == {"spark.driver.extraJavaOptions": MASK, "spark.cores.max": "2"}
+    own = {"spark.redaction.regex": "(?i)CORES|(?<name>secret)"}
+    assert shown(options | own) == dict.fromkeys(options | own, MASK), "a rule that Python cannot read masks all"
+    own = {"spark.redaction.regex": "(?i)CORES"}
+    assert shown(options | own)["spark.cores.max"] == MASK  # type: ignore[index]
+    assert shown(options | own)["spark.driver.extraJavaOptions"] == f"-Dstore.password={MASK}"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["producer.id.expiration.ms", "ssl.keystore.location", "num.io.threads", "spark.executor.memory",
+     "spark.network.crypto.keyLength"],
+)  # fmt: skip
 def test_what_is_no_secret_is_shown(name: str) -> None:
     assert shown_as(name, "7") == "7"
 

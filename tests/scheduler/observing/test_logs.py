@@ -197,6 +197,8 @@ SECRET = "s3cr3t-wJalrXUtnFEMI"
         f'{{"password": "{SECRET}"}}',
         f"sasl.password = {SECRET}, and more",
         f"--token={SECRET}",
+        f"spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net={SECRET}",
+        f"--spark-conf spark.ssl.keyPass={SECRET}",
     ],
 )
 def test_secrets_in_text_are_masked_in_messages_values_and_tracebacks(text: str) -> None:

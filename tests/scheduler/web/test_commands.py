@@ -40,6 +40,12 @@ def parsed(line: str) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value not in (None, False, [], ())}
 
 
+def test_a_secret_that_the_service_was_started_with_is_not_in_a_command() -> None:
+    flags = {"spark_conf": ["spark.cores.max=2", "spark.ssl.keyPass=hunter2", "spark.x=a password=hunter2"]}
+    line = Shell(flags=flags).scan("/data", "")
+    assert parsed(line)["spark_conf"] == ["spark.cores.max=2", "spark.ssl.keyPass=***", "spark.x=***"]
+
+
 @pytest.mark.parametrize("verb", WITHOUT)
 def test_what_a_command_has_no_flag_for_is_known(verb: str) -> None:
     of_the_service = {one.name for one in verbs()["serve"].params} - ServiceSettings.model_fields.keys()
