@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import FileGoneError, LogDirError
+from storage.whole_file import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -222,7 +223,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
         LogDirError: it cannot be read; ``FileGoneError`` where it is not there.
 
     """
-    with legible(path), path.open("rb") as file:
+    with legible(path), open_file(path) as file:
         while chunk := file.read(READ_BYTES):
             yield chunk
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from storage.disk import unread_error
 from storage.errors import FileGoneError
+from storage.whole_file import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-_NO_ACCESS_TIME: Final = getattr(os, "O_NOATIME", 0)
 DELETED_HINT: Final = "retention may have deleted it since it was listed; run again"
 
 
@@ -97,21 +97,13 @@ def open_reader(locator: str) -> Iterator[RangeReader]:
 
     """
     with readable(locator):
-        descriptor = _open_unnoticed(locator)
+        descriptor = open_regular(locator)
     try:
         yield FileReader(locator, descriptor)
     except OSError as error:
         raise unread_error(locator, error, hint="check the disk") from error
     finally:
         os.close(descriptor)
-
-
-def _open_unnoticed(path: str) -> int:
-    """Open a file without its access time being kept, which saves work at every read; only its owner may do that."""
-    try:
-        return os.open(path, os.O_RDONLY | _NO_ACCESS_TIME)
-    except PermissionError:
-        return os.open(path, os.O_RDONLY)
 
 
 @contextmanager

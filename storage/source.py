@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
 
 from storage.errors import ConfigurationError, FileGoneError, FormatError, ObjectNotFoundError, in_file
@@ -25,6 +24,7 @@ from storage.remote.layouts.aiven_manifest import read_manifest
 from storage.remote.layouts.aiven_members import LOG_FILE, Member, StoredSegment, member_of
 from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
 from storage.remote.urls import is_store_url, local_path, open_store, split_object_url
+from storage.whole_file import MOST_BYTES, open_file, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -112,7 +112,7 @@ class Sources:
         """Open ``locator`` as a stream, to be read from its start and closed; raises as ``open`` does."""
         path = None if member_of(locator) else _path(locator)
         if path is not None:
-            return Path(path).open("rb")
+            return open_file(path)
         return io.BufferedReader(ReaderStream(self.open(locator)), STREAM_BYTES)
 
     def read(self, locator: str) -> bytes:
@@ -128,8 +128,8 @@ class Sources:
                 return whole.read(0, whole.size_bytes)
         path = _path(locator)
         if path is not None:
-            with readable(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a great many are read
-                return file.readall()
+            with readable(path):
+                return read_whole(path, MOST_BYTES)
         store, key = self._object(locator)
         with _deletion_explained():
             return store.get(key)

@@ -36,6 +36,7 @@ from scheduler.wiring import engine_of
 from storage.errors import ConfigurationError, ResnapError
 from storage.log.log_dir import META_PROPERTIES
 from storage.log.properties import read_properties
+from storage.whole_file import read_whole
 from tiering.quota.quota_metrics import series
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def watched(settings: Settings) -> Watched:
 def cluster_of(source: str) -> str:
     """Return the id of the cluster whose log dir ``source`` is, as far as this machine tells."""
     try:
-        return read_properties(Path(source, META_PROPERTIES).read_bytes()).get("cluster.id", UNKNOWN_CLUSTER)
+        return read_properties(read_whole(Path(source, META_PROPERTIES))).get("cluster.id", UNKNOWN_CLUSTER)
     except (OSError, ResnapError, ValueError):
         return UNKNOWN_CLUSTER
 

@@ -17,6 +17,7 @@ from storage.errors import ResnapError, UsageError, in_file
 from storage.log.log_dir import META_PROPERTIES
 from storage.log.properties import read_meta_properties
 from storage.remote.urls import is_store_url
+from storage.whole_file import read_whole
 from tiering.controller.expiration import (
     EXPIRATION,
     SETTINGS,
@@ -120,7 +121,7 @@ def _metas(places: Iterable[str | Path]) -> list[MetaProperties]:
             path = next(filter(is_there, files), None)
             if path is not None:
                 with suppress(OSError, ResnapError), in_file(path):  # whoever reads the log dir says what is wrong
-                    found.append(read_meta_properties(path.read_bytes()))
+                    found.append(read_meta_properties(read_whole(path)))
     return found
 
 

@@ -23,6 +23,7 @@ from storage.log.names import FileKind, FileState, TopicPartition, parse_file_na
 from storage.log.properties import read_partition_metadata
 from storage.remote.store_path import StorePath
 from storage.source import FileFacts
+from storage.whole_file import read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -275,7 +276,7 @@ def _status(directory: int, name: str) -> FileFacts | None:
 def read_small(path: Path, read: Callable[[bytes], _T]) -> _T | None:
     """Return what ``read`` makes of a file's content; None where there is no file."""
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
     except FileNotFoundError:
         return None
     with in_file(path):

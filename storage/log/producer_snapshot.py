@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from storage.crc32c import Buffer, crc32c
 from storage.errors import FormatError, in_file
+from storage.whole_file import MOST_BYTES, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -177,7 +178,7 @@ def load_snapshot(path: Path) -> dict[int, ProducerEntry]:
         OSError: the file cannot be read.
 
     """
-    data = path.read_bytes()
+    data = read_whole(path, MOST_BYTES)
     with in_file(path):
         return read_snapshot(data)
 

@@ -37,6 +37,7 @@ from storage.remote.object_store import (
     check_range,
     is_safe_path,
 )
+from storage.whole_file import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -213,7 +214,7 @@ class LocalObjectStore:
     @contextmanager
     def _opened(self, key: str) -> Iterator[BinaryIO]:
         with self._reading(key):
-            file = self._readable_path(key).open("rb")
+            file = open_file(self._readable_path(key))
         with file:
             yield file
 

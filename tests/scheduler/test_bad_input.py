@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import struct
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
@@ -262,6 +263,45 @@ def test_what_follows_from_the_log_need_not_be_readable(nobody: Resnap, closed_l
     with _closed(file_at(closed_log / "payments-1", bases(closed_log / "payments-1")[1], suffix)):
         assert nobody("tier", closed_log, *ROLL, "--to", store.as_uri()).code == 0
     assert check_store(files_of(store)) == eligible(closed_log)
+
+
+def _sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+_PLANTED: Final[dict[str, Callable[[Path], None]]] = {
+    "a pipe": os.mkfifo,
+    "a link to an endless device": lambda path: path.symlink_to("/dev/zero"),
+    "more than is read": _sparse,
+}
+
+
+@pytest.mark.parametrize("planted", _PLANTED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta.properties", "replication-offset-checkpoint", "log-start-offset-checkpoint",
+        "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint", "payments-0/partition.metadata",
+        "payments-0/leader-epoch-checkpoint",
+    ],
+)  # fmt: skip
+def test_what_is_no_file_of_its_size_keeps_nobody_waiting(
+    planted: str, name: str, command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    (broker_log / name).unlink(missing_ok=True)
+    _PLANTED[planted](broker_log / name)
+    signal.alarm(60)  # ends the tests: it would wait for ever
+    try:
+        ran = command("tier", broker_log, *ROLL, "--topic", "payments", "--to", (tmp_path / "store").as_uri())
+    finally:
+        signal.alarm(0)
+    if name == "payments-0/leader-epoch-checkpoint":
+        assert ran.code == 0  # the batches tell them, too
+        return
+    assert ran.code in {1, 3}
+    assert str(broker_log / name) in ran.err
+    assert ("larger than" if planted == "more than is read" else "not a regular file") in ran.err
 
 
 def test_a_log_dir_without_permission_is_told(nobody: Resnap, closed_log: Path) -> None:

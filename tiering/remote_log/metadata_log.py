@@ -16,6 +16,7 @@ from storage.disk import legible
 from storage.errors import FormatError, UsageError, in_file
 from storage.log.record import read_records
 from storage.log.record_batch import HEADER, LOG_OVERHEAD, check_crc, read_header
+from storage.whole_file import open_file
 from tiering.remote_log.codec import decode_record
 from tiering.remote_log.records import METADATA_TOPIC
 
@@ -69,7 +70,7 @@ def read_events(partition: PartitionDir) -> Iterator[Event]:
     """
     for segment in partition.segments:
         path = Path(segment.path)
-        with legible(path), path.open("rb") as file, in_file(path):
+        with legible(path), open_file(path) as file, in_file(path):
             for position, batch in _batches(file, segment):
                 yield from _events(partition.topic_partition.partition, batch, position)
 

@@ -34,6 +34,7 @@ from storage.log.survey import LOG_START_OFFSETS
 from storage.remote.manifest import ObjectKind
 from storage.remote.urls import is_store_url
 from storage.source import GONE, PLAIN, FileFacts
+from storage.whole_file import read_whole
 from tiering.leader_epochs import checkpointed_epochs
 from tiering.shipping.leader_epoch_check import contradiction
 from tiering.shipping.segment_indexes import load_indexes, read_batches
@@ -185,7 +186,7 @@ def _check_log_start(segment: Segment, topic_partition: TopicPartition, listed: 
     if is_store_url(segment.path):
         return
     try:
-        starts = read_offset_checkpoint((Path(segment.path).parent.parent / LOG_START_OFFSETS).read_bytes())
+        starts = read_offset_checkpoint(read_whole(Path(segment.path).parent.parent / LOG_START_OFFSETS))
     except (OSError, FormatError):
         return
     start = starts.get(topic_partition, listed)

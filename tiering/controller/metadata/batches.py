@@ -29,6 +29,7 @@ from storage.log.record_batch import (
     check_crc,
     read_header,
 )
+from storage.whole_file import open_file
 from tiering.controller.metadata.codec import decode_record
 from tiering.controller.metadata.control_messages import ControlMessage, read_control_message
 from tiering.controller.metadata.records import MetadataRecord, UnknownRecord
@@ -103,7 +104,7 @@ def read_batches(
         LogDirError: the file cannot be read.
 
     """
-    with legible(path), path.open("rb") as file, in_file(path):
+    with legible(path), open_file(path) as file, in_file(path):
         position, expected = 0, base_offset
         while data := _next_batch(file, position, expected, active=active):
             if isinstance(data, TornTail):
