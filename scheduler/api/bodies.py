@@ -1,8 +1,8 @@
 """The forms of requests: JSON under Kafka's own names, in camel case."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
 
 from scheduler.runs.run import RunRequest
@@ -20,6 +20,10 @@ Moment = Annotated[
 Count = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 
 
+_MOST_KEYS: Final = 64
+"""Of an object; more than any form has. Each one that is not known is an error of its own."""
+
+
 class Form(BaseModel):
     """Camel case outside, and nothing that is not known."""
 
@@ -30,6 +34,13 @@ class Asked(Form):
     """What is asked for; nothing in it is taken for something else, such as a text for a number."""
 
     model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_not_too_many_keys(cls, value: object) -> object:
+        if isinstance(value, dict) and len(value) > _MOST_KEYS:
+            raise ValueError(f"an object of {len(value)} keys, expected {_MOST_KEYS} at most")
+        return value
 
 
 class Window(Asked):

@@ -1,4 +1,4 @@
-"""What is refused before a route sees it: other hosts, other sites' pages, strangers, bodies too long or no JSON.
+"""What is refused before a route sees it: other hosts and sites' pages, strangers, what is too long or no JSON.
 
 Whoever wants to change something is asked who they are before their body is read.
 """
@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from scheduler.api.notes import SAFE_METHODS, address_in, answer_of, note_in
-from scheduler.api.problem_kinds import BodyTooLargeError, NotJsonError
+from scheduler.api.problem_kinds import BodyTooLargeError, InvalidRequestError, NotJsonError
 from storage.errors import ResnapError
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ LOGOUT_PATH: Final = "/logout"
 FORM_PATHS: Final = frozenset({LOGIN_PATH, LOGOUT_PATH})
 """What a browser posts from the service's own page; nothing else is open to strangers, or takes a form."""
 _JSON: Final = "application/json"
+QUERY_BYTES: Final = 1 << 14
+"""Of a query: room for a path of 4096 characters, each encoded. Each of its values is checked on the event loop."""
 _FORM: Final = "application/x-www-form-urlencoded"
 _TOO_LARGE: Final = f"the body is longer than {BODY_BYTES} bytes"
 
@@ -46,6 +48,9 @@ class Doorkeeper:
         changes = scope["method"] not in SAFE_METHODS
         try:
             self._gate.hosts.check(headers, changes=changes)
+            if len(scope["query_string"]) > QUERY_BYTES:
+                found = len(scope["query_string"])
+                raise InvalidRequestError(f"a query of {found} bytes, expected {QUERY_BYTES} at most")
             if changes and scope["path"] not in FORM_PATHS:
                 note_in(scope).principal = await run_in_threadpool(self._identify, headers, address_in(scope))
             if changes:

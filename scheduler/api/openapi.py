@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-ALWAYS: Final = ("unknown-host", "internal-error", "misconfigured", "failed", "state-unusable")
+ALWAYS: Final = ("unknown-host", "invalid-request", "internal-error", "misconfigured", "failed", "state-unusable")
 OF_TOKENS: Final = ("unauthenticated", "forbidden", "too-many-failures")
 OF_CHANGES: Final = ("cross-site", "body-too-large", "not-json")
-OF_BODIES: Final = ("bad-request", "invalid-request")
-OF_PARAMETERS: Final = ("invalid-request",)
+OF_BODIES: Final = ("bad-request",)
 _OF_THE_FRAMEWORK: Final = ("HTTPValidationError", "ValidationError")
 
 
@@ -52,7 +51,6 @@ def _complete(operation: dict[str, Any], method: str, *, needs_token: bool) -> N
     codes += OF_TOKENS if "security" in operation else ()
     codes += OF_CHANGES if method not in {"get", "head", "options"} else ()
     codes += OF_BODIES if "requestBody" in operation else ()
-    codes += OF_PARAMETERS if "parameters" in operation else ()
     responses = operation.setdefault("responses", {})
     responses.pop("422", None)  # the framework's own, which is not what is answered
     for status, said in problems(*dict.fromkeys(codes)).items():

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MEDIA_TYPE: Final = "application/problem+json"
 _LONGEST: Final = 2000
 """Characters of a text: what is refused may be as long as its sender likes."""
+_LOOKED_AT: Final = 4 * _LONGEST
+"""Characters that are searched for secrets. Problems are made on the event loop, and a search takes time by length."""
 _SHOWN_ERRORS: Final = 20
 
 
@@ -71,10 +73,10 @@ def problem_answer(error: BaseException, request_id: str) -> JSONResponse:
         "type": kind.type,
         "title": kind.title,
         "status": kind.status,
-        "detail": redacted(detail)[:_LONGEST],
+        "detail": _told(detail),
         "instance": f"urn:uuid:{request_id}",
         "code": kind.code,
-        "hint": redacted(getattr(error, "hint", None) or kind.hint)[:_LONGEST],
+        "hint": _told(getattr(error, "hint", None) or kind.hint),
     }
     if isinstance(error, _InvalidPartsError):
         body["errors"] = error.parts
@@ -103,18 +105,20 @@ def _described(kind: Kind) -> str:
 
 
 class _InvalidPartsError(InvalidRequestError):
-    def __init__(self, parts: Sequence[Mapping[str, str]]) -> None:
-        first = parts[0]
-        more = f", and {len(parts) - 1} more" if len(parts) > 1 else ""
+    """As many parts as are wrong, of which the first ones are told."""
+
+    def __init__(self, wrong: Sequence[Mapping[str, Any]]) -> None:
+        self.parts = [_wrong_part(part) for part in wrong[:_SHOWN_ERRORS]]
+        first = self.parts[0]
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         where = f"{first['in']} {first['at']}".rstrip()
         super().__init__(f"{where}: {first['detail']}{more}")
-        self.parts = list(parts)[:_SHOWN_ERRORS]
 
 
 def _ours(error: BaseException) -> BaseException:
     """Return the error of ours that stands for one of the framework's."""
     if isinstance(error, RequestValidationError):
-        return _InvalidPartsError([_wrong_part(part) for part in error.errors()])
+        return _InvalidPartsError(error.errors())
     if isinstance(error, HTTPException) and error.status_code < INTERNAL.status:
         made = _OF_STATUS.get(error.status_code, OtherHttpError)
         return made(_DETAILS.get(error.status_code, str(error.detail)), headers=error.headers)
@@ -131,13 +135,18 @@ _DETAILS: Final = {404: "there is nothing at this path", 405: "this path knows n
 
 def _wrong_part(part: Mapping[str, Any]) -> dict[str, str]:
     """Return what is wrong without what was sent, which may hold a secret."""
-    where, *path = (str(step) for step in part["loc"])
+    where, *path = (str(step)[:_LOOKED_AT] for step in part["loc"])
     detail = str(part["msg"])
     if part["type"] == "json_invalid":
         path, detail = [], f"no JSON, from character {part['loc'][-1]} on: {part['ctx']['error']}"
     steps = ["/" + step.replace("~", "~0").replace("/", "~1") for step in path]
     at = "".join(steps) if where == "body" else ".".join(path)
-    return {"in": where, "at": redacted(at)[:_LONGEST], "detail": redacted(detail)[:_LONGEST]}
+    return {"in": where, "at": _told(at), "detail": _told(detail)}
+
+
+def _told(text: str) -> str:
+    """Return as much of ``text`` as is told, without secrets."""
+    return redacted(text[:_LOOKED_AT])[:_LONGEST]
 
 
 def _headers(error: BaseException, kind: Kind) -> dict[str, str]:

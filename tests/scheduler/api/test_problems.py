@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -148,6 +149,21 @@ def test_each_part_of_a_request_that_is_wrong_is_told_without_what_was_sent(serv
     assert SECRET not in json.dumps(told)
     told = problem(get(service, "/v1/things/3?limit=many"), "invalid-request")
     assert [(part["in"], part["at"]) for part in told["errors"]] == [("query", "limit")]  # type: ignore[attr-defined]
+
+
+def test_a_part_that_is_as_long_as_its_sender_likes_is_told_in_short(service: Served) -> None:
+    began_s = time.process_time()
+    told = problem(post(service, json={"sizes": {"://" * 300_000: 1}}), "invalid-request")
+    assert time.process_time() - began_s < 1.5, "problems are made on the event loop"
+    assert len(json.dumps(told)) < 6_000
+    told = problem(post(service, json={"name": "x", "sizes": ["x"] * 90_000}), "invalid-request")
+    assert len(told["errors"]) == 20  # type: ignore[arg-type]
+    assert "and 89999 more" in str(told["detail"])
+
+
+def test_a_query_that_is_too_long_is_refused_before_its_values_are_looked_at(service: Served) -> None:
+    told = problem(get(service, "/v1/things/3?" + "&".join(["limit=many"] * 1_600)), "invalid-request")
+    assert "a query of 17599 bytes" in str(told["detail"])
 
 
 def test_a_body_that_is_no_json_is_told_where(service: Served) -> None:

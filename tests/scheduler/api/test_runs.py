@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,17 @@ def ask(client: httpx.Client, service: Whole, key: str | None = None, **body: An
     headers = {"Idempotency-Key": key} if key else {}
     sent = {"destination": f"{service.directory}/out", **body}
     return client.post("/v1/replays", json=sent, headers=headers)
+
+
+def test_a_body_with_more_keys_than_there_are_is_one_error(service: Whole) -> None:
+    with service.client() as client:
+        began_s = time.process_time()
+        answer = ask(client, service, **{f"key{number}": 0 for number in range(70_000)})
+        assert time.process_time() - began_s < 1.5, "bodies are checked on the event loop"
+    assert answer.status_code == 422
+    assert [part["detail"] for part in answer.json()["errors"]] == [
+        "Value error, an object of 70001 keys, expected 64 at most"
+    ]
 
 
 def events(client: httpx.Client, at: str, last: str | None = None) -> list[tuple[int, str, dict[str, Any]]]:
