@@ -16,6 +16,7 @@ ALL: Final = 10
 """Times as much all addresses may together: who has many, or says so as the proxy that they are not, gains no more."""
 ADDRESSES: Final = 4096
 """Remembered at most; the one that was heard of least lately makes room, and begins anew."""
+NO_ADDRESS: Final = "none"
 _SITE_PREFIX: Final = 64
 
 
@@ -64,11 +65,14 @@ def _refilled(bucket: _Bucket, now_s: float, most: float, refill_s: float) -> fl
 
 
 def site_of(address: str) -> str:
-    """Return whom an address is counted for: of IPv6 the first 64 bits, since a site has all the rest to itself."""
+    """Return whom an address is counted for: of IPv6 the first 64 bits, since a site has all the rest to itself.
+
+    What is no address, as a proxy may say of its caller, is one site, however long it is.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return address
+        return NO_ADDRESS
     if parsed.version == 4:  # noqa: PLR2004
         return str(parsed)
     mapped = parsed.ipv4_mapped

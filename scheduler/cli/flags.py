@@ -335,6 +335,12 @@ SERVE: Final[Group] = {
         metavar="NAME",
         help="Host name under which browsers may reach the service, besides its own address.",
     ),
+    "trusted_proxies": _flag(
+        list[str],
+        "--trusted-proxy",
+        metavar="ADDRESS",
+        help="Believe what this proxy, or network of proxies, says of its callers; the default is to believe nobody.",
+    ),
     "queue_size": _flag(int, "--queue-size", metavar="N", help="How many runs may wait; the default is 100."),
     "history_retention": _flag(
         str,

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Self
 
     from fastapi import FastAPI
@@ -34,15 +34,24 @@ class Connection(H11Protocol):
 
     _waiting: asyncio.TimerHandle | None = None
 
+    @property
+    def waits_until_s(self) -> float | None:
+        """When its patience ends, by the loop's clock; None while it is answered."""
+        return None if self._waiting is None else self._waiting.when()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base does
-        """Take a connection, or end it at once if as many are open as may."""
+        """Take a connection; where as many are open as may, the one that has waited longest makes room, if any waits.
+
+        Whoever holds connections without asking for anything would else keep everybody out.
+        """
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
-            return
         if len(self.connections) == MOST_CONNECTIONS:
-            self.logger.warning("%d connections are open, more are turned away", MOST_CONNECTIONS)
+            self.logger.warning("%d connections are open, who waits longest makes room for more", MOST_CONNECTIONS)
+        others = {one.waits_until_s: one for one in self.connections if isinstance(one, Connection)}
+        waiting = {until_s: one for until_s, one in others.items() if until_s is not None}
         self._wait()
+        if len(self.connections) > MOST_CONNECTIONS:
+            (waiting[min(waiting)] if waiting else self).let_go()
 
     def handle_events(self) -> None:
         """Take what has come; also called behind an answer, for what had come before it."""
@@ -63,6 +72,11 @@ class Connection(H11Protocol):
         if self._waiting is None:
             self._waiting = self.loop.call_later(REQUEST_S, self.transport.close)
 
+    def let_go(self) -> None:
+        """End the connection at once."""
+        self._wait_no_more()
+        self.transport.abort()
+
     def _wait_no_more(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
@@ -73,8 +87,11 @@ class HttpServer(uvicorn.Server):
     """Leaves signals and the log to the daemon."""
 
     @classmethod
-    def of(cls, app: FastAPI) -> Self:
-        """Return what serves ``app``."""
+    def of(cls, app: FastAPI, trusted_proxies: Sequence[str]) -> Self:
+        """Return what serves ``app``; what ``trusted_proxies`` say of their callers is believed, and nobody else.
+
+        By default uvicorn believes everybody on this machine: any address stood in the audit then.
+        """
         return cls(
             uvicorn.Config(
                 app,
@@ -82,6 +99,8 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 http=Connection,
+                proxy_headers=bool(trusted_proxies),
+                forwarded_allow_ips=list(trusted_proxies),
                 timeout_graceful_shutdown=5,
             )
         )

@@ -9,7 +9,9 @@ from scheduler.settings.settings import SETTING_NAMES, display_name
 if TYPE_CHECKING:
     from scheduler.settings.settings import Settings
 
-OF_THE_PROCESS: Final = frozenset({"listen", "auth", "allow_hosts", "log_format", "verbose", "state_dir"})
+OF_THE_PROCESS: Final = frozenset(
+    {"listen", "auth", "allow_hosts", "trusted_proxies", "log_format", "verbose", "state_dir"}
+)
 """The socket, who may speak to it, the log, and the file."""
 _OF_THE_ENGINE: Final = frozenset(
     {

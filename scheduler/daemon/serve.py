@@ -91,7 +91,7 @@ class Daemon:
             ) from error
 
     async def _serve(self, listener: socket.socket) -> None:
-        server = HttpServer.of(create_app(self._services, resnap_version()))
+        server = HttpServer.of(create_app(self._services, resnap_version()), self._services.settings.trusted_proxies)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, server)

@@ -33,6 +33,7 @@ ALIASES: Final = {
     "allow_source": "allow_sources",
     "allow_destination": "allow_destinations",
     "allow_host": "allow_hosts",
+    "trusted_proxy": "trusted_proxies",
 }
 """The flag of a setting that may be given several times is singular, and so was Kafka's ``log.dir``."""
 MAPPINGS: Final = frozenset({"spark_conf", "s3_tag", "encryption_private_key", "encryption_public_key"})

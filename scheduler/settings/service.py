@@ -1,5 +1,6 @@
 """The settings of ``resnap serve``, beside those that it shares with the shell command."""
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -99,6 +100,10 @@ class ServiceSettings(BaseModel):
     allow_hosts: Listed = Field(
         default=(), description="Name under which browsers may reach the service, besides the address itself."
     )
+    trusted_proxies: Listed = Field(
+        default=(),
+        description="Address or network of a proxy, whose X-Forwarded-For and X-Forwarded-Proto are believed.",
+    )
     queue_size: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=100, description="Runs that may wait; more are refused with 429."
     )
@@ -112,6 +117,18 @@ class ServiceSettings(BaseModel):
         default=timedelta(seconds=20), description="How long the service waits for its run when it is told to end."
     )
     schedules: tuple[ScheduleSpec, ...] = Field(default=(), description="What is run when; [[schedules]] in the file.")
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            try:
+                ipaddress.ip_network(address)
+            except ValueError as error:
+                raise ValueError(
+                    f"{error}: expected an address or a network, such as 10.0.0.7 or 10.0.0.0/24"
+                ) from error
+        return value
 
     @field_validator("schedules")
     @classmethod

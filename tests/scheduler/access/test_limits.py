@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.access.errors import CrossSiteError, UnknownHostError
 from scheduler.access.hosts import Hosts, check_listening
-from scheduler.access.logins import AttemptLimit, site_of
+from scheduler.access.logins import NO_ADDRESS, AttemptLimit, site_of
 from scheduler.clock import FixedClock
 from storage.errors import ConfigurationError
 
@@ -42,7 +44,7 @@ def test_who_has_many_addresses_gains_ten_times_as_much_at_most(clock: FixedCloc
 def test_memory_is_bounded_whoever_comes(callers: list[int]) -> None:
     limit = AttemptLimit(FixedClock(0), addresses=10)
     for caller in callers:
-        limit.take(str(caller))
+        limit.take(str(ipaddress.IPv4Address(caller)))
     assert len(limit) == min(10, len(set(callers)))
 
 
@@ -59,7 +61,8 @@ def test_a_clock_that_stands_still_gives_no_more_than_the_burst() -> None:
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
         ("2001:db8:1:2:ffff::1", "2001:db8:1:2::/64"),
         ("fe80::1%eth0", "fe80::/64"),
-        ("local", "local"),
+        ("local", NO_ADDRESS),
+        ("9" * 60_000, NO_ADDRESS),
     ],
 )
 def test_a_site_is_one_address_or_one_network_of_64_bits(address: str, site: str) -> None:

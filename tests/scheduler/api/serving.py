@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -11,7 +12,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 
 from scheduler.access.gate import Gate
@@ -19,11 +19,11 @@ from scheduler.access.hosts import AuthMode, Hosts
 from scheduler.access.roles import Role
 from scheduler.api.guard import guard
 from scheduler.clock import FixedClock
-from scheduler.daemon.http_server import Connection
+from scheduler.daemon.http_server import HttpServer
 from scheduler.runs.database import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from fastapi import APIRouter
@@ -50,18 +50,16 @@ class Served:
 
 
 @contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
+def listening(app: FastAPI, trusted_proxies: Sequence[str] = ()) -> Iterator[str]:
     """Give the address at which ``app`` is served."""
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off", http=Connection)
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
+    server, listener = HttpServer.of(app, trusted_proxies), socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     while not server.started:
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.005)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()

@@ -7,6 +7,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from fastapi import FastAPI, Request
 
@@ -26,12 +27,20 @@ def answering() -> threading.Event:
 
 
 @pytest.fixture
-def address(monkeypatch: pytest.MonkeyPatch, answering: threading.Event) -> Iterator[tuple[str, int]]:
+def asked() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def address(
+    monkeypatch: pytest.MonkeyPatch, answering: threading.Event, asked: threading.Event
+) -> Iterator[tuple[str, int]]:
     monkeypatch.setattr(http_server, "REQUEST_S", 2.0)
     app = FastAPI()
 
     @app.get("/slow")
     def slow() -> str:
+        asked.set()
         assert answering.wait(PATIENCE_S)
         return "done"
 
@@ -87,13 +96,50 @@ def test_an_answer_may_take_longer_than_a_request(address: tuple[str, int], answ
         assert b'"done"' in end_of(asking)
 
 
-def test_more_connections_than_may_be_are_turned_away(
+def test_who_has_waited_longest_makes_room_for_who_asks(
     address: tuple[str, int], answering: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_S", PATIENCE_S)
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 3)
+    answering.set()
+    with connected(address) as idle, connected(address) as silent, connected(address) as later:
+        idle.sendall(WHOLE.replace(b"Connection: close\r\n", b""))
+        answer = b""
+        while b'"done"' not in answer:  # and it is kept alive
+            answer += idle.recv(4096)
+        with connected(address) as asking:
+            asking.sendall(WHOLE)
+            assert b'"done"' in end_of(asking)
+        assert end_of(silent) == b""
+        for left in (idle, later):
+            left.sendall(WHOLE)
+            assert b'"done"' in end_of(left)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "seen"), [((), "127.0.0.1"), (("10.0.0.0/8",), "127.0.0.1"), (("127.0.0.0/8",), "192.0.2.7")]
+)
+def test_only_a_trusted_proxy_is_believed_who_its_caller_is(trusted: tuple[str, ...], seen: str) -> None:
+    app = FastAPI()
+
+    @app.get("/who")
+    def who(request: Request) -> str:
+        assert request.client is not None
+        return f"{request.url.scheme} {request.client.host}"
+
+    with listening(app, trusted) as url:
+        answer = httpx.get(f"{url}/who", headers={"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"})
+    assert answer.json() == f"{'https' if seen == '192.0.2.7' else 'http'} {seen}"
+
+
+def test_more_connections_than_may_be_are_turned_away_while_all_are_answered(
+    address: tuple[str, int], answering: threading.Event, asked: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "REQUEST_S", PATIENCE_S)
     monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 1)
     with connected(address) as first:
         first.sendall(WHOLE)
+        assert asked.wait(PATIENCE_S)
         with connected(address) as second:
             assert end_of(second) == b""
         answering.set()
