@@ -86,7 +86,8 @@ def _serves(anchor: Anchor, plan: PartitionPlan) -> bool:
     index = _index_of(plan, anchor.offset)
     if window is None or index is None or not window.boundaries:
         return False
-    above = window.start < index < window.end and window.boundaries[0].segment_index >= index
+    # At the log start a window reads no less than an anchor, and the anchor knows what was below.
+    above = (window.start < index or not index) and index < window.end and window.boundaries[0].segment_index >= index
     reaches = anchor.read_from <= plan.segments[window.start].base_offset
     below_high_watermark = plan.high_watermark is None or anchor.offset <= plan.high_watermark
     same_silence = anchor.certain_silence_ms == plan.rules.written_under.certain_silence_ms
@@ -167,8 +168,9 @@ def pruned(rows: Array, plan: PartitionPlan, kept_after_ms: int) -> Array:
     """
     idle = (rows["txn_first_offset"] == NONE) & (rows["timestamp"] <= kept_after_ms)
     inherited = (rows["coordinator_epoch"] != NONE) & ~_forgotten(rows, plan.rules.written_under.certain_silence_ms)
-    shown_open = np.isin(rows["producer_id"], [seen.entry.producer_id for seen in plan.evidence.open])
-    kept: Array = rows[~idle | inherited | shown_open]
+    shown = np.isin(rows["producer_id"], [seen.entry.producer_id for seen in plan.evidence.open])
+    shown |= np.isin(rows["producer_id"], plan.evidence.below["producer_id"])
+    kept: Array = rows[~idle | inherited | shown]
     return kept
 
 
@@ -176,6 +178,14 @@ def _forgotten(rows: Array, certain_silence_ms: int) -> BoolArray:
     """Tell which producers' next data will be a rebirth (``producer_state``), whenever it comes."""
     certain: BoolArray = rows["clock_since_ms"] - certain_silence_ms >= rows["timestamp"]
     return rows["last_is_marker"] & (rows["timestamp"] >= 0) & certain
+
+
+def may_be_pruned(unknown: Array, run: Run) -> bool:
+    """Whether an entry that snapshots show, and the anchor of ``run`` does not have, may have been left out of it."""
+    if run.anchor is None or run.anchor.pruned_ms is None:
+        return False
+    is_open = unknown["current_txn_first_offset"] != NONE
+    return bool((is_open | (unknown["timestamp"] > run.anchor.pruned_ms)).any())
 
 
 def forsaken(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> bool:

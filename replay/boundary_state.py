@@ -8,27 +8,29 @@ known, or known not to exist. Three things may be missing of a producer that fir
 - its *transaction*, when transactional data came first: the transaction may have begun below the run;
 - its *coordinator epoch*, in the same case.
 
-Nothing is missing if the run starts where the log does (only a marker leaves its batch open there, when retention has
-cut the log), or if everything of the last ``ReplayRules.silence_ms`` before the first appearance has been read: a
-broker itself had nothing left of the producer by then. Data of epoch 0 that starts at sequence 0 has no past at all; at
-a later epoch it still shows where its transaction begins. Evidence of an open transaction settles the other two.
+Nothing is missing if snapshots show what the producer had below the run (``base_state``), if the run starts where the
+log does (only a marker leaves its batch open there, when retention has cut the log), or if everything of the last
+``ReplayRules.silence_ms`` before the first appearance has been read: a broker itself had nothing left of the producer
+by then. Data of epoch 0 that starts at sequence 0 has no past at all; at a later epoch it still shows where its
+transaction begins. Evidence of an open transaction settles the other two.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from replay.base_state import NO_BASE, Base
 from replay.partial_state import NONE, BoolArray, IntArray
 from replay.plan import Coverage
 from replay.scan.producer_table import Past
 from storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from replay.plan import Boundary, PartitionPlan, Run
     from replay.scan.header_scan import Array
@@ -41,6 +43,10 @@ class Unexplained(StrEnum):
 
     BATCH = "marker-without-earlier-batch"
     TRANSACTION = "transaction-begun-before-the-window"
+    BELOW = "last-seen-below-the-known-offset"
+    """Snapshots show that it was there, and do not settle what it had here."""
+    LATER = "first-seen-later-with-a-past"
+    """Its first batch that could be read is above the boundary, and goes on from one below that could not."""
 
 
 class LeftOut(NamedTuple):
@@ -69,14 +75,17 @@ def boundary_state(
     as_of_ms: int,
     *,
     oldest_clock_ms: int | None = None,
+    base: Base = NO_BASE,
 ) -> BoundaryState:
     """Return the entries at ``boundary`` of a run whose summary so far is ``state``.
 
-    ``oldest_clock_ms`` is the oldest server clock that the run has read so far.
+    ``oldest_clock_ms`` is the oldest server clock that the run has read so far; ``base`` is what it began with.
     """
     if boundary.coverage is Coverage.BEYOND_WINDOW:
         return _beyond_window(state, boundary)
-    rows = state[_survives(state, plan.rules.kept_after_ms(as_of_ms))]
+    kept_after_ms = plan.rules.kept_after_ms(as_of_ms)
+    moved = np.intersect1d(base.untouched(state), list(plan.moved))
+    rows = state[_survives(state, kept_after_ms) & ~np.isin(state["producer_id"], moved)]
     entries = entries_of(rows)
     doubt_batch, doubt_transaction, doubt_coordinator = _doubts(rows, plan, run, oldest_clock_ms)
     # This also holds if the log itself begins later than the transaction: retention may have cut it there.
@@ -90,11 +99,53 @@ def boundary_state(
     shown = _not_replayed(_believed(plan, run, boundary), state, rows["producer_id"][doubtful])
     still_doubtful = doubtful & ~np.isin(rows["producer_id"], list(shown))
     kept = ~(doubt_batch | doubt_transaction | np.isin(rows["producer_id"], list(shown)))
+    below = _known_below(state, base, moved, kept_after_ms)
+    unseen = _spanning_unseen(state, run.read_from(plan), boundary, shown)
+    left_out = _left_out(rows, doubt_batch & still_doubtful, doubt_transaction & still_doubtful)
+    named = {LeftOut(pid, Unexplained.BELOW) for pid in {*below["producer_id"].tolist(), *unseen}}
+    since_ms = [*rows["first_timestamp"][still_doubtful].tolist(), *below["timestamp"].tolist()]
     return BoundaryState(
         entries=_with_entries(entries[kept], shown.values()),
-        left_out=_left_out(rows, doubt_batch & still_doubtful, doubt_transaction & still_doubtful),
-        unexplained_since_ms=_oldest(rows["first_timestamp"][still_doubtful]),
+        left_out=tuple(sorted({*left_out, *named})),
+        unexplained_since_ms=min(since_ms, default=None),
     )
+
+
+def with_a_past(state: Array, offset: int) -> tuple[LeftOut, ...]:
+    """Return the producers of a run that first appear at ``offset`` or above it, going on from what was not read.
+
+    At most ``MOST_NAMED`` of them, the smallest ids. ``state`` is that of the whole run, which begins with the first
+    segment at hand. Those that its base tells of have no first batch (``base_state``).
+    """
+    goes_on = state["first_is_marker"] | (state["first_sequence"] > 0)
+    ids = state["producer_id"][goes_on & (state["first_offset"] >= offset)]
+    return tuple(LeftOut(pid, Unexplained.LATER) for pid in ids[:MOST_NAMED].tolist())
+
+
+def fewest(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """Return ``left_out`` in order, of those with a past at most ``MOST_NAMED``."""
+    ordered = sorted(left_out)
+    later = [one for one in ordered if one.reason is Unexplained.LATER]
+    return tuple(sorted((*(one for one in ordered if one.reason is not Unexplained.LATER), *later[:MOST_NAMED])))
+
+
+MOST_NAMED: Final = 1000
+"""Of a log that retention has cut nearly everybody may have a past: what a driver holds is bounded."""
+
+
+def _known_below(state: Array, base: Base, moved: IntArray, kept_after_ms: int) -> Array:
+    """Return the entries of producers alive below the run of which it is not known what they had at the boundary."""
+    unseen = base.undecided[~np.isin(base.undecided["producer_id"], state["producer_id"])]
+    below = np.concatenate((unseen, base.shown[np.isin(base.shown["producer_id"], moved)]))
+    is_open = below["current_txn_first_offset"] != NONE
+    kept: Array = below[is_open | (below["timestamp"] > kept_after_ms)]
+    return kept
+
+
+def _spanning_unseen(state: Array, read_from: int, boundary: Boundary, shown: Container[int]) -> set[int]:
+    """Return the producers with a transaction open at the boundary that began below the run, and no batch in it."""
+    begun = {pid for pid, first in boundary.evidence.spanning.items() if first < read_from and pid not in shown}
+    return begun.difference(state["producer_id"].tolist()) if begun else begun
 
 
 def undoubted_state(
@@ -105,6 +156,7 @@ def undoubted_state(
     as_of_ms: int,
     *,
     oldest_clock_ms: int | None = None,
+    base: Base = NO_BASE,
 ) -> BoundaryState | None:
     """Return what ``boundary_state`` gives, at a fraction of its cost; None where anything at all is in doubt.
 
@@ -112,7 +164,8 @@ def undoubted_state(
     """
     evidence = boundary.evidence
     evident = bool(run.read_from(plan)) and bool(evidence.spanning or evidence.standing)
-    if boundary.coverage is Coverage.BEYOND_WINDOW or run.cut_through or evident:
+    is_below = bool(len(base.undecided)) or bool(plan.moved)
+    if boundary.coverage is Coverage.BEYOND_WINDOW or run.cut_through or evident or is_below:
         return None
     entries = table.entries(plan.rules.kept_after_ms(as_of_ms), _past(plan, run, oldest_clock_ms))
     return None if entries is None else BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
@@ -278,7 +331,3 @@ def _left_out(rows: Array, batch: BoolArray, transaction: BoolArray) -> tuple[Le
     found = [LeftOut(int(pid), Unexplained.BATCH) for pid in rows["producer_id"][batch]]
     found += [LeftOut(int(pid), Unexplained.TRANSACTION) for pid in rows["producer_id"][transaction & ~batch]]
     return tuple(sorted(found))
-
-
-def _oldest(timestamps: Array) -> int | None:
-    return int(timestamps.min()) if len(timestamps) else None

@@ -3,8 +3,9 @@
 A broker's own snapshot may rightly hold producers whose records are gone, may have dropped producers that its periodic
 check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). Of a log that
 retention has cut it may also know the coordinator epoch of a marker, and the first offset of a transaction, that are
-gone. Everything else is a difference. Only entries that survive at T count, on both sides: what a loading broker drops
-harms nobody.
+gone. Everything else is a difference: of a log that was read from offset 0 nothing is gone, nor is any batch that an
+entry names among what was read. What only snapshots tell of is not proven by them. Only entries that survive at T
+count, on both sides: what a loading broker drops harms nobody.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from replay.partial_state import NONE, BoolArray
+from replay.partial_state import NONE, BoolArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,8 @@ class Verdict(StrEnum):
     """What a replay says of a snapshot that a broker wrote."""
 
     PROVEN = "proven"
+    UNPROVEN = "unproven"
+    """Nothing contradicts it, but some of its entries rest on batches that are gone."""
     FALSE_EMPTY = "false-empty"
     """Valid, no entries, though producers are alive below it."""
     FALSE_PARTIAL = "false-partial"
@@ -73,6 +76,8 @@ class Comparison:
     """Equal but for a coordinator epoch that the broker had forgotten by expiry."""
     unrecorded: Producers = NOBODY
     """There without any record left in what was read."""
+    unread_since_ms: int | None = None
+    """Oldest timestamp of those that name a batch which is there and was not read; None if there are none."""
     sha256: str = ""
     """SHA-256 of the file that was compared, which may be replaced meanwhile."""
 
@@ -93,8 +98,10 @@ def compare(
     kept_after_ms: int,
     written_ms: int,
     expiration_ms: int,
-    seen: Array,
+    seen: IntArray,
     read_from: int = 0,
+    begins: int = 0,
+    left_out: Sequence[int] = (),
     is_empty: bool | None = None,
 ) -> Comparison:
     """Judge ``existing`` by ``rebuilt``, both ``producer_snapshot.ENTRY_DTYPE``.
@@ -107,6 +114,8 @@ def compare(
         expiration_ms: of the broker that wrote it.
         seen: producer ids that the replay met, whether they survive or not.
         read_from: offset from which on the log was read.
+        begins: first offset of the log that is at hand.
+        left_out: producer ids that were not rebuilt since something of them is unknown.
         is_empty: whether the file has no entries at all, if ``existing`` are only some of them.
 
     """
@@ -125,15 +134,22 @@ def compare(
     swept = _is_idle(absent) & (written_ms - absent["timestamp"] >= expiration_ms)
     extra = theirs[~np.isin(ids, rebuilt["producer_id"])]
     extra = extra[~_is_idle(extra) | (extra["timestamp"] > kept_after_ms)]
-    contradicted = np.isin(extra["producer_id"], seen)
+    # What was left out is no contradiction to a snapshot that has it.
+    contradicted = np.isin(extra["producer_id"], seen) | (extra["last_offset"] >= read_from) | (not read_from)
+    contradicted &= ~np.isin(extra["producer_id"], left_out)
     missing, different = absent[~swept], np.concatenate((ours[~equal], extra[contradicted]))
+    only_shown = ours[equal & ~np.isin(ours["producer_id"], seen)]
+    unrecorded = np.concatenate((extra[~contradicted], only_shown))
+    unread = unrecorded[(unrecorded["last_offset"] >= begins) & (read_from > begins)]
+    verdict = _verdict(len(missing), len(different), is_empty=not len(existing) if is_empty is None else is_empty)
     return Comparison(
-        verdict=_verdict(len(missing), len(different), is_empty=not len(existing) if is_empty is None else is_empty),
+        verdict=Verdict.UNPROVEN if verdict is Verdict.PROVEN and len(unrecorded) else verdict,
         missing=_ids(missing),
         different=_ids(different),
         swept=_ids(absent[swept]),
         coordinator_lost=_ids(ours[lost]),
-        unrecorded=_ids(extra[~contradicted]),
+        unrecorded=_ids(unrecorded),
+        unread_since_ms=int(unread["timestamp"].min()) if len(unread) else None,
     )
 
 

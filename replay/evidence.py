@@ -2,8 +2,9 @@
 
 - ``.timeindex``: the largest timestamp of each closed segment.
 - ``.txnindex``: transactions that were aborted, with their first offset and the offset of their marker.
-- snapshots that exist: transactions that were open when they were written. Such an entry is believed, because it comes
-  from real batches; that a snapshot does *not* name a producer is not, since brokers also write empty ones unlooked.
+- snapshots that exist: transactions that were open when they were written, and producers whose last batch lies below
+  the first segment. Such an entry is believed, because it comes from real batches; that a snapshot does *not* name a
+  producer is not, since brokers also write empty ones unlooked.
 
 What cannot be read here is no fault of the log: the value is then unknown, and unknown means read more. A store that
 fails is another matter: it fails for the segments, too.
@@ -14,14 +15,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from replay.window import SegmentSpan
-from storage.errors import FormatError, LogDirError, ObjectNotFoundError
+from storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
 from storage.log.indexes import AbortedTxn, last_time_index_timestamp, read_transaction_index
-from storage.log.producer_snapshot import NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
+from storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
 from storage.source import GONE, PLAIN, each
 
 if TYPE_CHECKING:
@@ -29,10 +31,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from replay.scan.header_scan import Array
     from storage.log.log_dir import PartitionDir, Segment, SnapshotFile
     from storage.source import Sources
 
 _UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
+SHOWN_DTYPE: Final = np.dtype([*ENTRY_DTYPE.descr, ("first_seen", ">i8"), ("last_seen", ">i8")])
+"""An entry, and the offsets of the first and the last snapshot that have it just so."""
+NOTHING_SHOWN: Final = np.zeros(0, dtype=SHOWN_DTYPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,8 @@ class Evidence:
     """Offset of the newest valid snapshot without entries."""
     is_whole: bool = True
     """False where a transaction index could not be read: nothing then vouches for what is left unread."""
+    below: Array = field(default_factory=lambda: NOTHING_SHOWN, compare=False, repr=False)
+    """Entries (``SHOWN_DTYPE``) whose last batch lies below the first segment, each once."""
 
     def at(self, offsets: Sequence[int]) -> dict[int, BoundaryEvidence]:
         """Return what is known at each of ``offsets``, which ascend; those of which nothing is known are left out."""
@@ -152,8 +160,10 @@ def _largest_timestamp_ms(sources: Sources, segment: Segment) -> int | None:
     return timestamp if timestamp is not None and timestamp >= 0 else segment.mtime_ns // 1_000_000
 
 
-def load_evidence(partition: PartitionDir, sources: Sources = PLAIN) -> Evidence:
-    """Read the transaction indexes and the snapshots of ``partition``.
+def load_evidence(
+    partition: PartitionDir, sources: Sources = PLAIN, *, others: Sequence[SnapshotFile] = ()
+) -> Evidence:
+    """Read the transaction indexes and the snapshots of ``partition``, and ``others`` of the same log.
 
     Raises:
         StoreError: the store they lie in failed.
@@ -163,17 +173,23 @@ def load_evidence(partition: PartitionDir, sources: Sources = PLAIN) -> Evidence
     aborted = list(each(partial(_aborted, sources), partition.segments, remote=is_remote))
     seen_open: dict[ProducerEntry, int] = {}
     newest: dict[bool, int] = {}
-    shown = each(partial(_shown, sources), partition.snapshots, remote=is_remote)
-    for snapshot, found in zip(partition.snapshots, shown, strict=True):
+    begins = partition.segments[0].base_offset if partition.segments else 0
+    snapshots = sorted((*partition.snapshots, *others), key=attrgetter("offset"))
+    shown = each(partial(_shown, sources, begins), snapshots, remote=is_remote or bool(others))
+    below = []
+    for snapshot, found in zip(snapshots, shown, strict=True):
         if found is not None:
-            newest[found.has_entries] = snapshot.offset
+            if snapshot not in others:  # what is ours vouches for nobody
+                newest[found.has_entries] = snapshot.offset
             seen_open |= dict.fromkeys(found.open, snapshot.offset)
+            below.append(found.below)
     return Evidence(
         aborted=tuple(txn for of_segment in aborted for txn in of_segment or ()),
         open=tuple(OpenTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items()),
         newest_snapshot=newest.get(True),
         newest_empty=newest.get(False),
         is_whole=None not in aborted,
+        below=_each_once(below),
     )
 
 
@@ -195,14 +211,44 @@ class _Shown(NamedTuple):
     has_entries: bool
     open: list[ProducerEntry]
     """Those with an open transaction."""
+    below: Array
+    """Those whose last batch lies below the first segment."""
 
 
-def _shown(sources: Sources, snapshot: SnapshotFile) -> _Shown | None:
+def _shown(sources: Sources, begins: int, snapshot: SnapshotFile) -> _Shown | None:
     try:
         entries = read_snapshot_array(sources.read(snapshot.path))
-    except _UNREADABLE:
+    except (*_UNREADABLE, ConfigurationError):  # the key of a store that is only written to may lie elsewhere
         return None
-    return _Shown(bool(len(entries)), _open_entries(entries))
+    below = np.zeros(0, dtype=SHOWN_DTYPE) if not begins else _below(entries, begins, snapshot.offset)
+    return _Shown(bool(len(entries)), _open_entries(entries), below)
+
+
+def _below(entries: npt.NDArray[np.void], begins: int, seen_at: int) -> Array:
+    """Return the entries that nothing at or above the offset ``begins`` has changed the batch of."""
+    last_of_id = np.unique(entries["producer_id"][::-1], return_index=True)[1]
+    kept = entries[::-1][last_of_id]  # should an id come twice, the later entry wins
+    kept = kept[(kept["last_offset"] < begins) & (kept["current_txn_first_offset"] < begins)]
+    shown = np.zeros(len(kept), dtype=SHOWN_DTYPE)
+    for name in ENTRY_DTYPE.names or ():
+        shown[name] = kept[name]
+    shown["first_seen"] = shown["last_seen"] = seen_at
+    return shown
+
+
+def _each_once(shown: Sequence[Array]) -> Array:
+    """Return the entries of all snapshots, which ascend, each once with the first and the last that has it."""
+    every = np.concatenate(shown) if shown else NOTHING_SHOWN
+    entries = np.zeros(len(every), dtype=ENTRY_DTYPE)
+    for name in ENTRY_DTYPE.names or ():
+        entries[name] = every[name]
+    keys = entries.view(np.dtype((np.void, ENTRY_DTYPE.itemsize)))
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    once: Array = every[first]
+    np.maximum.at(last := once["last_seen"].astype(np.int64), which, every["last_seen"].astype(np.int64))
+    np.minimum.at(begun := once["first_seen"].astype(np.int64), which, every["first_seen"].astype(np.int64))
+    once["last_seen"], once["first_seen"] = last, begun
+    return once
 
 
 def _open_entries(entries: npt.NDArray[np.void]) -> list[ProducerEntry]:

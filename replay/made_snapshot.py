@@ -77,16 +77,18 @@ def _compare_existing(
         theirs, facts = _existing(boundary.existing, ids, sources), sources.look(boundary.existing)
     except (LogDirError, ObjectNotFoundError, FormatError):
         return None  # the inventory has called it corrupt already, or it went away meanwhile
-    # What was left out is no contradiction to a snapshot that has it.
-    known = np.setdiff1d(seen, [producer.producer_id for producer in found.left_out])
+    # Where nothing was read, nothing is known of any batch.
+    found_from = boundary.offset if window_start_offset is None else window_start_offset
     comparison = compare(
         theirs.entries,
         found.entries,
         kept_after_ms=plan.rules.kept_after_ms(as_of_ms),
         written_ms=facts.mtime_ns // 1_000_000,
         expiration_ms=plan.rules.written_under.expiration_ms,
-        seen=known,
-        read_from=window_start_offset or 0,
+        seen=seen,
+        read_from=found_from,
+        begins=plan.known_from(),
+        left_out=[producer.producer_id for producer in found.left_out],
         is_empty=theirs.is_empty,
     )
     return replace(comparison, sha256=theirs.sha256)

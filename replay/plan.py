@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from replay.base_state import base_of
 from replay.evidence import BoundaryEvidence, Evidence
 from replay.window import earliest_roll_ms, window_start
 
@@ -93,6 +94,10 @@ class PartitionPlan:
     """Boundaries for which nothing need be read."""
     evidence: Evidence
     high_watermark: int | None
+    moved: frozenset[int] = frozenset()
+    """Producers of which an earlier round has shown that what snapshots show did not stand where the run begins."""
+    stood: frozenset[int] = frozenset()
+    """Producers whose entry without a batch did."""
     keep_in: str | None = None
     """Directory for the states that later replays may begin with; None to keep none."""
 
@@ -217,7 +222,16 @@ def _runs(
     above = 2 if rules.as_of.roll else 1
     end = len(segments) if to_end else min(full[-1].segment_index + above, len(segments))
     start = _before_aborted(segments, start, earliest, evidence)
+    end = max(end, _end_for_base(segments, start, rules, evidence))
     return _place(_with_window(segments, stretches, (start, end), earliest, evidence), boundaries)
+
+
+def _end_for_base(segments: Sequence[SegmentSpan], start: int, rules: ReplayRules, evidence: Evidence) -> int:
+    """Return the end of the segments to read before it is sure what stood where the one at ``start`` begins."""
+    read_from = segments[start].base_offset
+    kept_after_ms = None if rules.as_of.roll else rules.kept_after_ms(rules.as_of.now_ms)
+    up_to = base_of(evidence, read_from, begins=segments[0].base_offset).to_be_read_up_to(read_from, kept_after_ms)
+    return segment_at(segments, up_to - 1) + 1 if up_to > read_from else 0
 
 
 def _cut_ms(full: list[Boundary], rules: ReplayRules) -> int:

@@ -66,6 +66,10 @@ class BoundaryResult:
     left_out: tuple[LeftOut, ...] = ()
     comparison: Comparison | None = None
     unexplained_since_ms: int | None = None
+    moved: frozenset[int] = frozenset()
+    """Producers of which the run has shown that they did not stand where it begins as snapshots show them."""
+    stood: frozenset[int] = frozenset()
+    """Those of which it has shown that they did."""
     reason: str | None = None
     """Why it was not rebuilt."""
 
@@ -154,7 +158,12 @@ def unexplained_since(result: PartitionResult) -> int | None:
 def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | None:
     """Return the plan that reads further back, or None if ``result`` is final."""
     since_ms = unexplained_since(result)
-    return None if since_ms is None else reach_back(plan, since_ms)
+    moved = plan.moved.union(*(one.moved for one in result.boundaries))
+    stood = plan.stood.union(*(one.stood for one in result.boundaries))
+    if since_ms is None and (moved, stood) == (plan.moved, plan.stood):
+        return None
+    further = replace(plan, moved=moved, stood=stood)
+    return further if since_ms is None else reach_back(further, since_ms)
 
 
 def join_rounds(earlier: PartitionResult | None, later: PartitionResult) -> PartitionResult:

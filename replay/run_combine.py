@@ -6,13 +6,24 @@ composed onto it, and at every segment end that is a boundary the entries that s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from replay.anchor import forsaken, keep_state, kept_places
-from replay.boundary_state import BoundaryState, boundary_state, may_have_begun_below, undoubted_state
+import numpy as np
+
+from replay.anchor import forsaken, keep_state, kept_places, may_be_pruned
+from replay.base_state import NEVER, NO_BASE, Base, base_of
+from replay.boundary_state import (
+    BoundaryState,
+    boundary_state,
+    fewest,
+    may_have_begun_below,
+    undoubted_state,
+    with_a_past,
+)
 from replay.made_snapshot import make_snapshot
-from replay.partial_state import NONE
+from replay.partial_state import NONE, IntArray
+from replay.plan import Coverage
 from replay.results import BoundaryResult, Outcome, RunResult, blind_outcome
 from replay.scan.producer_table import ProducerTable, producer_table
 from replay.scan.splits import ANCHOR_PART, Piece
@@ -20,6 +31,8 @@ from replay.window import roll_time_ms
 from storage.source import PLAIN
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from replay.anchor import Anchor
     from replay.distributed.ranges import IdRange
     from replay.plan import Boundary, PartitionPlan, Run
@@ -56,12 +69,18 @@ class RunCombine:
     _by_segment: dict[int, Boundary] = field(init=False)
     _kept_places: frozenset[int] = field(init=False)
     _anchors: list[Anchor] = field(default_factory=list)
+    _base: Base = NO_BASE
+    _reached: int = 0
+    """Up to this offset everything has been read."""
     _forsaken: bool = False
     """The anchor that the run began with has gone, or lacks what turned out to matter."""
 
     def __post_init__(self) -> None:
         self._table = producer_table(self.plan.rules.written_under.certain_silence_ms)
         self._kept_places = kept_places(self.plan, self.run)
+        self._base = _begun_with(self.plan, self.run)
+        if len(self._base.rows):
+            self._compose(Piece(self._base.rows, NONE))
         self._by_segment = {boundary.segment_index: boundary for boundary in self.run.boundaries}
 
     def add(self, split: SplitSummary) -> None:
@@ -84,14 +103,19 @@ class RunCombine:
         if split.ends_segment:
             self._waiting = self._by_segment.get(split.segment_index)
             self._keep(split.segment_index)
+            ended = self.plan.segments[split.segment_index].next_base_offset
+            self._reached = NEVER if ended is None else ended
 
     def _begin(self, kept: SplitSummary) -> None:
         """Take the state that the run begins with."""
         self._forsaken = kept.error is not None
         self._compacted = kept.facts.compacted
         self._oldest_clock_ms = kept.facts.oldest_server_clock_ms
+        unknown = self._base.shown
         for piece in kept.pieces:
+            unknown = unknown[~np.isin(unknown["producer_id"], piece.rows["producer_id"])]
             self._compose(piece)
+        self._forsaken = self._forsaken or may_be_pruned(unknown, self.run)
 
     def _keep(self, segment_index: int) -> None:
         offset = self.plan.segments[segment_index].next_base_offset
@@ -116,7 +140,7 @@ class RunCombine:
         missed = [boundary for boundary in self.run.boundaries if boundary.offset not in reached]
         above = blind_outcome(self._error)
         unseen = [self._result(boundary, above, reason=str(self._error)) for boundary in missed]
-        boundaries = (*self._results, *unseen)
+        boundaries = (*self._learnt(), *unseen)
         if self._forsaken:
             boundaries = tuple(
                 self._result(found.boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0) for found in boundaries
@@ -131,6 +155,29 @@ class RunCombine:
             segments_read=self._segments_read,
             error=self._error,
         )
+
+    def _learnt(self) -> Iterator[BoundaryResult]:
+        """Yield what was made; of boundaries whose base the whole run has shown to be another, only that it is."""
+        known = self.plan.moved | self.plan.stood
+        lessons = self._base.lessons(self._state, self._start_offset, self._reached)
+        lessons = [one for one in lessons if one.producer_id not in known]
+        for found in self._results:
+            kept_after_ms = self.plan.rules.kept_after_ms(found.as_of_ms)
+            of_it = [one for one in lessons if one.up_to >= found.boundary.offset and one.kept_until_ms > kept_after_ms]
+            is_made = found.outcome is Outcome.REBUILT and found.boundary.coverage is Coverage.WINDOW
+            if not (of_it and is_made):
+                yield self._with_past(found) if is_made else found
+                continue
+            moved, stood = (
+                frozenset(one.producer_id for one in of_it if one.has_stood == has_stood) for has_stood in (False, True)
+            )
+            yield replace(self._result(found.boundary, Outcome.UNEXPLAINED), moved=moved, stood=stood)
+
+    def _with_past(self, found: BoundaryResult) -> BoundaryResult:
+        """Name also who appears only above the boundary, and was there before: its entry is not known."""
+        if self._start_offset > self.plan.known_from(self.run) or not self._start_offset:
+            return found
+        return replace(found, left_out=fewest((*found.left_out, *with_a_past(self._state, found.boundary.offset))))
 
     def _count(self, split: SplitSummary) -> None:
         self._batches += split.facts.batches
@@ -180,19 +227,28 @@ class RunCombine:
         found = self._found(boundary)
         if isinstance(found, BoundaryResult):
             return found
-        return make_snapshot(
-            self.plan, boundary, found, self.sink, as_of_ms=self._as_of_ms(boundary), seen=self._table.producer_ids(),
+        made = make_snapshot(
+            self.plan, boundary, found, self.sink, as_of_ms=self._as_of_ms(boundary), seen=self._producers_read(),
             window_start_offset=self._start_offset, known_from_offset=self.plan.known_from(self.run), ids=self.ids,
             sources=self.sources,
         )  # fmt: skip
+        unread_since_ms = None if made.comparison is None else made.comparison.unread_since_ms
+        if unread_since_ms is not None and boundary.coverage is Coverage.WINDOW and not self.run.last_chance:
+            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=max(unread_since_ms, 1))
+        return made
+
+    def _producers_read(self) -> IntArray:
+        ids = self._table.producer_ids()
+        return np.setdiff1d(ids, self._base.untouched(self._state)) if len(self._base.shown) else ids
 
     def _found(self, boundary: Boundary) -> BoundaryState | BoundaryResult:
         """Return the state at ``boundary``, or the result that tells why there is none."""
         as_of_ms, needed_since_ms = self._as_of_ms(boundary), self._needed_since_ms(boundary)
         if needed_since_ms is None and not self._is_forsaken():
             found = undoubted_state(
-                self._table, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms
-            )
+                self._table, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms,
+                base=self._base,
+            )  # fmt: skip
             if found is not None:
                 return found
         illegal = self._state["illegal_offset"][self._state["illegal_offset"] != NONE]
@@ -204,7 +260,7 @@ class RunCombine:
         if needed_since_ms is not None:
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=needed_since_ms)
         found = boundary_state(
-            self._state, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms
+            self._state, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms, base=self._base
         )
         if found.unexplained_since_ms is not None and not self.run.last_chance:
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=found.unexplained_since_ms)
@@ -248,3 +304,10 @@ class RunCombine:
             reason=reason,
             unexplained_since_ms=unexplained_since_ms,
         )
+
+
+def _begun_with(plan: PartitionPlan, run: Run) -> Base:
+    """Return the base of ``run``; nothing of one for boundaries beyond the window, where evidence names who matters."""
+    if run is not plan.runs[-1] or any(boundary.coverage is not Coverage.WINDOW for boundary in run.boundaries[-1:]):
+        return NO_BASE
+    return base_of(plan.evidence, run.read_from(plan), begins=plan.segments[0].base_offset, stood=plan.stood)

@@ -23,9 +23,9 @@ from storage.source import PLAIN
 from tiering.inventory import Compaction, PartitionInventory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from storage.log.log_dir import PartitionDir
+    from storage.log.log_dir import PartitionDir, SnapshotFile
     from storage.source import Sources
 
 SAVED_PLAN_VERSION: Final = 1
@@ -45,14 +45,20 @@ class ReplayFacts:
     evidence: Evidence
 
 
-def load_facts(partition: PartitionDir, sources: Sources = PLAIN) -> ReplayFacts:
+def load_facts(
+    partition: PartitionDir, sources: Sources = PLAIN, *, others: Sequence[SnapshotFile] = ()
+) -> ReplayFacts:
     """Read the time and transaction indexes and the snapshots of ``partition``; none of its segments.
+
+    So are ``others``, snapshots of the same log that lie elsewhere.
 
     Raises:
         StoreError: the store they lie in failed.
 
     """
-    return ReplayFacts(segments=segment_spans(partition, sources), evidence=load_evidence(partition, sources))
+    return ReplayFacts(
+        segments=segment_spans(partition, sources), evidence=load_evidence(partition, sources, others=others)
+    )
 
 
 def plan_replay(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from replay.boundary_state import fewest
 from replay.comparison import Producers, Verdict
 from replay.results import Outcome
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from replay.scan.splits import SplitSummary
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 class IdRange(NamedTuple):
@@ -72,6 +74,7 @@ def _evidence(evidence: Evidence, ids: IdRange) -> Evidence:
         evidence,
         aborted=tuple(txn for txn in evidence.aborted if ids.holds(txn.producer_id)),
         open=tuple(seen for seen in evidence.open if ids.holds(seen.entry.producer_id)),
+        below=ids.of(evidence.below),
     )
 
 
@@ -99,13 +102,15 @@ def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
         return replace(
             of_outcome[0],
             unexplained_since_ms=min(_known(of_outcome, lambda one: one.unexplained_since_ms), default=None),
+            moved=frozenset().union(*(one.moved for one in of_outcome)),
+            stood=frozenset().union(*(one.stood for one in of_outcome)),
             # If reasons differ only in an offset, take the one with the smallest offset.
             reason=min(_known(of_outcome, lambda one: one.reason), key=lambda text: (len(text), text), default=None),
         )
     return replace(
         ranges[0],
         entries=sum(one.entries for one in ranges),
-        left_out=tuple(left_out for one in ranges for left_out in one.left_out),
+        left_out=fewest(left_out for one in ranges for left_out in one.left_out),
         comparison=_join_comparisons(_known(ranges, lambda one: one.comparison)),
     )
 
@@ -113,7 +118,7 @@ def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
 _GRAVITY: Final = (Outcome.REBUILT, Outcome.UNEXPLAINED, Outcome.ILLEGAL, Outcome.UNREADABLE, Outcome.DAMAGED)
 
 
-def _known(ranges: Sequence[BoundaryResult], value: Callable[[BoundaryResult], _T | None]) -> list[_T]:
+def _known(ranges: Sequence[_R], value: Callable[[_R], _T | None]) -> list[_T]:
     return [found for one in ranges if (found := value(one)) is not None]
 
 
@@ -130,10 +135,13 @@ def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:
         swept=Producers.join([one.swept for one in ranges]),
         coordinator_lost=Producers.join([one.coordinator_lost for one in ranges]),
         unrecorded=Producers.join([one.unrecorded for one in ranges]),
+        unread_since_ms=min(_known(ranges, lambda one: one.unread_since_ms), default=None),
     )
 
 
-_WORST_FIRST: Final = (Verdict.DIFFERENT, Verdict.FALSE_PARTIAL, Verdict.FALSE_EMPTY, Verdict.PROVEN)
+_WORST_FIRST: Final = (
+    Verdict.DIFFERENT, Verdict.FALSE_PARTIAL, Verdict.FALSE_EMPTY, Verdict.UNPROVEN, Verdict.PROVEN,
+)  # fmt: skip
 
 
 def join_runs(ranges: Sequence[RunResult]) -> RunResult:

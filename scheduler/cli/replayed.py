@@ -97,7 +97,7 @@ def _report_differences(run: Invocation, results: "Iterable[PartitionResult]") -
 
 def _is_wrong(found: "BoundaryResult") -> bool:
     comparison = found.comparison
-    return comparison is not None and comparison.verdict != "proven"
+    return comparison is not None and comparison.verdict not in {"proven", "unproven"}
 
 
 def if_any(count: object) -> str:

@@ -119,7 +119,7 @@ class Planner:
     def order(self, order: TierOrder) -> Planned:
         """Plan what must be known to ship what is left of a partition."""
         wanted = [segment.next_base_offset for segment in order.candidates.segments]
-        facts = load_facts(order.sighted.inventory.partition, self._sources)
+        facts = load_facts(order.sighted.inventory.partition, self._sources, others=order.shown)
         recollection = order.recollection
         if recollection is not None:
             recollection = recollection.told_by(facts.evidence, self.rules)

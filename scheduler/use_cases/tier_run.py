@@ -117,6 +117,7 @@ class TierRun:
             already=left.already,
             failures=left.failures,
             doubted=tuple(one for one in held if one.origin is not None and self._doubts(one.origin, sighted)),
+            shown=left.shown,
         )
 
     def _doubts(self, origin: SnapshotOrigin, sighted: Sighted) -> bool:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from replay.results import PartitionResult
     from scheduler.use_cases.sources import Sighted
     from storage.errors import ResnapError
+    from storage.log.partition_dir import SnapshotFile
     from tiering.eligibility import BrokerBlockers, Candidates, Eligibility
     from tiering.remembered.memory import KnownBoundary
     from tiering.remembered.recollection import Recollection
@@ -83,6 +84,8 @@ class TierOrder:
     store_url: str
     failures: tuple[ResnapError, ...] = ()
     """Manifests in the store that are broken."""
+    shown: tuple[SnapshotFile, ...] = ()
+    """Snapshots in the store that tell of what lies below the log here."""
     recollection: Recollection | None = None
     """What is known from earlier runs, where anything is left to ship."""
     doubted: tuple[ShippedSegment, ...] = ()

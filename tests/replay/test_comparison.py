@@ -18,15 +18,24 @@ OPEN = ALIVE._replace(timestamp=NOW_MS - 10**9, current_txn_first_offset=600)
 
 
 def judged(
-    existing: list[ProducerEntry], rebuilt: list[ProducerEntry], *, written_ms: int = NOW_MS, seen: tuple[int, ...] = ()
+    existing: list[ProducerEntry],
+    rebuilt: list[ProducerEntry],
+    *,
+    written_ms: int = NOW_MS,
+    seen: tuple[int, ...] | None = None,
+    read_from: int = 0,
+    begins: int = 0,
 ) -> Comparison:
+    met = [entry.producer_id for entry in rebuilt] if seen is None else seen
     return compare(
         array(existing),
         array(sorted(rebuilt)),
         kept_after_ms=NOW_MS - EXPIRATION_MS,
         written_ms=written_ms,
         expiration_ms=EXPIRATION_MS,
-        seen=np.array(sorted({*seen, *(entry.producer_id for entry in rebuilt)}), dtype=np.int64),
+        seen=np.array(sorted(met), dtype=np.int64),
+        read_from=read_from,
+        begins=begins,
     )
 
 
@@ -97,7 +106,18 @@ def test_a_living_entry_that_the_replay_has_met_and_does_not_have_contradicts_th
 
 
 def test_a_living_entry_whose_records_are_gone_is_unrecorded() -> None:
-    assert judged([ALIVE], []) == Comparison(verdict=Verdict.PROVEN, unrecorded=producers(7))
+    above = ALIVE.last_offset + 1
+    unproven = Comparison(verdict=Verdict.UNPROVEN, unrecorded=producers(7))
+    assert judged([ALIVE], [], read_from=above, begins=above) == unproven
+    # Nor do batches speak for one that was rebuilt from what snapshots show.
+    assert judged([ALIVE], [ALIVE], seen=(), read_from=above, begins=above) == unproven
+
+
+@pytest.mark.parametrize("entry", [ALIVE, OPEN], ids=["idle", "open"])
+@pytest.mark.parametrize("read_from", [0, ALIVE.last_offset], ids=["the whole log", "from its batch on"])
+def test_an_entry_that_no_batch_supports_contradicts_a_log_that_was_read(entry: ProducerEntry, read_from: int) -> None:
+    found = judged([entry], [], read_from=read_from)
+    assert (found.verdict, found.different) == (Verdict.DIFFERENT, producers(7))
 
 
 def test_of_an_id_that_comes_twice_the_later_entry_counts() -> None:

@@ -13,9 +13,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from replay.plan import Coverage
 from replay.results import Outcome
 from storage.log.partition_dir import LEADER_EPOCHS
+from storage.log.producer_snapshot import NO_OPEN_TRANSACTION
 from tiering.inventory import SnapshotLook
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from replay.evidence import BoundaryEvidence, Evidence
     from replay.plan import PartitionPlan
     from replay.results import BoundaryResult
+    from replay.scan.header_scan import Array
     from replay.window import ReplayRules
     from storage.log.partition_dir import PartitionDir, SnapshotFile
     from storage.log.producer_snapshot import SnapshotDigest
@@ -109,6 +113,8 @@ class Memory:
     looks: tuple[KnownLook, ...] = ()
     """At the broker's own snapshots."""
     boundaries: Mapping[int, KnownBoundary] = field(default_factory=dict)
+    shown: tuple[int, ...] = ()
+    """Producers that snapshots have shown to live on from below the first segment when the boundaries were made."""
     anchors: tuple[Anchor, ...] = ()
     refused: KnownRefusals | None = None
 
@@ -127,9 +133,13 @@ class Memory:
 
         These are the ones that rest on other evidence than there is now, of which nothing vouches any more for what was
         left unread (unless ``rules`` limit how far back reading goes), and, under ``roll``, those of which the segment
-        above was active or is not as it was: it tells how late they can have been rolled.
+        above was active or is not as it was: it tells how late they can have been rolled. Of producers that live on
+        from below the first segment only more evidence counts: what snapshots have shown once stays true.
         """
         now = evidence.at(sorted(self.boundaries))
+        below = _living(evidence.below, rules)
+        fresh = below[~np.isin(below["producer_id"], self.shown)]
+        fresh_from = int(fresh["last_offset"].min()) if len(fresh) else None
         end = self.marks[-1].next_base_offset if self.marks else -1
         kept = {
             offset: known
@@ -137,8 +147,9 @@ class Memory:
             if (offset < end or not rules.as_of.roll)
             and known.evidence == evidence_key(now.get(offset), known.coverage, known.window_start_offset)
             and (rules.max_reach_back_ms is not None or known.is_vouched_for(evidence, log_start))
+            and not (known.window_start_offset and fresh_from is not None and fresh_from < known.window_start_offset)
         }
-        return replace(self, boundaries=kept)
+        return replace(self, boundaries=kept, shown=tuple(sorted({*self.shown, *below["producer_id"].tolist()})))
 
     def under(self, rules: ReplayRules) -> Memory:
         """Return what holds under ``rules`` as well.
@@ -155,6 +166,17 @@ class Memory:
             offset: known for offset, known in self.boundaries.items() if as_of.roll or known.as_of_ms <= as_of.now_ms
         }
         return replace(self, boundaries=kept)
+
+
+def _living(below: Array, rules: ReplayRules) -> Array:
+    """Return the entries of ``below`` that have not expired at a fixed T; all under ``roll``."""
+    if rules.as_of.roll:
+        return below
+    kept_after_ms = rules.kept_after_ms(rules.as_of.now_ms)
+    kept: Array = below[
+        (below["timestamp"] > kept_after_ms) | (below["current_txn_first_offset"] != NO_OPEN_TRANSACTION)
+    ]
+    return kept
 
 
 def is_known_as_well(standing: Iterable[KnownBoundary], plan: PartitionPlan) -> bool:

@@ -159,6 +159,7 @@ def decoded(data: bytes, directory: Path) -> Memory:
         directory=content["directory"],
         looks=tuple(_look(one) for one in content["looks"]),
         boundaries={one.offset: one for one in known},
+        shown=tuple(content["shown"]),
         anchors=tuple(_anchor(one, directory) for one in content["anchors"]),
         refused=None if refused is None else _refusals(refused),
     )

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import FormatError, LogDirError, VerificationError
+from storage.log.partition_dir import SnapshotFile
 from storage.remote.lineage import Span, chain_of, epochs_in
 from storage.source import GONE, PLAIN
 from tiering.refusal import Reason, refuse
@@ -63,6 +64,8 @@ class Remainder:
     """What readers of the store take of the offsets of all candidates that have a place there."""
     apart: frozenset[str] = frozenset()
     """Manifests of another topic of this name, which keys tell from this one: one of them has an id, the other none."""
+    shown: tuple[SnapshotFile, ...] = ()
+    """Stored snapshots of the same log where the log here begins, or next to there: its beginning may be gone here."""
 
 
 def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = PLAIN) -> Remainder:
@@ -102,6 +105,7 @@ class _Judged(NamedTuple):
     failures: dict[int, FormatError | VerificationError]
     placement: Placement
     apart: frozenset[str]
+    shown: tuple[SnapshotFile, ...]
 
     def remainder(self, candidates: Candidates) -> Remainder:
         segments, placement = candidates.segments, self.placement
@@ -126,6 +130,7 @@ class _Judged(NamedTuple):
             unsettled=tuple(segments[index] for index in sorted(self.failures)),
             held=tuple(self._held()),
             apart=self.apart,
+            shown=self.shown,
         )
 
     def _held(self) -> Iterator[ShippedSegment]:
@@ -192,7 +197,21 @@ class _Look(NamedTuple):
             log_start=partition.log_start_offset,
             knows_below=not any(one.base_offset < start for one in beside.unreadable),
         )
-        return _Judged(spans, beside, strangers, failures, placement, elsewhere)
+        shown = tuple(self._shown([one for one in beside.segments if one.manifest_key not in others]))
+        return _Judged(spans, beside, strangers, failures, placement, elsewhere, shown)
+
+    def _shown(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
+        """Yield the stored snapshot where the log here begins, or the nearest ones; none if that is its beginning."""
+        first, begins = self.candidates.segments[0], self.candidates.inventory.partition.segments[0].base_offset
+        span = Span(first.base_offset, _end(first))
+        of_log = [one for one in stored if begins and self.lineage.stranger(first, span, [one]) is None]
+        by_end = sorted(of_log, key=attrgetter("next_base_offset"))
+        below = [one for one in by_end if one.next_base_offset <= begins][-1:]
+        above = [one for one in by_end if one.next_base_offset > begins][:1]
+        is_at = bool(below) and below[0].next_base_offset == begins
+        for one in below if is_at else (*below, *above):
+            path = f"{self.shipped.store.url}/{one.snapshot}"
+            yield SnapshotFile(offset=one.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
 
     def _failure(
         self, span: Span, near: Sequence[ShippedSegment], beside: Neighbours

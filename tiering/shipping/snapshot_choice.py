@@ -1,4 +1,4 @@
-"""Which snapshot is shipped with a segment: the broker's own where a replay has proven it, else the rebuilt one.
+"""Which snapshot is shipped with a segment: the broker's own where a replay contradicts nothing, else the rebuilt one.
 
 The broker's own may know producers whose records are gone, so where it is right it is the better one. It is shipped in
 canonical order, by producer id, so that equal states are equal objects.
@@ -55,9 +55,9 @@ def choose_snapshot(
 
     """
     in_window = result.boundary.coverage is Coverage.WINDOW
-    own = _proven(result, sources)
+    own = _uncontradicted(result, sources)
     if own is not None:
-        how = SnapshotHow.PROVEN if in_window else SnapshotHow.KEPT
+        how = SnapshotHow.PROVEN if in_window and own.is_proven else SnapshotHow.KEPT
         body = own.data if as_found else snapshot_bytes(own.entries.values())
         return ChosenSnapshot(body=body, origin=_origin(result, rules, how, len(own.entries)))
     how = SnapshotHow.REGENERATED if in_window else SnapshotHow.BEYOND_WINDOW
@@ -71,19 +71,21 @@ class _Own(NamedTuple):
 
     data: bytes
     entries: dict[int, ProducerEntry]
+    is_proven: bool
+    """Whether batches speak for every entry, and not only none against it."""
 
 
-def _proven(result: BoundaryResult, sources: Sources) -> _Own | None:
-    """Return the broker's own entries if the replay has proven them and the file is still the same."""
-    path = result.boundary.existing
-    if path is None or result.comparison is None or result.comparison.verdict is not Verdict.PROVEN:
+def _uncontradicted(result: BoundaryResult, sources: Sources) -> _Own | None:
+    """Return the broker's own entries if the replay contradicts none of them and the file is still the same."""
+    path, comparison = result.boundary.existing, result.comparison
+    if path is None or comparison is None or comparison.verdict not in {Verdict.PROVEN, Verdict.UNPROVEN}:
         return None
     try:
         data = sources.read(path)
     except (LogDirError, ObjectNotFoundError):
         return None
-    is_same = hashlib.sha256(data).hexdigest() == result.comparison.sha256
-    return _Own(data, read_snapshot(data)) if is_same else None
+    is_same = hashlib.sha256(data).hexdigest() == comparison.sha256
+    return _Own(data, read_snapshot(data), comparison.verdict is Verdict.PROVEN) if is_same else None
 
 
 def _staged(topic_partition: TopicPartition, result: BoundaryResult, staged: ObjectStore) -> bytes:

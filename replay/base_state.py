@@ -1,0 +1,189 @@
+"""The base of a run: what producers had below the first offset that is read, as snapshots show it.
+
+A log has a beginning, offset 0. Where the first segment at hand begins later, because retention or tiering has taken
+those below, or a window leaves them unread, producers may be alive whose last batch lies below. What they had at the
+first offset W that is read is known by the snapshots at or above it:
+
+- An entry of the snapshot at W is what stood at W.
+- So is an entry of the first snapshot M above W that has the producer, if its last batch and its transaction lie below
+  W, and no batch of the producer lies in [W, M). While its transaction is open, or it has never had a marker, none can;
+  for all others the run is read up to M, and shows it (``Lesson``): an entry does not say where its last marker lies.
+  An entry without a batch, which the marker of a transaction leaves behind, may be wholly of the run; it counts only
+  once the run has shown that it is not.
+
+Such entries are rows of a summary like any others (``partial_state``), and come before those of the first segment: what
+the batches say later is composed onto them. That a snapshot does *not* have a producer proves nothing.
+
+What remains undecided is named, and not written: entries that only snapshots below W have, producers that snapshots at
+or above W show with different batches, and those of which a marker came between W and the snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from replay.evidence import NOTHING_SHOWN, SHOWN_DTYPE
+from replay.partial_state import NONE, SUMMARY_DTYPE, BoolArray, IntArray, empty
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from replay.evidence import Evidence
+    from replay.scan.header_scan import Array
+
+
+class Base(NamedTuple):
+    """What is known of producers at the first offset of a run."""
+
+    shown: Array
+    """The entries that stood there (``evidence.SHOWN_DTYPE``), by producer id."""
+    rows: Array
+    """The same as a summary."""
+    undecided: Array
+    """Entries of producers of which it is not known what stood there."""
+    without_batch: Array
+    """Entries that stood there if the run has no batch of their producers before they were seen."""
+
+    def to_be_read_up_to(self, read_from: int, kept_after_ms: int | None) -> int:
+        """Return the offset up to which a run from ``read_from`` must read, so that no marker can have come unseen."""
+        shown = np.concatenate((self.shown[self._is_unsure(read_from)], self.without_batch))
+        if kept_after_ms is not None:
+            shown = shown[shown["timestamp"] > kept_after_ms]
+        return int(shown["first_seen"].max()) if len(shown) else 0
+
+    def _is_unsure(self, read_from: int) -> BoolArray:
+        """Tell of which entries a marker may lie between the run's first offset and the snapshot."""
+        idle = self.shown["current_txn_first_offset"] == NONE
+        unsure: BoolArray = idle & (self.shown["coordinator_epoch"] != NONE) & (self.shown["first_seen"] > read_from)
+        return unsure
+
+    def untouched(self, state: Array) -> IntArray:
+        """Return the producers in ``state`` of which only snapshots tell."""
+        ids: IntArray = self.shown["producer_id"][_touched_at(self.shown, state) == NEVER].astype(np.int64)
+        return ids
+
+    def lessons(self, state: Array, read_from: int, reached: int) -> list[Lesson]:
+        """Return of whom something else stood at ``read_from`` than was taken for it.
+
+        ``state`` is that of the whole run, which was read up to the offset ``reached``.
+        """
+        shown, others = self.shown, self.without_batch
+        touched = _touched_at(shown, state)
+        moved = (touched < shown["first_seen"]) & (shown["first_seen"] > read_from)
+        moved |= self._is_unsure(read_from) & (shown["first_seen"] > reached)
+        later = _touched_at(others, state)
+        stood = (later >= others["first_seen"]) & (others["first_seen"] <= reached)
+        return [
+            *_lessons(shown[moved], touched[moved], has_stood=False),
+            *_lessons(others[stood], later[stood], has_stood=True),
+        ]
+
+
+class Lesson(NamedTuple):
+    """What a run has shown of the base it was begun with."""
+
+    producer_id: int
+    up_to: int
+    """Offset of its first batch in the run; boundaries up to there must be made once more."""
+    has_stood: bool
+    """Whether its entry stood there after all; else it is not known what did."""
+    kept_until_ms: int
+    """Timestamp of the entry; the largest while its transaction is open."""
+
+
+def _lessons(shown: Array, touched: IntArray, *, has_stood: bool) -> list[Lesson]:
+    until = np.where(shown["current_txn_first_offset"] == NONE, shown["timestamp"], NEVER)
+    of_each = zip(shown["producer_id"].tolist(), touched.tolist(), until.tolist(), strict=True)
+    return [Lesson(producer_id, up_to, has_stood, until_ms) for producer_id, up_to, until_ms in of_each]
+
+
+def _touched_at(shown: Array, state: Array) -> IntArray:
+    """Return for each producer in ``shown`` the offset of its first batch in ``state``; ``NEVER`` if it has none."""
+    touched = np.full(len(shown), NEVER, dtype=np.int64)
+    at = np.searchsorted(state["producer_id"], shown["producer_id"])
+    inside = at < len(state)
+    inside[inside] = state["producer_id"][at[inside]] == shown["producer_id"][inside]
+    for name in _FIRST:
+        first = state[name][at[inside]]
+        touched[inside] = np.minimum(touched[inside], np.where(first == NONE, NEVER, first))
+    return touched
+
+
+NEVER: Final = int(np.iinfo(np.int64).max)
+"""Later than every offset and every time."""
+_FIRST: Final = ("first_marker_offset", "first_data_offset")
+NO_BASE: Final = Base(NOTHING_SHOWN, empty(), NOTHING_SHOWN, NOTHING_SHOWN)
+
+
+def base_of(evidence: Evidence, read_from: int, *, begins: int, stood: Collection[int] = ()) -> Base:
+    """Return what ``evidence`` tells of producers at the offset ``read_from``, where a run begins.
+
+    The first segment at hand begins at ``begins``; where more may be read, an open transaction that only older
+    snapshots show is no doubt. Of the producers ``stood`` an earlier reading has shown that an entry without a batch
+    is not of the run.
+    """
+    if not read_from or not (len(evidence.below) or evidence.open):
+        return NO_BASE
+    begun = [(*seen.entry, seen.seen_at, seen.seen_at) for seen in evidence.open]
+    shown = np.concatenate((evidence.below, np.array(begun, dtype=SHOWN_DTYPE))).astype(SHOWN_DTYPE)
+    shown = shown[(shown["last_offset"] < read_from) & (shown["current_txn_first_offset"] < read_from)]
+    later = shown[shown["last_seen"] >= read_from]
+    earlier = evidence.below[evidence.below["last_seen"] < read_from]
+    if read_from > begins:
+        earlier = earlier[earlier["current_txn_first_offset"] == NONE]
+    may_be_of_run = (later["last_offset"] == NONE) & (later["first_seen"] > read_from)
+    may_be_of_run &= ~np.isin(later["producer_id"], list(stood))
+    without_batch, later = (
+        _first_of_each(later[may_be_of_run], later["first_seen"][may_be_of_run]),
+        later[~may_be_of_run],
+    )
+    contradicted = _contradicted(later)
+    settled = _first_of_each(later, np.maximum(later["first_seen"], read_from))
+    is_contradicted = np.isin(settled["producer_id"], contradicted)
+    earlier = _first_of_each(earlier, -earlier["last_seen"])
+    unknown = earlier[~np.isin(earlier["producer_id"], settled["producer_id"])]
+    without_batch = without_batch[~np.isin(without_batch["producer_id"], settled["producer_id"])]
+    known = settled[~is_contradicted]
+    return Base(known, _rows(known), np.concatenate((settled[is_contradicted], unknown)), without_batch)
+
+
+def _first_of_each(shown: Array, order: IntArray) -> Array:
+    """Return the entry of each producer that comes first by ``order``, by producer id."""
+    ordered = shown[np.lexsort((shown["last_seen"], order, shown["producer_id"]))]
+    first: Array = ordered[np.unique(ordered["producer_id"], return_index=True)[1]]
+    return first
+
+
+def _contradicted(shown: Array) -> IntArray:
+    """Return the producers that are shown with different last batches, though none can have come in between."""
+    batches = shown[shown["last_offset"] != NONE][["producer_id", "producer_epoch", "last_sequence", "last_offset"]]
+    ids, count = np.unique(np.unique(batches)["producer_id"], return_counts=True)
+    several: IntArray = ids[count > 1].astype(np.int64)
+    return several
+
+
+def _rows(shown: Array) -> Array:
+    """Return ``shown`` as a summary that leaves nothing open: whatever lies below is known by it."""
+    rows = np.zeros(len(shown), dtype=SUMMARY_DTYPE)
+    for ours, theirs in _FIELDS:
+        rows[ours] = shown[theirs]
+    for name in ("coordinator_known", "closed", "has_data"):
+        rows[name] = True
+    for name in ("clock_since_ms", "first_clock_ms", "first_offset", *_FIRST, "illegal_if_open", "illegal_offset"):
+        rows[name] = NONE
+    rows["first_timestamp"] = shown["timestamp"]
+    return rows
+
+
+_FIELDS: Final = (
+    ("producer_id", "producer_id"),
+    ("epoch", "producer_epoch"),
+    ("last_sequence", "last_sequence"),
+    ("last_offset", "last_offset"),
+    ("offset_delta", "offset_delta"),
+    ("timestamp", "timestamp"),
+    ("coordinator_epoch", "coordinator_epoch"),
+    ("txn_first_offset", "current_txn_first_offset"),
+)
