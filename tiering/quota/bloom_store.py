@@ -23,10 +23,10 @@ import mmh3
 import numpy as np
 import numpy.typing as npt
 
+from tiering.quota.shape import Shape
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tiering.quota.shape import Shape
 
 Ids = npt.NDArray[np.int64]
 Answers = npt.NDArray[np.int8]
@@ -40,11 +40,21 @@ _ROW: Final = np.dtype([("bits_at", "i8"), ("bits", "i8"), ("hashes", "i8")])
 
 @cache
 def machine_code() -> Any:  # noqa: ANN401 - a module
-    """Return ``replay.kernel.bloom``, None where machine code cannot be made; loads numba."""
+    """Return ``replay.kernel.bloom``, None where machine code cannot be made; loads numba.
+
+    All of it is compiled here: the first call of a function would do it, while its caller holds a lock.
+    """
     try:
-        return import_module("replay.kernel.bloom")
+        code = import_module("replay.kernel.bloom")
     except (ImportError, OSError, AttributeError):
         return None
+    store, ids = BloomStore(0, compiled=False), np.zeros(1, dtype=np.int64)
+    store._code = code  # noqa: SLF001 - of this very class
+    store.open(Shape(bits=64, hashes=1))
+    store.add(store.find(0))
+    store.add_many(ids)
+    store.find_many(ids)
+    return code
 
 
 def places(producer_id: int, seed: int, shape: Shape) -> Iterator[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -11,6 +14,7 @@ from tiering.quota.quota_manager import SEEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 THREADS = 8
 PATIENCE_S = 300
@@ -110,3 +114,21 @@ def test_s43_a_cleaner_that_fails_is_tried_again_and_ends_when_it_is_closed() ->
     assert not cleaner.is_running
     assert quota.admit(ALICE, 2).charged == 1
     cleaner.close()
+
+
+def test_the_first_request_compiles_nothing_while_it_holds_a_lock(tmp_path: Path) -> None:
+    program = """
+import sys
+from tiering.quota.client_quotas import UserRates
+from tiering.quota.quota_manager import ProducerIdQuotaManager
+assert not {"numba", "pyspark", "boto3"} & sys.modules.keys(), "importing the quota loads what it may never need"
+manager = ProducerIdQuotaManager(lambda: 0, UserRates(default=50.0))
+from numba.core.event import install_recorder
+with install_recorder("numba:compile") as recorder:
+    assert manager.admit("alice", 1).charged == 1
+    assert manager.admit_request("alice", [1, 2, 3]).charged == 2
+print(len(recorder.buffer))
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    assert (ran.stdout, ran.stderr) == ("0\n", "")
