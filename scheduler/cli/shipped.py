@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tiering.shipping.shipment import PartitionShipment
 
 
-def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]") -> None:
-    """Print what was shipped and what was not, partition by partition, and why."""
+def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]") -> bool:
+    """Print what was shipped and what was not, partition by partition, and why; return whether the store held out."""
     told = _Told(run, orders)
     run.answer(
         Answer(
@@ -34,6 +34,7 @@ def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator
     for error in (*told.failures, *told.faults):
         run.error(error)
     run.partly_done = run.partly_done or (bool(told.totals["already"]) and not told.failures)
+    return not told.has_halted
 
 
 def report_held(run: Invocation, wrong: "Iterable[VerificationError]") -> int:
@@ -65,7 +66,7 @@ class _Told:
         self._run = run
         self._orders = orders
         self._stops: dict[str, str] = {}
-        self._is_through = False
+        self._is_through = self.has_halted = False
         self.totals = {"shipped": 0, "bytes": 0, "already": sum(order.already for order in orders), "refused": 0}
         self.failures: list[Exception] = []
         """What ended a partition, or the run."""
@@ -87,8 +88,8 @@ class _Told:
             self._run.partly_done = self._run.partly_done or bool(shipment.shipped)
             self._judge(shipment.topic_partition, shipment.eligibility)
             yield shipment_row(shipment)
-        halted = any(not isinstance(failure, LockedError) for failure in self.failures)
-        for order in [] if halted else list(waiting.values()):
+        self.has_halted = any(not isinstance(failure, LockedError) for failure in self.failures)
+        for order in [] if self.has_halted else list(waiting.values()):
             self._judge(order.sighted.topic_partition, order.candidates)
             yield _nothing_left(order)
         self._is_through = not self.failures

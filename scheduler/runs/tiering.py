@@ -48,12 +48,13 @@ class Tiering(Work):
                 bytes=sum(segment.size_bytes for segment in shipment.shipped),
                 refused=len(shipment.eligibility.refusals),
             )
-        for wrong in service.check_held(orders, self.report.progress("verify")):
-            self.around.observer.mismatch(Mismatch.SNAPSHOT)
-            self.report.error(wrong)
         halted = bool(self.report.failed) and any(order.candidates.segments for order in waiting.values())
         for order in waiting.values():
             self._tell_unreached(order) if halted and order.candidates.segments else self._tell_nothing_left(order)
+        if not halted:
+            for wrong in service.check_held(orders, self.report.progress("verify")):
+                self.around.observer.mismatch(Mismatch.SNAPSHOT)
+                self.failed(wrong)
         return {**totals, "already": sum(order.already for order in orders)}
 
     def _dry(self, orders: list[TierOrder], planned: list[Planned]) -> Row:

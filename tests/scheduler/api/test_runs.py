@@ -234,6 +234,30 @@ def test_what_a_verification_finds_is_counted_by_its_kind(service: Whole) -> Non
             assert f'resnap_verify_mismatches_total{{kind="{kind}"}} {float(count)}' in found, kind
 
 
+def test_what_was_shipped_under_narrower_rules_fails_the_run_that_would_keep_more(service: Whole) -> None:
+    narrow, wide = (
+        RunRequest(
+            kind=RunKind.TIER,
+            destination=f"file://{service.directory}/store",
+            partitions=("payments-1",),
+            settings={"as_of": as_of, "producer_id_expiration_ms": expiration_ms},
+        )
+        for as_of, expiration_ms in (("now", 1000), ("roll", 604_800_000))
+    )
+    states = []
+    for asked in (narrow, narrow, wide):
+        run = service.services.worker.submit(asked, origin="schedule:ship", principal="schedule")
+        states.append(service.services.worker.wait(run.id))
+    assert states[:2] == [RunState.SUCCEEDED] * 2
+    assert states[2] is RunState.PARTIALLY_FAILED
+    kept = service.services.history.get(run.id)
+    assert kept is not None
+    assert [one.exit_code for one in kept.errors] == [13]
+    assert "was made under producer.id.expiration.ms 1000" in kept.errors[0].message
+    with service.client() as client:
+        assert 'resnap_verify_mismatches_total{kind="snapshot"} 1.0' in client.get("/metrics").text
+
+
 def test_verifying_where_nothing_was_shipped_fails_as_it_does_in_a_shell(service: Whole) -> None:
     asked = RunRequest(kind=RunKind.VERIFY, destination=f"file://{service.directory}/store")
     run = service.services.worker.submit(asked, origin="schedule:check", principal="schedule")
