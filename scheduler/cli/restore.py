@@ -1,5 +1,6 @@
 """The command that gets partitions back from a store: restore."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,8 +103,25 @@ def _answer(run: Invocation, report: "RestoreReport") -> None:
     for one in done:
         if one.restoration.topic_id is None:
             run.warn(f"{one.restoration.topic_partition}: {_NO_TOPIC_ID}")
+        for text in _open_transactions(one):
+            run.warn(text)
     for error in report.errors:
         run.error(error)
+
+
+def _open_transactions(one: "RestoredPartition") -> Iterator[str]:
+    """Yield what to do about each transaction that is open at the end of what was shipped."""
+    topic, partition = one.restoration.topic_partition
+    for entry in one.restoration.open_transactions:
+        first = entry.current_txn_first_offset
+        yield (
+            f"{topic}-{partition}: producer {entry.producer_id} (epoch {entry.producer_epoch}) has a transaction open"
+            f" since offset {first}, and its end was not shipped: consumers with read_committed stop there, and the"
+            " producer's next commit would commit these records, too. End it before the producer comes back:"
+            f" kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition {partition}"
+            f" --start-offset {first} (brokers before 3.0: --producer-id {entry.producer_id} --producer-epoch"
+            f" {entry.producer_epoch} --coordinator-epoch {max(entry.coordinator_epoch, 0)} instead of the offset)"
+        )
 
 
 def _row(one: "RestoredPartition") -> Row:
@@ -113,9 +131,21 @@ def _row(one: "RestoredPartition") -> Row:
         **identity(one.restoration.topic_partition),
         "topicId": one.restoration.topic_id,
         "startOffset": one.restoration.start_offset,
+        "logStartOffset": one.restoration.start_offset
+        if one.restoration.log_start is None
+        else one.restoration.log_start,
         "endOffset": one.restoration.end_offset,
         "segments": one.restoration.segments,
         "bytes": one.restoration.size_bytes,
+        "openTransactions": [
+            {
+                "producerId": entry.producer_id,
+                "producerEpoch": entry.producer_epoch,
+                "coordinatorEpoch": entry.coordinator_epoch,
+                "firstOffset": entry.current_txn_first_offset,
+            }
+            for entry in one.restoration.open_transactions
+        ],
         "outcome": one.outcome.value,
     }
 

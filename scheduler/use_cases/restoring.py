@@ -16,9 +16,10 @@ from storage.log.partition_dir import read_small, readable
 from storage.log.survey import LOG_START_OFFSETS
 from storage.remote.layouts.aiven_members import member_of
 from storage.remote.layouts.flat_log import manifest_locator
-from storage.remote.manifest import read_manifest
+from storage.remote.manifest import ObjectKind, read_manifest
 from tiering.installing.stopped_broker import refuse_running
 from tiering.keeping.aiven_restoration import of_copies
+from tiering.keeping.restored_log import kept_log_start, open_at_end
 from tiering.keeping.restorer import Restored, Restorer, of_manifests
 
 if TYPE_CHECKING:
@@ -121,10 +122,20 @@ class Restoring:
     def _restoration(self, sighted: Sighted, topic_id: str | None) -> Restoration:
         partition = sighted.inventory.partition
         if member_of(partition.segments[0].path):
-            return of_copies(partition, self.sources, topic_id)
-        manifests = [self._manifest(manifest_locator(partition, segment)) for segment in partition.segments]
-        store = self.sources.store(str(sighted.log_dir.path))
-        return of_manifests(partition.topic_partition, manifests, store, topic_id)
+            one = of_copies(partition, self.sources, topic_id)
+            checkpoints = [segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments]
+        else:
+            manifests = [self._manifest(manifest_locator(partition, segment)) for segment in partition.segments]
+            store = self.sources.store(str(sighted.log_dir.path))
+            one = of_manifests(partition.topic_partition, manifests, store, topic_id)
+            checkpoints = [f"{store.url}/{found.key}" for manifest in manifests
+                           if (found := manifest.object(ObjectKind.LEADER_EPOCH_CHECKPOINT)) is not None]  # fmt: skip
+        newest = next((found.path for found in partition.snapshots if found.offset == one.end_offset), None)
+        return replace(
+            one,
+            log_start=kept_log_start(partition, checkpoints, self.sources),
+            open_transactions=open_at_end(newest, self.sources),
+        )
 
     def _manifest(self, locator: str) -> Manifest:
         with in_file(locator):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -15,7 +16,6 @@ from tests.scheduler.test_restore import restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
     from tests.kafka.releases import Release
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.kafka
 
 PARTITIONS: Final = ("payments-0", "payments-1")
 JSON: Final = ("--output", "json")
+ABORT: Final = Path(__file__).parent / "Abort.java"
 
 
 @pytest.fixture
@@ -107,3 +108,36 @@ def test_without_a_topic_id_a_broker_sets_a_partition_aside_and_with_it_serves_w
     shutil.move(metadata, unnamed / "__cluster_metadata-0")
     with Broker(release(version), [unnamed]).running():
         eventually(lambda: list(unnamed.glob("payments-0.*-stray")), "the broker takes a directory without an id")
+
+
+def test_removed_records_stay_removed_and_what_is_open_at_the_end_is_ended_by_the_command_that_is_named(
+    command: Resnap, release: Callable[[str], Release], data: Path, tmp_path: Path
+) -> None:
+    store, broker = tmp_path / "store", Broker(release("3.9.1"), [data])
+    start = bases(data / "payments-1")[1] + 10
+    with broker.running():
+        broker.drive("delete", "payments", 1, start)
+    tier = ("tier", data, "--topic", "payments", "--to", store.as_uri(), "--as-of", "roll", "--engine", "local")
+    assert command(*tier).code == 0
+    for name in PARTITIONS:
+        shutil.rmtree(data / name)
+    (data / "log-start-offset-checkpoint").unlink()  # the disk is a new one
+    ran = command("restore", store.as_uri(), "--into", data, *JSON)
+    row = next(row for row in ran.document["partitions"] if row["partition"] == 1)
+    assert (ran.code, row["logStartOffset"]) == (0, start), ran.err
+    (hanging,) = row["openTransactions"]
+    assert hanging["firstOffset"] < row["endOffset"]
+    named = ran.err.split("kafka-transactions.sh ")[1].split(" (")[0].replace("HOST:PORT", broker.address)
+    with broker.running():
+        before = _said(broker, 1)
+        assert (before["start"], before["end"]) == (str(start), str(hanging["firstOffset"]))
+        broker.release.run(ABORT, *named.split())
+        broker.drive("decide", "payments", 1)
+        assert int(_said(broker, 1)["end"]) > row["endOffset"]
+    assert broker.complaints() == []
+
+
+def _said(broker: Broker, partition: int) -> dict[str, str]:
+    """Return what a consumer of ``payments`` that reads committed records alone finds."""
+    said = broker.drive("read", "payments", partition).splitlines()
+    return dict(line.split() for line in said)

@@ -18,11 +18,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid5
 
-from storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_new_file
+from storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_file, write_new_file
 from storage.errors import FormatError, ObjectNotFoundError, VerificationError
+from storage.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from storage.log.names import segment_name
-from storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
+from storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA, read_small, readable
 from storage.log.properties import PartitionMetadata, write_partition_metadata
+from storage.log.survey import LOG_START_OFFSETS
 from storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from storage.disk import Disk, Dress
     from storage.log.names import TopicPartition
+    from storage.log.producer_snapshot import ProducerEntry
     from storage.remote.manifest import Manifest
     from storage.remote.object_store import ObjectStore
 
@@ -75,6 +78,10 @@ class Restoration:
     segments: int
     files: tuple[ShippedFile, ...]
     """All that come from the store; the leader epochs are those of the last segment, with all."""
+    log_start: int | None = None
+    """Where the log starts, if that is inside one of the segments."""
+    open_transactions: tuple[ProducerEntry, ...] = ()
+    """Those whose markers were not shipped."""
     check: Callable[[Path], None] = lambda _: None
     """Judges the directory of all files before it gets its name; raises an error of ours."""
 
@@ -155,6 +162,7 @@ class Restorer:
         self._fill(unfinished, restoration, done)
         restoration.check(unfinished)
         self._make_durable(unfinished)
+        self._keep_log_start(restoration)
         self._publish(unfinished, self._target(restoration))
         return found
 
@@ -170,6 +178,18 @@ class Restorer:
         if restoration.topic_id is not None:
             metadata = write_partition_metadata(PartitionMetadata(version=0, topic_id=restoration.topic_id))
             write_new_file(self.disk, folder / PARTITION_METADATA, [metadata], dress)
+
+    def _keep_log_start(self, restoration: Restoration) -> None:
+        """Write the log start where a broker looks for it, unless a later one is there; before the log has its name."""
+        start, path = restoration.log_start, self.log_dir / LOG_START_OFFSETS
+        if start is None:
+            return
+        with readable(self.log_dir):
+            known = read_small(path, read_offset_checkpoint) or {}
+        if known.get(restoration.topic_partition, -1) < start:
+            dress = replace(dress_of(path if known else self.log_dir), mode=FILE_MODE, mtime_ns=None)
+            content = write_offset_checkpoint({**known, restoration.topic_partition: start})
+            write_file(self.disk, path, [content], dress)
 
     def _make_durable(self, unfinished: Path) -> None:
         """Make the names in the directory durable; what they name is so already."""

@@ -237,7 +237,7 @@ class EpochHistory:
         """
         if end_offset is None:
             end_offset = segment.base_offset + 1 if segment.next_base_offset is None else segment.next_base_offset
-        epochs = leader_epochs_up_to(self._checkpointed or self._from_headers(segment), end_offset)
+        epochs = leader_epochs_up_to(self._checkpointed or self._from_log_start(segment), end_offset)
         start = max(segment.base_offset, self.log_start_offset)
         if not epochs or epochs[0].start_offset > start:
             if self._unread is not None:
@@ -257,6 +257,14 @@ class EpochHistory:
         except LogDirError as error:
             self._unread = error
             return ()
+
+    def _from_log_start(self, last: Segment) -> list[LeaderEpoch]:
+        """Return the epochs of the headers, cut at the log start, as a broker cuts its checkpoint there."""
+        found, start = self._from_headers(last), self.log_start_offset
+        below = [entry for entry in found if entry.start_offset < start]
+        above = found[len(below) :]
+        is_inside = bool(below) and (not above or above[0].start_offset > start)
+        return [below[-1]._replace(start_offset=start), *above] if is_inside else above
 
     def _from_headers(self, last: Segment) -> list[LeaderEpoch]:
         """Do as recovery does: an epoch begins where a batch has a higher one than all before."""
