@@ -177,3 +177,15 @@ def anchors_of(text: str) -> set[str]:
     """Return what the headings of a Markdown text can be linked as."""
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_nothing_says_to_install_by_name_what_is_another_projects() -> None:
+    suffixes = {".md", ".py", ".service", ".toml", ".yaml", ".html"}
+    texts = [
+        path for folder in ("docs", "scheduler", "tiering", "replay", "storage") for path in (ROOT / folder).rglob("*")
+    ]
+    for path in [*texts, *ROOT.glob("*.md"), ROOT / "Dockerfile"]:
+        if path.suffix in suffixes or path.name == "Dockerfile":
+            text = path.read_text(encoding="utf-8")
+            said = re.findall(r"pip3? (?:\S+ )*?install(?![^\n]*--no-index)[^\n]*[ '\"=]resnap\b(?!/)|resnap\[\w", text)
+            assert said == [], f"{path}: the public index has another project's package under this name"

@@ -36,7 +36,9 @@ def check_plot(path: Path) -> None:
     try:
         import matplotlib as mpl  # an extra
     except ImportError as error:
-        raise ConfigurationError("--plot needs matplotlib", hint="pip install 'resnap[plot]'") from error
+        raise ConfigurationError(
+            "--plot needs matplotlib", hint="pip install '.[plot]' in a clone of Resnap, or pip install matplotlib"
+        ) from error
     mpl.rcParams["svg.hashsalt"] = "resnap"
 
 

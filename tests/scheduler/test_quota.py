@@ -243,7 +243,7 @@ def test_without_matplotlib_all_but_pictures_works(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     ran = command("quota", "simulate", flooded, "--rate", 50, "--plot", tmp_path / "x.png", *LOCAL, *JSON)
-    assert (ran.code, "resnap[plot]" in ran.error["hint"]) == (10, True)
+    assert (ran.code, "'.[plot]'" in ran.error["hint"]) == (10, True)
     assert command("quota", "simulate", flooded, "--rate", 50, *LOCAL).code == 0
 
 

@@ -1,4 +1,4 @@
-"""The door to a running cluster: kafka-python, which is an optional extra (``resnap[kafka]``).
+"""The door to a running cluster: kafka-python, which is optional: the extra ``kafka``.
 
 Whatever the library raises comes out as a ``ClusterError`` that says what was asked. Nothing is cached: facts that
 guard a step are asked for right before it.
@@ -60,7 +60,8 @@ class Cluster:
             import kafka  # optional, and asked for only where a cluster is named
         except ImportError as error:
             raise ConfigurationError(
-                "talking to a cluster needs kafka-python, which is not installed", hint="pip install 'resnap[kafka]'"
+                "talking to a cluster needs kafka-python, which is not installed",
+                hint="pip install '.[kafka]' in a clone of Resnap, or pip install kafka-python",
             ) from error
         self._kafka = kafka
         servers = bootstrap.split(",")

@@ -194,6 +194,6 @@ def _library() -> _Library:
     except ImportError as error:
         raise ConfigurationError(
             "encrypted segments need PyCryptodome, which is not installed",
-            hint="pip install 'resnap[encryption]', on executors, too",
+            hint="pip install '.[encryption]' in a clone of Resnap, or pip install pycryptodome; on executors, too",
         ) from error
     return _Library(AES, PKCS1_OAEP, SHA3_512, RSA)

@@ -1,4 +1,4 @@
-"""The door to ZooKeeper: the znode of producer id blocks, by the library kazoo (``pip install resnap[zookeeper]``)."""
+"""The door to ZooKeeper: the znode of producer id blocks, by the library kazoo (the extra ``zookeeper``)."""
 
 from __future__ import annotations
 
