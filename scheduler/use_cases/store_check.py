@@ -191,12 +191,15 @@ def lacking(
 ) -> Producers:
     """Return who is missing of a stored snapshot, but for those of whom its origin says why.
 
-    What Resnap has made was swept by no broker. Beyond the window it was made from evidence alone, so that those may be
-    missing whose transaction was committed later.
+    Where it was made from a shorter log, what was in doubt there is settled now. What Resnap has made was swept by no
+    broker. Beyond the window it was made from evidence alone, so that those may be missing whose transaction was
+    committed later.
     """
     is_own = origin is None or origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
     lacks = comparison.missing if is_own else Producers.join((comparison.missing, comparison.swept))
-    excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out) if origin else set()
+    excused = set()
+    if origin is not None and not is_of_shorter_log(origin, found.known_from_offset):
+        excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
     if plan.is_beyond_window(found.boundary) and (origin is None or origin.how in _BEYOND_WINDOW):
         aborted = {txn.producer_id for txn in plan.evidence.aborted_across(found.boundary.offset)}
         excused |= set(lacks.named) - aborted
