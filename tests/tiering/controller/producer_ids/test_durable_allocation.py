@@ -26,8 +26,7 @@ from tiering.controller.metadata.records import (
     UnregisterBrokerRecord,
 )
 from tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
-from tiering.controller.producer_ids import answering
-from tiering.controller.producer_ids.answering import RequestThrottle, answer_allocate
+from tiering.controller.producer_ids.answering import answer_allocate
 from tiering.controller.producer_ids.broker_ids import BrokerProducerIds
 from tiering.controller.producer_ids.durable_allocation import open_allocation
 from tiering.controller.producer_ids.requests import (
@@ -36,6 +35,8 @@ from tiering.controller.producer_ids.requests import (
     read_allocate_response,
     write_allocate_response,
 )
+from tiering.quota import request_throttle
+from tiering.quota.request_throttle import RequestThrottle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -192,7 +193,7 @@ def test_a_caller_that_asks_too_often_is_told_to_wait(tmp_path: Path) -> None:
 
 
 def test_callers_do_not_fill_the_memory_of_a_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "MOST_CALLERS", 3)
+    monkeypatch.setattr(request_throttle, "MOST_CALLERS", 3)
     throttle = RequestThrottle(1.0, burst_s=1)
     for caller in range(10):
         assert throttle(str(caller), 0) == 0
