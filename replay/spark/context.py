@@ -90,6 +90,7 @@ def spark_context(
             conf = SparkConf().setAll(list(properties.items()))
             with _interrupts_wait():
                 gateway = _launch(output)
+                gateway.output = output
                 running.callback(_end_jvm, gateway)
                 (scratch / _PROPERTIES).unlink()
             if launched is not None:

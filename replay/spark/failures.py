@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LAST_GASP_S: Final = 2
 _CONNECT_TIMEOUT_S: Final = 10
+_ENDED_HINT: Final = "see the logs of the master and the workers: executors that cannot start are the usual reason"
 
 
 @contextmanager
@@ -37,8 +38,11 @@ def failure_told(java: JavaRuntime, output: JvmOutput) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException, OSError) as error:
+        said = _what_it_said(error, output)
+        if output.ended_by is not None:
+            raise _ended(output.ended_by) from error
         raise ResnapError(
-            f"Spark did not start on Java {java.version}, {java.origin}: {_what_it_said(error, output)}",
+            f"Spark did not start on Java {java.version}, {java.origin}: {said}",
             hint="these are the words of Java or Spark: check the master, the driver memory and the Spark properties",
         ) from error
 
@@ -72,6 +76,36 @@ def death_told(context: SparkContext) -> Iterator[None]:
             f"Spark's JVM ended while it was at work, with status {status}",
             hint="a status of -9 is often the system's memory running out: lower the driver memory or run fewer tasks",
         ) from error
+
+
+@contextmanager
+def job_failure_told(context: SparkContext) -> Iterator[None]:
+    """Tell why a job failed while the JVM is still there to be asked.
+
+    Raises:
+        ResnapError: it failed; if the cluster has ended the whole application, the message says that and no more.
+
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        if has_ended(context):
+            raise _ended(context._gateway.output.ended_by) from error  # noqa: SLF001 - as above
+        raise ResnapError(f"the Spark job failed: {error}", hint="see what the executors logged") from error
+
+
+def _ended(reason: str | None) -> ResnapError:
+    return ResnapError(f"the Spark cluster ended the application: {reason or 'it gave no reason'}", hint=_ENDED_HINT)
+
+
+def has_ended(context: SparkContext) -> bool:
+    """Whether ``context`` can run nothing any more: its JVM has died, or its cluster has ended the application."""
+    if jvm_of(context).poll() is not None or context._jsc is None:  # noqa: SLF001 - as above
+        return True
+    try:
+        return bool(context._jsc.sc().isStopped())  # noqa: SLF001 - as above
+    except (Py4JError, OSError):
+        return True
 
 
 def _what_it_said(error: Exception, output: JvmOutput) -> str:

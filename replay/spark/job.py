@@ -13,13 +13,10 @@ not rows of data frames: they are few and large, and Spark has nothing to plan a
 from __future__ import annotations
 
 import pickle
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from py4j.protocol import Py4JJavaError
 from pyspark import AccumulatorParam, StorageLevel
-from pyspark.errors import PySparkException
 
 from replay.distributed.blocks import block_bytes, parted
 from replay.distributed.combine_tasks import FAILED, RUN, Combining, Share, merge
@@ -30,13 +27,13 @@ from replay.made_snapshot import make_idle
 from replay.results import join_rounds, next_round, partition_result
 from replay.scan.reading import Reading
 from replay.scan.splits import TASKS_PER_SLOT
+from replay.spark.failures import job_failure_told
 from replay.spark.progress import progress_of, watched_jobs
 from replay.spark.reach import check_reach
 from replay.spark.settings import is_local_master
 from replay.spark.worker import begin_task
 from replay.staging import open_sink
 from replay.watching import expect_more
-from storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -105,7 +102,8 @@ class SparkRebuild:
 
     def _round(self, plans: Sequence[PartitionPlan]) -> list[PartitionResult]:
         runs = [(plan, run) for plan in plans for run in plan.runs]
-        results = iter(self._results(runs) if runs else [])
+        with job_failure_told(self.context):
+            results = iter(self._results(runs) if runs else [])
         sink = open_sink(self.sink_url, self.s3)
         return [
             partition_result(plan, [next(results) for _ in plan.runs], make_idle(plan, sink, self.reading.sources))
@@ -116,7 +114,7 @@ class SparkRebuild:
         context = self.context
         tasks = [pickle.dumps(task) for task in pack(runs, self.reading, slots=context.defaultParallelism)]
         done, met = context.accumulator(0), context.accumulator({}, _Sketches())
-        with _failure_told(), watched_jobs(context, done, self.progress, self.watcher) as watch:
+        with watched_jobs(context, done, self.progress, self.watcher) as watch:
             blocks = self._scanned(context.parallelize(tasks, len(tasks)), done, met)
             blocks.persist(StorageLevel.DISK_ONLY)
             # Counted by the JVM, which has the blocks, and not by Python workers that would have to be given them.
@@ -184,7 +182,7 @@ def on_executors(context: SparkContext, look: Callable[[_T], _R], items: Sequenc
         ResnapError: the job failed.
 
     """
-    with _failure_told():
+    with job_failure_told(context):
         found: list[_R] = context.parallelize(items, min(len(items), context.defaultParallelism)).map(look).collect()
     return found
 
@@ -248,11 +246,3 @@ def _with_boundaries(ranges: Sequence[RunResult], merged: Sequence[BoundaryResul
     found = ranges[0].boundaries if merged is None else merged
     joined = ranges[0] if len(ranges) == 1 else join_runs(ranges)
     return replace(joined, boundaries=tuple(replace(one, boundary=planned[one.boundary.offset]) for one in found))
-
-
-@contextmanager
-def _failure_told() -> Iterator[None]:
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        raise ResnapError(f"the Spark job failed: {error}", hint="see what the executors logged") from error

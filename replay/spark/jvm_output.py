@@ -33,6 +33,7 @@ WORKER_DROPPED: Final = re.compile(
 )
 """A Python worker that Spark no longer needed, and that had not been told before it wrote its last byte."""
 
+_ENDED: Final = re.compile(r"\S+ \S+ ERROR \w+: Application has been killed\. Reason: (?P<reason>[^\n]*)\n?")
 _HELD_PIECES: Final = 1000
 _QUOTED_LINES: Final = 4
 _JOIN_TIMEOUT_S: Final = 1.0
@@ -43,11 +44,13 @@ class JvmOutput:
 
     Attributes:
         descriptor: where the JVM shall write; ours until ``handed_over``.
+        ended_by: why the cluster has ended the application, as far as the JVM has said so.
 
     """
 
     def __init__(self) -> None:
         self._source, self.descriptor = os.pipe()
+        self.ended_by: str | None = None
         self._is_ours = True
         self._lock = threading.Lock()
         self._held: deque[str] | None = deque(maxlen=_HELD_PIECES)
@@ -75,7 +78,8 @@ class JvmOutput:
         with self._lock:
             held, self._held = self._held, None
             for piece in held or ():
-                _tell(piece)
+                if not _ENDED.fullmatch(piece):
+                    _tell(piece)
 
     def last_words(self) -> str:
         """Return what was held back, in one line and without stack traces; waits a moment for a JVM that is ending."""
@@ -92,11 +96,15 @@ class JvmOutput:
                     self._pass_on(piece)
 
     def _pass_on(self, piece: str) -> None:
+        ended = _ENDED.fullmatch(piece)
+        if ended is not None:
+            self.ended_by = ended["reason"]
         with self._lock:
-            if self._held is None:
-                _tell(piece)
-            else:
+            if self._held is not None:
                 self._held.append(piece)
+            elif ended is None:
+                # Otherwise it is part of the error that whoever uses the context gets.
+                _tell(piece)
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[str]:

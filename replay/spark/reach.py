@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
+from replay.spark.failures import job_failure_told
 from storage.errors import LogDirError, ResnapError, UsageError
 from storage.remote.urls import is_store_url, local_path
 
@@ -97,6 +98,7 @@ def _mark(directory: Path) -> Iterator[str]:
 
 
 def _ask(context: SparkContext, question: _Question) -> dict[str, str]:
-    tasks = context.defaultParallelism * _TASKS_PER_SLOT
-    asked = context.parallelize(range(tasks), tasks).mapPartitions(lambda _: question.answers())
-    return dict(asked.collect())
+    with job_failure_told(context):
+        tasks = context.defaultParallelism * _TASKS_PER_SLOT
+        asked = context.parallelize(range(tasks), tasks).mapPartitions(lambda _: question.answers())
+        return dict(asked.collect())

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from replay.spark.context import spark_context
-from replay.spark.failures import death_told, jvm_of
+from replay.spark.failures import death_told, has_ended
 from storage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class WarmSpark:
                 with death_told(context):
                     yield context
             finally:
-                if jvm_of(context).poll() is not None:
+                if has_ended(context):
                     self._drop()
 
     def _awake(self) -> SparkContext:
         self.begin()
         context = self._result()
-        if jvm_of(context).poll() is not None:
+        if has_ended(context):
             # It died while nobody was looking, which is no reason to fail.
             self._drop()
             self.begin()

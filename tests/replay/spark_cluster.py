@@ -21,6 +21,7 @@ from replay.spark.jvm import find_java
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_OPTIONS = "SPARK_DAEMON_JAVA_OPTS"
 _PACKAGE = "org.apache.spark.deploy"
 
 
@@ -83,13 +84,21 @@ def wait_for(text: str, log: Path) -> None:
 
 
 @contextmanager
-def a_daemon(directory: Path, environment: Mapping[str, str], *command: str) -> Iterator[tuple[Path, int]]:
-    """Run a daemon of Spark's in a home and working directory of its own; gives its log and its process."""
+def a_daemon(
+    directory: Path, environment: Mapping[str, str], *command: str, by_script: bool = True
+) -> Iterator[tuple[Path, int]]:
+    """Run a daemon of Spark's in a home and working directory of its own; gives its log and its process.
+
+    Without Spark's script it lacks the variables that the script sets.
+    """
     directory.mkdir(parents=True)
     log = directory / "log"
-    launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    home = Path(pyspark.__file__).parent
+    by_hand = (f"{environment['JAVA_HOME']}/bin/java", *environment[_OPTIONS].split(), "-cp", f"{home}/jars/*")
+    launcher = (str(home / "bin" / "spark-class"),) if by_script else by_hand
     with log.open("wb") as output:
-        process = subprocess.Popen([launcher, *command], cwd=directory, env={**environment, "HOME": str(directory)},
+        process = subprocess.Popen([*launcher, *command], cwd=directory,
+                                   env={**environment, "HOME": str(directory), "SPARK_HOME": str(home)},
                                    stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # fmt: skip
     try:
         yield log, process.pid
@@ -105,6 +114,7 @@ def a_cluster(
     workers: int = 1,
     environment: Mapping[str, str] | None = None,
     properties: Mapping[str, str] | None = None,
+    by_script: bool = True,
 ) -> Iterator[Cluster]:
     """Run a standalone master and workers of one core each, with ``environment`` and Spark ``properties`` of theirs."""
     java = find_java({}, scratch=directory)
@@ -112,7 +122,7 @@ def a_cluster(
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
     variables = {**os.environ, "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": "",
-                 "SPARK_DAEMON_JAVA_OPTS": " ".join(f"-D{name}={value}" for name, value in own.items()),
+                 _OPTIONS: " ".join(f"-D{name}={value}" for name, value in own.items()),
                  **(environment or {})}  # fmt: skip
     url = f"spark://127.0.0.1:{port}"
     master = (f"{_PACKAGE}.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
@@ -124,7 +134,7 @@ def a_cluster(
             work = directory / f"worker{number}"
             command = (f"{_PACKAGE}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g",
                        "--webui-port", "0", "--work-dir", str(work), url)  # fmt: skip
-            worker_log, pid = daemons.enter_context(a_daemon(work, variables, *command))
+            worker_log, pid = daemons.enter_context(a_daemon(work, variables, *command, by_script=by_script))
             started.append(Worker(pid=pid, directory=work))
             wait_for("Successfully registered with master", worker_log)
         yield Cluster(url=url, workers=tuple(started))

@@ -97,6 +97,25 @@ def test_last_words_are_one_line_without_stack_traces() -> None:
     assert carried(text) == "Error occurred; Caused by: that; third; fourth"
 
 
+@pytest.mark.parametrize("release", [True, False])
+def test_the_end_of_an_application_is_kept_for_the_error_and_not_passed_on(
+    release: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = (
+        "2026-11-22 23:26:51 ERROR StandaloneSchedulerBackend: Application has been killed. Reason: Master removed it"
+    )
+    with JvmOutput() as output:
+        if release:
+            output.release()
+        subprocess.run(["cat"], input=f"{line}\nmore\n", text=True, stdout=output.descriptor, check=True)
+        output.handed_over()
+        words = output.last_words()
+        output.release()
+    assert output.ended_by == "Master removed it"
+    assert words == ("" if release else f"{line}; more")
+    assert capsys.readouterr().err == "more\n"
+
+
 def test_a_closed_standard_error_does_not_block_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     more_than_a_pipe_holds = "line\n" * 100_000
