@@ -8,7 +8,7 @@ import typer
 
 from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
 from scheduler.cli.failures import OK
-from scheduler.cli.flags import STORE, TOPIC, WRITE
+from scheduler.cli.flags import ENGINE, REPLAY, STORE, TOPIC, WRITE
 from scheduler.cli.invocation import Invocation
 from scheduler.cli.options import with_settings
 
@@ -24,7 +24,7 @@ _NO_TOPIC_ID = (
 
 
 @app.command()
-@with_settings(TOPIC, WRITE, STORE)
+@with_settings(TOPIC, REPLAY, ENGINE, WRITE, STORE)
 def restore(
     run: Invocation,
     url: Annotated[
@@ -46,13 +46,16 @@ def restore(
 
     Each is whole and compared with its manifests before it has its name; what is there already is never touched.
     """
+    from scheduler.use_cases.restored_snapshots import SnapshotRepair
     from scheduler.use_cases.restoring import RestoreOrder, Restoring
     from scheduler.use_cases.sources import Scope
     from storage.source import Sources
 
     scope = Scope(sources=(url,), topics=run.settings.topics)
     order = RestoreOrder(scope=scope, log_dir=into, topic_ids=dict(map(_topic_id, topic_id or ())))
-    restoring = Restoring(sources=Sources(s3=run.settings.s3(), keys=run.settings.keys()))
+    service = run.service(replays=False)
+    sources = Sources(s3=run.settings.s3(), keys=run.settings.keys())
+    restoring = Restoring(sources=sources, repair=SnapshotRepair(service))
     with run.progress("restore") as progress:
         report = restoring.restore(order, progress, dry_run=run.settings.dry_run)
     _answer(run, report)

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scheduler.answers.progress import Progress
+    from scheduler.use_cases.restored_snapshots import SnapshotRepair
     from scheduler.use_cases.sources import Scope, Sight, Sighted
     from storage.log.log_dir import LogDir
     from storage.remote.manifest import Manifest
     from storage.source import Sources
+    from tiering.keeping.aiven_restoration import Replaced
     from tiering.keeping.restorer import Restoration
 
 
@@ -68,6 +70,8 @@ class Restoring:
 
     sources: Sources
     disk: Disk = field(default_factory=Disk)
+    repair: SnapshotRepair | None = None
+    """Judges snapshots that no digest vouches for; None to take them as they are."""
 
     def restore(self, order: RestoreOrder, progress: Progress, *, dry_run: bool = False) -> RestoreReport:
         """Restore every partition in scope that can be; an error with one of them is in the report.
@@ -90,8 +94,9 @@ class Restoring:
         log_dir = order.log_dir.absolute()
         refuse_running(log_dir)
         hold: AbstractContextManager[None] = nullcontext() if dry_run else locked(log_dir)
-        with hold:
-            found = self._fitting(sight, log_dir, order.topic_ids, report)
+        with hold, self._replaced(order, progress, dry_run=dry_run) as replaced:
+            report.errors += [one.why for one in replaced.values()]
+            found = self._fitting(sight, log_dir, order.topic_ids, report, replaced)
             progress.expect(len(found), sum(one.size_bytes for _, one in found))
             for restorer, one in found:
                 outcome = _restored(restorer, one, report, progress, dry_run=dry_run)
@@ -99,8 +104,21 @@ class Restoring:
                     report.partitions.append(RestoredPartition(restoration=one, outcome=outcome))
         return report
 
+    def _replaced(
+        self, order: RestoreOrder, progress: Progress, *, dry_run: bool
+    ) -> AbstractContextManager[Mapping[str, Replaced]]:
+        """Give what takes the place of stored snapshots; a dry run replays nothing."""
+        if self.repair is None or dry_run:
+            return nullcontext({})
+        return self.repair.replaced(replace(order.scope, topic_ids=order.topic_ids), progress)
+
     def _fitting(
-        self, sight: Sight, log_dir: Path, topic_ids: Mapping[str, str], report: RestoreReport
+        self,
+        sight: Sight,
+        log_dir: Path,
+        topic_ids: Mapping[str, str],
+        report: RestoreReport,
+        replaced: Mapping[str, Replaced],
     ) -> list[tuple[Restorer, Restoration]]:
         """Return what may be put into ``log_dir``, and report what may not."""
         found = []
@@ -109,7 +127,7 @@ class Restoring:
             log_starts = read_small(log_dir / LOG_START_OFFSETS, read_offset_checkpoint) or {}
         for sighted in sight.partitions:
             try:
-                one = self._restoration(sighted, topic_ids.get(sighted.topic_partition.topic))
+                one = self._restoration(sighted, topic_ids.get(sighted.topic_partition.topic), replaced)
                 _refuse_other_cluster(sighted, there)
                 _refuse_without_topic_id(one, there)
                 _refuse_ended_below(one, log_starts.get(one.topic_partition), log_dir)
@@ -119,10 +137,10 @@ class Restoring:
                 found.append((Restorer(log_dir=log_dir, disk=self.disk), one))
         return found
 
-    def _restoration(self, sighted: Sighted, topic_id: str | None) -> Restoration:
+    def _restoration(self, sighted: Sighted, topic_id: str | None, replaced: Mapping[str, Replaced]) -> Restoration:
         partition = sighted.inventory.partition
         if member_of(partition.segments[0].path):
-            one = of_copies(partition, self.sources, topic_id)
+            one = of_copies(partition, self.sources, topic_id, replaced)
             checkpoints = [segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments]
         else:
             manifests = [self._manifest(manifest_locator(partition, segment)) for segment in partition.segments]
@@ -131,6 +149,8 @@ class Restoring:
             checkpoints = [f"{store.url}/{found.key}" for manifest in manifests
                            if (found := manifest.object(ObjectKind.LEADER_EPOCH_CHECKPOINT)) is not None]  # fmt: skip
         newest = next((found.path for found in partition.snapshots if found.offset == one.end_offset), None)
+        instead = replaced.get(newest or "")
+        newest = newest if instead is None else instead.path
         return replace(
             one,
             log_start=kept_log_start(partition, checkpoints, self.sources),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple
 
 from replay.comparison import Producers
 from replay.results import Outcome
-from replay.staging import DISCARD
+from replay.staging import DISCARD, snapshot_key
 from scheduler.clock import instant
 from scheduler.use_cases.sources import look
 from scheduler.use_cases.stored_layouts import Held
@@ -55,6 +55,8 @@ class SnapshotCheck(NamedTuple):
     key: str
     problem: VerificationError | None
     """None if it is what the replay gives."""
+    rebuilt: str | None = None
+    """Key of what the replay gives, in the sink; None where it came to nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +76,8 @@ class StoreCheck(Generic[Held]):
     """All that could be read, by key."""
     asked_for: set[str] = field(default_factory=set)
     """Keys of those that are to be verified, by this run or the one that it goes on with."""
+    sink: str = DISCARD
+    """URL of where rebuilt snapshots go; if they are kept, those are made, too, that no broker could load."""
     resumed: int = 0
     """How many of them an interrupted run has found all right."""
 
@@ -127,12 +131,13 @@ class StoreCheck(Generic[Held]):
         offsets: dict[ReplayRules, list[int]] = {}
         for boundary in inventory.boundaries:
             one = held.get(boundary.path or "")
-            if one is not None and boundary.state.is_usable:
+            if one is not None and (boundary.state.is_usable or self.sink != DISCARD):
                 offsets.setdefault(self._rules(one), []).append(boundary.offset)
         if offsets:
             facts = load_facts(inventory.partition, self.engine.reading.sources)
+            there = {boundary.offset: boundary.path for boundary in inventory.boundaries if boundary.path is not None}
             for rules, wanted in offsets.items():
-                plan = plan_replay(inventory, facts, wanted, rules)
+                plan = plan_replay(inventory, facts, wanted, rules, compare=there)
                 if plan.bytes_in_segments >= REPLAYED_HERE_BYTES:
                     self.engine.needed_for(plan)
                 yield plan
@@ -147,12 +152,15 @@ class StoreCheck(Generic[Held]):
     ) -> Iterator[SnapshotCheck]:
         reads = [plan.segments[index] for plan in plans for run in plan.runs for index in range(run.start, run.end)]
         progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
-        results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
+        results = self.engine.replay(plans, self.sink, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results:
             for found in result.boundaries:
                 why = found.reason or str(result.error)
-                yield self._check(by_partition[result.topic_partition], found, held, why)
+                check = self._check(by_partition[result.topic_partition], found, held, why)
+                is_made = found.outcome is Outcome.REBUILT
+                rebuilt = snapshot_key(result.topic_partition, found.boundary.offset) if is_made else None
+                yield check._replace(rebuilt=rebuilt)
 
     def _check(self, plan: PartitionPlan, found: BoundaryResult, held: Mapping[str, Held], why: str) -> SnapshotCheck:
         snapshot = found.boundary.existing or ""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from storage.crc32c import crc32c
 from tests.scheduler import aiven_files
-from tests.scheduler.files import flip
+from tests.scheduler.files import EMPTY_SNAPSHOT, flip
+from tests.scheduler.shipped import entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     Sets = Callable[[str], FixtureSet]
 
 ENCRYPTED: Final = "kafka-3.9.1-aiven-encrypted"
+PLAIN: Final = "kafka-3.9.1-aiven-plain"
+HEADER_BYTES: Final = 10
+"""Of a snapshot; an entry has 46, the last 8 of them the first offset of an open transaction."""
 HOW: Final = ("--engine", "local", "--as-of", "roll", "--output", "json", "-q")
 
 
@@ -58,6 +63,42 @@ def test_one_damaged_piece_is_named_and_the_rest_goes_on(
         assert outcomes.count("rebuilt") + outcomes.count("unchanged") == rebuilt, ran.err
     ran = command("tier", url, "--to", (tmp_path / "to").as_uri(), *key, *HOW)
     assert sum(len(row["shipped"]) for row in ran.document["partitions"]) == shipped, ran.err
+
+
+def put_an_open_transaction(manifest: Path) -> None:
+    """Let the first entry of a plain snapshot have a transaction open, under a checksum that is right."""
+    snapshot = bytearray(aiven_files.index(manifest, "producerSnapshot"))
+    snapshot[HEADER_BYTES + 38 : HEADER_BYTES + 46] = (5).to_bytes(8, "big")
+    snapshot[2:6] = crc32c(bytes(snapshot[6:])).to_bytes(4, "big")
+    aiven_files.put_index(manifest, "producerSnapshot", bytes(snapshot))
+
+
+def empty(manifest: Path) -> None:
+    aiven_files.put_index(manifest, "producerSnapshot", EMPTY_SNAPSHOT)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"), [(ENCRYPTED, damage_snapshot), (PLAIN, put_an_open_transaction), (PLAIN, empty)]
+)
+def test_a_snapshot_that_is_wrong_is_named_and_restored_as_the_segments_give_it(
+    name: str, damage: Callable[[Path], None], command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    fixture, into = fixture_set(name), tmp_path / "new"
+    private = fixture.root / "keys" / "private.pem"
+    key = ("--encryption-private-key", f"key1={private}") if private.exists() else ()
+    store = shutil.copytree(fixture.remote / "tiered", tmp_path / "store")
+    manifest = aiven_files.manifests(store)[1]
+    damage(manifest)
+    into.mkdir()
+    ran = command("restore", store.as_uri(), "--into", into, *key, *HOW)
+    assert (ran.code, ran.document["summary"]["restored"]) == (3, 2), ran.err
+    assert f"{manifest.stem}#.snapshot" in ran.err
+    assert ran.err.count("rebuilt from the stored segments") == 1
+    snapshots = list(into.rglob("*.snapshot"))
+    assert len(snapshots) == len(list(store.rglob("*.rsm-manifest")))
+    for path in snapshots:
+        broker_s = fixture.expected / path.parent.name / path.name
+        assert entries(path.read_bytes()) == entries(broker_s.read_bytes())
 
 
 def test_a_key_that_opens_nothing_is_a_setting_and_the_segment_is_named(

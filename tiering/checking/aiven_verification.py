@@ -116,7 +116,7 @@ def verify_copy(
     if not missing:
         files = _stored(store, infos, found)
         findings = findings_of(files, partition, sources) if reads_objects else NOTHING_FOUND
-        partition.transactions.snapshots[found.next_base_offset] = files.snapshot
+        partition.transactions.snapshots[found.next_base_offset] = files.segment.sibling("snapshot")
     if not reads_objects:
         return VerifiedSegment(manifest_key=key, manifest=found, problems=unread, was_read=False)
     size = sum(infos[beside].size_bytes for suffix in (LOG, INDEXES) if (beside := place.beside(suffix)) in infos)
@@ -155,7 +155,8 @@ class SegmentFiles(NamedTuple):
     """Where the files of a segment are read."""
 
     segment: Segment
-    snapshot: str
+    snapshot: str | None
+    """None where there is none, for a reason that is known."""
     leader_epochs: str
     said: SegmentMetadata | None = None
     """What its manifest says, where the leader epochs are those up to its end."""
@@ -196,7 +197,7 @@ def findings_of(files: SegmentFiles, seen: PartitionSeen, sources: Sources) -> F
     looks: tuple[tuple[str, Callable[[], object]], ...] = (
         (segment.path, partial(_read_log, segment, sources)),
         (segment.sibling("index"), lambda: undecided.extend(_check_indexes(files, seen, sources, problems))),
-        (files.snapshot, lambda: read_snapshot_array(sources.read(files.snapshot))),
+        *_snapshot_look(files.snapshot, sources),
         (files.leader_epochs, lambda: read_leader_epochs(sources.read(files.leader_epochs))),
     )
     for locator, look in looks:
@@ -206,6 +207,11 @@ def findings_of(files: SegmentFiles, seen: PartitionSeen, sources: Sources) -> F
         except (FormatError, LogDirError, ObjectNotFoundError) as error:
             problems.append(str(error))
     return Findings(tuple(dict.fromkeys(problems)), tuple(undecided))  # a damaged manifest damages every file
+
+
+def _snapshot_look(snapshot: str | None, sources: Sources) -> Iterator[tuple[str, Callable[[], object]]]:
+    if snapshot is not None:
+        yield snapshot, lambda: read_snapshot_array(sources.read(snapshot))
 
 
 def _read_log(segment: Segment, sources: Sources) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from storage.disk import is_there
 from storage.errors import VerificationError
 from storage.log.names import segment_name
 from storage.log.partition_dir import LEADER_EPOCHS
@@ -22,7 +23,7 @@ from tiering.keeping.restorer import HINT, Restoration, ShippedFile
 from tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from storage.log.partition_dir import PartitionDir, Segment
@@ -37,17 +38,28 @@ class _Member(NamedTuple):
     size_bytes: int
 
 
-def of_copies(partition: PartitionDir, sources: Sources, topic_id: str | None) -> Restoration:
+class Replaced(NamedTuple):
+    """What takes the place of a snapshot that is not restored."""
+
+    path: str | None
+    """Of the file; None for nothing."""
+    why: VerificationError
+
+
+def of_copies(
+    partition: PartitionDir, sources: Sources, topic_id: str | None, replaced: Mapping[str, Replaced]
+) -> Restoration:
     """Return what the segments of ``partition``, of which there is one at least, make of it.
 
-    ``topic_id`` is what the topic's id is now; None to go by the manifests.
+    ``topic_id`` is what the topic's id is now; None to go by the manifests. ``replaced`` tells by their locators which
+    snapshots are not to be restored as they are.
 
     Raises:
         ConfigurationError: the segments are encrypted, and their key is not at hand.
         StoreError: the store failed.
 
     """
-    members = _members(partition, sources)
+    members = _members(partition, sources, replaced)
     return Restoration(
         topic_partition=partition.topic_partition,
         topic_id=topic_id or partition.topic_id,
@@ -59,7 +71,7 @@ def of_copies(partition: PartitionDir, sources: Sources, topic_id: str | None) -
     )
 
 
-def _members(partition: PartitionDir, sources: Sources) -> Iterator[_Member]:
+def _members(partition: PartitionDir, sources: Sources, replaced: Mapping[str, Replaced]) -> Iterator[_Member]:
     for segment in partition.segments:
         sizes = {
             ObjectKind.LOG: segment.size_bytes,
@@ -71,8 +83,11 @@ def _members(partition: PartitionDir, sources: Sources) -> Iterator[_Member]:
             if size is not None:
                 yield _Member(segment_name(segment.base_offset, kind), segment.sibling(kind), size)
     for snapshot in partition.snapshots:
-        name = segment_name(snapshot.offset, ObjectKind.SNAPSHOT)
-        yield _Member(name, snapshot.path, snapshot.size_bytes)
+        name, instead = segment_name(snapshot.offset, ObjectKind.SNAPSHOT), replaced.get(snapshot.path)
+        if instead is None:
+            yield _Member(name, snapshot.path, snapshot.size_bytes)
+        elif instead.path is not None:
+            yield _Member(name, instead.path, sources.look(instead.path).size_bytes)
     if partition.leader_epochs is not None:
         size = sources.look(partition.leader_epochs).size_bytes
         yield _Member(LEADER_EPOCHS, partition.leader_epochs, size)
@@ -101,8 +116,9 @@ def _check(partition: PartitionDir, folder: Path) -> None:
 def _written(segment: Segment, folder: Path) -> SegmentFiles:
     """Return the files of ``segment`` as they were written; the leader epochs stand once, beside all segments."""
     end = segment.next_base_offset or 0  # closed, as all that is shipped
+    snapshot = folder / segment_name(end, ObjectKind.SNAPSHOT)
     return SegmentFiles(
         segment=replace(segment, path=str(folder / segment_name(segment.base_offset, ObjectKind.LOG))),
-        snapshot=str(folder / segment_name(end, ObjectKind.SNAPSHOT)),
+        snapshot=str(snapshot) if is_there(snapshot) else None,  # else it was left out
         leader_epochs=str(folder / LEADER_EPOCHS),
     )

@@ -1,0 +1,69 @@
+"""Which snapshots of a store in the layout ``aiven`` are not restored as they are stored, and what takes their place.
+
+No manifest there has a digest of them, and brokers wrote them: one that ``verify --store`` refuses would make a broker
+refuse good producers, or serve aborted records. A replay of the stored segments makes it again.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from replay.scratch import scratch_directory
+from replay.staging import DISCARD
+from scheduler.use_cases.stored_layouts import CopiedLayout
+from storage.errors import VerificationError
+from tiering.checking.verification_journal import VerificationJournal
+from tiering.keeping.aiven_restoration import Replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from scheduler.answers.progress import Progress
+    from scheduler.use_cases.service import Service
+    from scheduler.use_cases.sources import Scope
+    from scheduler.use_cases.store_check import SnapshotCheck
+
+REBUILT = "it was not restored, and rebuilt from the stored segments"
+LEFT_OUT = "it was not restored: the broker makes it again when it loads the log"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRepair:
+    """Holds the snapshots of a store against a replay, and keeps what is to stand in for those that are wrong."""
+
+    service: Service
+
+    @contextmanager
+    def replaced(self, scope: Scope, progress: Progress) -> Iterator[Mapping[str, Replaced]]:
+        """Give what takes the place of snapshots, by their locators; nothing for other layouts.
+
+        Raises:
+            ResnapError: the replay failed.
+
+        """
+        with scratch_directory("restored") as directory:
+            yield {check.key: _replaced(check, directory) for check in self._refused(scope, directory, progress)}
+
+    def _refused(self, scope: Scope, directory: Path, progress: Progress) -> Iterator[SnapshotCheck]:
+        store = self.service.engine.reading.sources.store(scope.sources[0].rstrip("/"))
+        check = self.service.check_store(scope, store, VerificationJournal(), None)
+        if not isinstance(check.layout, CopiedLayout):
+            return
+        # The executors of a cluster cannot write into a directory of this machine.
+        check.sink = DISCARD if self.service.engine.is_remote else directory.as_uri()
+        for key in check.layout.list().manifests:
+            manifest = check.layout.verify(key, reads_objects=False).manifest
+            if manifest is not None:
+                check.manifests[key] = manifest
+                check.asked_for.add(key)
+        yield from (found for found in check.snapshots(progress) if found.problem is not None)
+
+
+def _replaced(check: SnapshotCheck, directory: Path) -> Replaced:
+    made = None if check.rebuilt is None else directory / check.rebuilt
+    is_there = made is not None and made.exists()
+    why = f"{check.problem}; {REBUILT if is_there else LEFT_OUT}"
+    return Replaced(str(made) if is_there else None, VerificationError(why, hint="see `resnap verify --store URL`"))
