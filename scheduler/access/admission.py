@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.access.errors import QuotaExceededError
 from scheduler.quotas.client_quotas import Origin, rates_of
+from scheduler.runs.disk_reads import READ_S, DiskReads
 from storage.disk import Disk
-from storage.errors import ResnapError
+from storage.errors import LogDirError, ResnapError
 from tiering.quota.client_quotas import PREFIX, ClientQuotas
 from tiering.quota.metadata_quotas import MetadataQuotas
 from tiering.quota.quota_file import QuotaFile
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 REFRESH_S: Final = 5.0
 """How long limits that were set meanwhile may go unnoticed."""
+REREAD_S: Final = 2.0
+"""So long a call waits for what came into a metadata log since, if its disk has gone."""
 
 
 class AdmissionControl:
@@ -49,6 +52,10 @@ class AdmissionControl:
         self.manager = ProducerIdQuotaManager(clock.now_ms)
         self._lock = threading.Lock()
         self._read_s = float("-inf")
+        self._reads, self._complain = DiskReads(1, turn_s=0), complain
+        self._within_s = READ_S
+        self._is_told = False
+        """Whether it was told that a disk does not answer."""
 
     def charge(self, principal: str, things: Iterable[str]) -> None:
         """Take what a call is about: each new one of ``things``, such as a partition, costs as much as one producer id.
@@ -87,7 +94,18 @@ class AdmissionControl:
             now_s = self._clock.monotonic_s()
             if now_s - self._read_s >= REFRESH_S:
                 self._read_s = now_s
-                self.manager.update(self._limits.read())
+                self._read()
+
+    def _read(self) -> None:
+        try:
+            self.manager.update(self._reads.run(self._limits.read, self._within_s))
+        except LogDirError as error:
+            if not self._is_told:
+                self._complain(f"quotas stay as they were last read: {error}")
+            self._is_told = True
+        else:
+            self._is_told = False
+        self._within_s = REREAD_S
 
 
 class _Limits:

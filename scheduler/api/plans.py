@@ -16,7 +16,6 @@ from scheduler.api.problems import problems
 from scheduler.api.runs import TAKEN, IdempotencyKey, accepted
 from scheduler.api.security import Operator, Viewer
 from scheduler.daemon.services import Services
-from scheduler.runs.configuration import within_places
 from scheduler.runs.plans import KeptPlan
 from scheduler.runs.run import RunKind, RunRequest
 
@@ -42,7 +41,7 @@ def make_plan(request: Request, services: Serving, who: Operator, body: PlanBody
         partitions=tuple(body.partitions),
         settings=body.settings(),
     )
-    asked = within_places(services.settings, asked)
+    asked = services.within_places(asked)
     services.admission.charge(who.name, things(asked))
     plan = services.plans.make(asked, who.name)
     note_of(request).detail["plan"] = plan.id
@@ -102,7 +101,7 @@ def run_plan(
         settings={**plan.request.settings, "dry_run": body.dry_run},
         plan=plan.id,
     )
-    run, _ = submitted(services, within_places(services.settings, asked), who, key=idempotency_key)
+    run, _ = submitted(services, services.within_places(asked), who, key=idempotency_key)
     return accepted(request, run)
 
 

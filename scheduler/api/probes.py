@@ -1,21 +1,26 @@
 """Probes and metrics, for machines: alive, ready, and what there is to count.
 
-They need no token; the metrics name log dirs, schedules, and callers with a quota.
-
+They need no token; the metrics name log dirs, schedules, and callers with a quota. They have threads of their own, and
+wait for no log dir: whatever keeps other requests, probes tell of it.
 """
 
+import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from scheduler.api.answers import Readyz
 from scheduler.api.context import Serving
-from scheduler.daemon.services import Services
+from scheduler.daemon.services import PROBE_S, Services
 from storage.errors import ResnapError
 
 router = APIRouter(tags=["probes"])
+_THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="resnap-probe")
 
 
 @router.get("/livez", summary="Is it alive?")
@@ -30,8 +35,12 @@ async def livez() -> dict[str, str]:
     summary="Can it work?",
     responses={503: {"model": Readyz, "description": "Its file or a log dir cannot be used."}},
 )
-def readyz(services: Serving) -> JSONResponse:
+async def readyz(services: Serving) -> JSONResponse:
     """Look at the service's file and the log dirs; stores are reported and do not count."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, _readyz, services)
+
+
+def _readyz(services: Services) -> JSONResponse:
     needed = {"state": _state(services), "logDirs": _log_dirs(services), "schedules": _running(services)}
     is_ready = all(said == "ok" for said in needed.values())
     body = Readyz(status="ready" if is_ready else "not ready", checks={**needed, "stores": services.observation.stores})
@@ -44,10 +53,15 @@ def readyz(services: Serving) -> JSONResponse:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Metrics."}},
 )
-def metrics(request: Request, services: Serving) -> Response:
+async def metrics(request: Request, services: Serving) -> Response:
     """Return all series, in the form that Accept asks for."""
+    accept = request.headers.get("accept", "")
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, _metrics, services, accept)
+
+
+def _metrics(services: Services, accept: str) -> Response:
     services.observation.measure(services)
-    body, content_type = services.observation.metrics.render(request.headers.get("accept", ""))
+    body, content_type = services.observation.metrics.render(accept)
     return Response(body, headers={"Content-Type": content_type})
 
 
@@ -60,8 +74,16 @@ def _state(services: Services) -> str:
 
 
 def _log_dirs(services: Services) -> str:
-    unreadable = [path for path in map(Path, services.settings.log_dirs) if not os.access(path, os.R_OK | os.X_OK)]
-    return f"{len(unreadable)} cannot be read" if unreadable else "ok"
+    paths = [Path(path) for path in services.settings.log_dirs]
+    try:
+        unreadable = services.probing.run(partial(_unreadable, paths), PROBE_S)
+    except ResnapError:
+        return "do not answer"
+    return f"{unreadable} cannot be read" if unreadable else "ok"
+
+
+def _unreadable(paths: list[Path]) -> int:
+    return sum(not os.access(path, os.R_OK | os.X_OK) for path in paths)
 
 
 def _running(services: Services) -> str:

@@ -18,7 +18,6 @@ from scheduler.api.problem_kinds import ConflictError, NotFoundError
 from scheduler.api.problems import problems
 from scheduler.api.security import Operator, Viewer
 from scheduler.daemon.services import Services
-from scheduler.runs.configuration import within_places
 from scheduler.runs.history import RunFilter
 from scheduler.runs.run import BY_API, OTHER_FAILURES, REPLAYS, PartitionState, Run, RunKind, RunRequest, RunState
 
@@ -33,7 +32,14 @@ TAKEN: dict[int | str, dict[str, Any]] = {
         "headers": {"Location": {"description": "Address of the run.", "schema": {"type": "string"}}},
     },
     **problems(
-        "unusable-request", "place-not-allowed", "idempotency-key-reused", "stale-plan", "queue-full", "quota-exceeded"
+        "unusable-request",
+        "place-not-allowed",
+        "idempotency-key-reused",
+        "stale-plan",
+        "queue-full",
+        "quota-exceeded",
+        "log-dir-unusable",
+        "cancelled",
     ),
 }
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -63,7 +69,7 @@ def create_replay(
         destination=body.destination,
         settings=body.settings(),
     )
-    asked = within_places(services.settings, asked)
+    asked = services.within_places(asked)
     run, _ = submitted(services, asked, who, key=idempotency_key)
     return accepted(request, run)
 
@@ -208,7 +214,7 @@ def retry_run(
     if run.state is RunState.PARTIALLY_FAILED and asked.plan is None:
         asked = replace(asked, partitions=_failed(services, run) or asked.partitions)
     if run.origin == BY_API:  # what was allowed then need not be now; schedules name the configuration's own
-        asked = within_places(services.settings, asked)
+        asked = services.within_places(asked)
     made, _ = submitted(services, asked, who, key=idempotency_key, retry_of=run_id)
     return accepted(request, made)
 

@@ -53,6 +53,7 @@ class Daemon:
         self._services = services
         self._ended_in_time = True
         self._signals = 0
+        self._reloading: asyncio.Task[None] | None = None
         variables = process_environment()
         self._systemd = notifier_of(variables)
         watched_s = watchdog_interval_s(variables, os.getpid())
@@ -95,7 +96,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, server)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self._begin_to_reload)
         self._services.start()
         self._services.observation.note("listening", address=f"http://{self._services.settings.listen}")
         self._systemd.ready(self._status())
@@ -115,14 +116,18 @@ class Daemon:
         self._systemd.stopping("waits for the run at work")
         self._services.is_ending = True
         self._services.worker.begin_to_stop()
+        self._services.reads.close()
         end_pauses()  # of a run that waits for a store, which would not hear of it otherwise
         server.should_exit = True
 
-    def _reload(self) -> None:
+    def _begin_to_reload(self) -> None:
+        self._reloading = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
         self._systemd.reloading(self._services.clock.monotonic_s())
         observation = self._services.observation
         try:
-            waiting = self._services.reload()
+            waiting = await asyncio.to_thread(self._services.reads.run, self._services.reload)
         except ResnapError as error:
             observation.metrics.config_reloaded(succeeded=False)
             observation.warn(f"the configuration stays as it was: {error}")

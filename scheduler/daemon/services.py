@@ -19,6 +19,7 @@ from scheduler.daemon.schedules import Schedules
 from scheduler.observing.metrics import Metrics, Watched
 from scheduler.runs.configuration import check_still_within_places, within_places
 from scheduler.runs.database import DATABASE_FILE, Database
+from scheduler.runs.disk_reads import DiskReads
 from scheduler.runs.execution import Execution
 from scheduler.runs.history import History
 from scheduler.runs.hub import Hub
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from scheduler.use_cases.engines import Engine
 
 UNKNOWN_CLUSTER: Final = "unknown"
+PROBE_S: Final = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +76,10 @@ class Services:
     gate: Gate
     admission: AdmissionControl
     observation: Observation
+    reads: DiskReads
+    """Of log dirs and stores, for those who wait for an answer."""
+    probing: DiskReads = field(default_factory=lambda: DiskReads(2, turn_s=PROBE_S / 2))
+    """Of log dirs, for probes, which wait ``PROBE_S`` at the most."""
     is_ending: bool = False
     submitting: threading.Lock = field(default_factory=threading.Lock)
     """Held while a request becomes a run, so that one idempotency key never gives two."""
@@ -122,6 +128,16 @@ class Services:
         self.settings, waiting = taken_over(self.settings, settings)
         return waiting
 
+    def within_places(self, asked: RunRequest) -> RunRequest:
+        """Return ``asked`` with the places to use for those it names; links are followed, on whatever disk.
+
+        Raises:
+            PlaceForbiddenError, UsageError: it names one that requests may not name.
+            LogDirError: the disk does not answer.
+
+        """
+        return self.reads.run(partial(within_places, self.settings, asked))
+
     def catch_up(self) -> None:
         """Do what could not be done while the service's file took nothing.
 
@@ -163,11 +179,11 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     configuration.put_in_force(settings)
     observation = Observation(Metrics(watched(settings), version=resnap_version(), revision=resnap_revision()), clock)
     database = Database(directory / DATABASE_FILE, is_service=True)
-    hub, sightings = Hub(), Sightings(database, clock.now_ms)
+    reads, hub, sightings = DiskReads(), Hub(), Sightings(database, clock.now_ms)
     history = History(database, clock.now_ms, hub.publish)
     ids = Ids(clock.now_ms, secrets.randbits, newest=history.newest_id())
     engine, hosts = engine_of(settings), Hosts(address_of(settings.listen)[0], settings.allow_hosts)
-    plans = Plans(database=database, configuration=configuration, engine=engine, ids=ids, clock=clock)
+    plans = Plans(database=database, configuration=configuration, engine=engine, ids=ids, clock=clock, reads=reads)
     admission = AdmissionControl(directory, settings.metadata_log, clock, observation.warn)
     observation.metrics.quota(partial(series, admission.manager))
     execution = Execution(
@@ -188,7 +204,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
         engine=engine,
         worker=worker,
         schedules=Schedules(worker, history, database, clock, observation),
-        looking=Looking(configuration=configuration, engine=engine, clock=clock, sightings=sightings),
+        looking=Looking(configuration=configuration, engine=engine, clock=clock, sightings=sightings, reads=reads),
         gate=Gate.of(
             database,
             clock,
@@ -198,6 +214,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
         ),
         admission=admission,
         observation=observation,
+        reads=reads,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.answers.reports import explanation_rows
 from scheduler.inspecting.inspection import producer_row
+from scheduler.runs.disk_reads import LONG_READ_S, DiskReads
 from scheduler.runs.run import RunKind, RunRequest
 from scheduler.use_cases.sources import Scope, look
 from scheduler.wiring import service_of
@@ -60,6 +62,7 @@ class Looking:
     engine: Engine
     clock: Clock
     sightings: Sightings
+    reads: DiskReads = field(default_factory=DiskReads)
 
     def boundaries(self, seen: SeenPartition) -> list[SeenBoundary]:
         """Return the boundaries as they are now, ascending.
@@ -68,6 +71,9 @@ class Looking:
             ResnapError: the source cannot be read, or has no such partition any more.
 
         """
+        return self.reads.run(partial(self._boundaries, seen))
+
+    def _boundaries(self, seen: SeenPartition) -> list[SeenBoundary]:
         sight = look(self._scope(seen), self.engine.reading.sources)
         for sighted in sight.partitions:
             inventory = sighted.inventory
@@ -94,6 +100,9 @@ class Looking:
             ResnapError: it is damaged, or the source cannot be read.
 
         """
+        return self.reads.run(partial(self._snapshot, seen, offset))
+
+    def _snapshot(self, seen: SeenPartition, offset: int) -> LoadedSnapshot:
         sources = self.engine.reading.sources
         found = [
             str(snapshot.path)
@@ -121,6 +130,9 @@ class Looking:
             ResnapError: a segment cannot be read.
 
         """
+        return self.reads.run(partial(self._explain, seen, offset, producer_id), LONG_READ_S)
+
+    def _explain(self, seen: SeenPartition, offset: int, producer_id: int | None) -> list[Row]:
         place = TopicPartition(seen.topic, seen.partition)
         found = self._service(seen).explain(self._scope(seen), place, offset, producer_id)
         return [row for one in found for row in explanation_rows(one)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduler.answers.records import plain
 from scheduler.answers.reports import plan_row
 from scheduler.runs.database import Database, inserted
+from scheduler.runs.disk_reads import LONG_READ_S, DiskReads
 from scheduler.runs.execution import scope_for
 from scheduler.runs.run import request_from
 from scheduler.runs.work import dry_totals
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from scheduler.runs.ids import Ids
     from scheduler.runs.run import Row, RunRequest
     from scheduler.use_cases.engines import Engine
+    from scheduler.use_cases.work_items import Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class Plans:
     engine: Engine
     ids: Ids
     clock: Clock
+    reads: DiskReads = field(default_factory=DiskReads)
 
     def make(self, request: RunRequest, principal: str) -> KeptPlan:
         """Plan what ``request`` asks for, and keep it; reads small files and index tails only.
@@ -59,11 +62,16 @@ class Plans:
         settings = self.configuration.of(request)
         service = service_of(settings, self.clock, engine=self.engine)
         scope = scope_for(settings, request)
-        planned, _ = service.plan(scope, boundaries=settings.boundaries)
+
+        def read() -> tuple[list[Planned], str]:
+            planned, _ = service.plan(scope, boundaries=settings.boundaries)
+            return planned, write_saved_plan(service.save(scope, planned))
+
+        planned, text = self.reads.run(read, LONG_READ_S)
         plan = KeptPlan(
             id=self.ids.make(),
             request=request,
-            text=write_saved_plan(service.save(scope, planned)),
+            text=text,
             rows=[plan_row(one) for one in planned],
             totals=dry_totals(planned),
             principal=principal,
@@ -113,7 +121,8 @@ class Plans:
         saved = read_saved_plan(plan.text)
         settings = self.configuration.of(plan.request)
         service = service_of(settings, self.clock, saved.rules, engine=self.engine)
-        service.plan(scope_for(settings, plan.request, saved), boundaries=settings.boundaries, saved=saved)
+        scope = scope_for(settings, plan.request, saved)
+        self.reads.run(lambda: service.plan(scope, boundaries=settings.boundaries, saved=saved), LONG_READ_S)
 
     def prune(self, older_than_ms: int) -> int:
         """Forget plans made before ``older_than_ms``; return how many."""
