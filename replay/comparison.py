@@ -74,6 +74,8 @@ class Comparison:
     """Absent there because the broker had found them expired; rebuilt all the same, since that is not certain."""
     coordinator_lost: Producers = NOBODY
     """Equal but for a coordinator epoch that the broker had forgotten by expiry."""
+    coordinator_kept: Producers = NOBODY
+    """Of those that differ: equal but for a coordinator epoch that the broker had forgotten, and which stands there."""
     unrecorded: Producers = NOBODY
     """There without any record left in what was read."""
     unread_since_ms: int | None = None
@@ -129,6 +131,7 @@ def compare(
     equal = _equal_values(ours, matched) & _equal_transactions(ours, matched, read_from)
     lost = equal & (ours["coordinator_epoch"] != matched["coordinator_epoch"]) & (matched["coordinator_epoch"] == NONE)
     forgotten = (ours["coordinator_epoch"] == NONE) & (read_from > 0)
+    kept = equal & (ours["coordinator_epoch"] == NONE) & (matched["coordinator_epoch"] != NONE) & ~forgotten
     equal &= lost | forgotten | (ours["coordinator_epoch"] == matched["coordinator_epoch"])
     absent = rebuilt[~present]
     swept = _is_idle(absent) & (written_ms - absent["timestamp"] >= expiration_ms)
@@ -148,6 +151,7 @@ def compare(
         different=_ids(different),
         swept=_ids(absent[swept]),
         coordinator_lost=_ids(ours[lost]),
+        coordinator_kept=_ids(ours[kept]),
         unrecorded=_ids(unrecorded),
         unread_since_ms=int(unread["timestamp"].min()) if len(unread) else None,
     )

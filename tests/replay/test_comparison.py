@@ -80,6 +80,12 @@ def test_a_lost_coordinator_epoch_is_tolerated_and_told() -> None:
     assert judged([lost], [ALIVE]) == Comparison(verdict=Verdict.PROVEN, coordinator_lost=producers(7))
 
 
+def test_a_coordinator_epoch_that_was_not_forgotten_is_told_apart_from_other_differences() -> None:
+    forgotten = ALIVE._replace(coordinator_epoch=-1)
+    expected = Comparison(verdict=Verdict.DIFFERENT, different=producers(7), coordinator_kept=producers(7))
+    assert judged([ALIVE], [forgotten]) == expected
+
+
 def test_another_coordinator_epoch_is_not_tolerated() -> None:
     assert judged([ALIVE._replace(coordinator_epoch=2)], [ALIVE]).verdict is Verdict.DIFFERENT
 

@@ -116,11 +116,8 @@ def test_nobody_is_missed_of_a_topic_without_producers(
 def test_segments_that_are_shipped_beside_them_do_not_hide_what_is_wrong(
     command: Resnap, tier: Tier, data: Path, store: Path, tmp_path: Path
 ) -> None:
-    shorter = tmp_path / "data"
-    shutil.copytree(data, shorter)
-    newest = sorted((shorter / "payments-1").glob("*.log"))[-3:]
-    for path in (one for log in newest for one in log.parent.glob(f"{log.stem}.*")):
-        path.unlink()
+    bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))
+    shorter = without_its_end(data, tmp_path / "shorter", bases[-4])
     assert command("tier", shorter, "--to", store.as_uri(), "--partition", "payments-1", *NARROW).code == 0
     ran = tier(*WIDE)
     assert ran.document["summary"]["shipped"] > 0
@@ -132,6 +129,15 @@ def test_a_dry_run_says_what_will_be_looked_at(tier: Tier) -> None:
     ran = tier("--as-of", "roll", *WIDE_FLAGS, "--engine", "local", "--dry-run")
     assert ran.code == 0
     assert "payments-1: 22 segments that the store holds, from offset 0 on, were made under narrower rules" in ran.err
+
+
+def without_its_end(data: Path, to: Path, last: int) -> Path:
+    """Copy a log dir as it was when the segment at ``last`` was the active one."""
+    shutil.copytree(data, to)
+    for path in (to / "payments-1").iterdir():
+        if path.stem.isdigit() and int(path.stem) > last:
+            path.unlink()
+    return to
 
 
 def without_its_head(data: Path, to: Path, first: int) -> Path:
@@ -169,11 +175,13 @@ def test_a_replica_with_the_beginning_names_what_one_without_it_has_shipped(
     assert command("verify", "--store", store.as_uri(), *LOCAL).code == 0
 
 
-def test_retention_between_two_runs_is_daily_use(
-    command: Resnap, tier: Tier, data: Path, store: Path, tmp_path: Path
-) -> None:
-    assert tier(*WIDE).code == 0
+def test_retention_between_two_runs_is_daily_use(command: Resnap, data: Path, store: Path, tmp_path: Path) -> None:
     bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))
-    headless = without_its_head(data, tmp_path / "headless", bases[4])
-    ran = command("tier", headless, "--to", store.as_uri(), "--partition", "payments-1", *WIDE)
-    assert (ran.code, ran.err) == (0, "")
+    first = without_its_end(data, tmp_path / "first", bases[12])
+    second = without_its_head(data, tmp_path / "second", bases[7])
+    rules = ("--as-of", "roll", "--producer-id-expiration-ms", "172800000", *LOCAL)
+    for night in (first, second, second):
+        ran = command("tier", night, "--to", store.as_uri(), "--partition", "payments-1", *rules)
+        assert (ran.code, ran.err) == (0, "")
+    verified = command("verify", "--store", store.as_uri(), *LOCAL)
+    assert (verified.code, verified.err) == (0, "")
