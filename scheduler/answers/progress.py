@@ -84,6 +84,22 @@ class SilentProgress:
         """Ignore it."""
 
 
+class CountedProgress:
+    """Counts the segments that are done, and passes everything on."""
+
+    def __init__(self, heard: Progress) -> None:
+        self.segments = 0
+        self.expect, self.at_work = heard.expect, heard.at_work
+        self._heard = heard
+        self._lock = threading.Lock()
+
+    def advance(self, segments: int, size_bytes: int) -> None:
+        """Add to what is done."""
+        with self._lock:
+            self.segments += segments
+        self._heard.advance(segments, size_bytes)
+
+
 class TrackedProgress:
     """Adds up, and gives the state after each report to ``tell``, which is called by one thread at a time."""
 

@@ -11,6 +11,7 @@ from scheduler.cli.replayed import count_of
 from scheduler.clock import instant
 
 if TYPE_CHECKING:
+    from scheduler.answers.progress import CountedProgress
     from scheduler.use_cases.work_items import TierOrder
     from storage.errors import VerificationError
     from storage.log.names import TopicPartition
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
     from tiering.shipping.shipment import PartitionShipment
 
 
-def answer_tier(run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]") -> bool:
+def answer_tier(
+    run: Invocation, orders: "list[TierOrder]", shipments: "Iterator[PartitionShipment]", counted: "CountedProgress"
+) -> bool:
     """Print what was shipped and what was not, partition by partition, and why; return whether the store held out."""
-    told = _Told(run, orders)
+    told = _Told(run, orders, counted)
     run.answer(
         Answer(
             name="partitions",
             kind="partition",
             rows=told.rows(shipments),
             columns=_SHIPPED,
-            tail=lambda: told.totals,
+            tail=told.tail,
             closing=told.closing,
         )
     )
@@ -62,8 +65,11 @@ def doubts(order: "TierOrder") -> str:
 class _Told:
     """The rows of a run, and what is known once they were made."""
 
-    def __init__(self, run: Invocation, orders: "list[TierOrder]") -> None:
+    def __init__(self, run: Invocation, orders: "list[TierOrder]", counted: "CountedProgress") -> None:
         self._run = run
+        self._counted = counted
+        self._finished = 0
+        """Segments of partitions that were finished, as ``counted`` has them."""
         self._orders = orders
         self._stops: dict[str, str] = {}
         self._is_through = self.has_halted = False
@@ -81,7 +87,8 @@ class _Told:
         waiting = {order.sighted.topic_partition: order for order in self._orders}
         coming = [partition for partition, order in waiting.items() if order.candidates.segments]
         for shipment in _in_order(shipments, coming):
-            waiting.pop(shipment.topic_partition)
+            order = waiting.pop(shipment.topic_partition)
+            self._finished += len(shipment.shipped) + shipment.already - order.already
             self.failures.extend(shipment.failures)
             self.totals["shipped"] += len(shipment.shipped)
             self.totals["bytes"] += sum(segment.size_bytes for segment in shipment.shipped)
@@ -102,9 +109,14 @@ class _Told:
         if judged.blocking is not None:
             self._stops.setdefault(judged.blocking.reason.value, judged.blocking.hint)
 
+    def tail(self) -> dict[str, int]:
+        """Return the totals; where the run was cut short, with what is in the store of partitions it did not finish."""
+        unfinished = self._counted.segments - self._finished
+        return {**self.totals, "unfinished": unfinished} if unfinished and not self._is_through else self.totals
+
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do about each reason for a stop."""
-        yield from _tier_sum(self.totals, is_through=self._is_through)
+        yield from _tier_sum(self.tail(), is_through=self._is_through)
         yield from _settled_sum(self._orders)
         for reason, hint in self._stops.items():
             yield f"{reason}: {hint}."
@@ -171,6 +183,13 @@ def _settled_sum(orders: "list[TierOrder]") -> Iterator[str]:
 
 
 def _tier_sum(totals: dict[str, int], *, is_through: bool) -> list[str]:
+    unfinished = totals.get("unfinished")
+    if unfinished:
+        shipped = human_count(totals["shipped"] + unfinished)
+        what = (
+            f"{shipped} segments shipped, each verified; {human_count(unfinished)} of them are of partitions that the"
+        )
+        return [f"{what} run did not finish. The same command again does the rest."]
     if not totals["shipped"]:
         what = "Nothing to ship" if is_through else "Nothing was shipped"
         return [f"{what}: {human_count(totals['already'])} segments are there already."]

@@ -59,6 +59,7 @@ def tier(
     What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named
     (exit code 13). Frees no local disk by itself.
     """
+    from scheduler.answers.progress import CountedProgress
     from scheduler.io_priority import set_io_priority
     from scheduler.wiring import scope_of
     from storage.remote.urls import open_store
@@ -82,8 +83,9 @@ def tier(
             run.warn(f"{doubts(order)}: the run will hold them against a replay")
         return OK
     with run.progress_of("replay", "ship") as (replaying, shipping):
-        shipments = service.tier(orders, planned, store, replaying=replaying, shipping=shipping)
-        if not answer_tier(run, orders, shipments) or not any(order.doubted for order in orders):
+        counted = CountedProgress(shipping)
+        shipments = service.tier(orders, planned, store, replaying=replaying, shipping=counted)
+        if not answer_tier(run, orders, shipments, counted) or not any(order.doubted for order in orders):
             return OK
     with run.progress("verify") as progress:
         return report_held(run, service.check_held(orders, progress))

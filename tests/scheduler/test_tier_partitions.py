@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import json
+import signal
 import threading
 import time
 from collections import Counter
@@ -153,3 +154,26 @@ def test_what_was_shipped_is_told_also_where_the_run_is_interrupted(
     assert ran.code == 130
     told = [json.loads(line) for line in ran.out.splitlines()]
     assert sum(len(one["shipped"]) for one in told if one["type"] == "partition") >= len(of(others))
+
+
+def test_what_was_shipped_of_a_partition_that_was_interrupted_is_counted(
+    command: Resnap, data: Path, tmp_path: Path, at_logs: AtLogs
+) -> None:
+    partition = max(eligible(data)).topic, max(eligible(data)).partition
+    store = tmp_path / "store"
+    puts: list[int] = []
+
+    def around(_: TopicPartition, put: Callable[[], None]) -> None:
+        puts.append(1)
+        if len(puts) == 3:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(1)
+        put()
+
+    at_logs(around)
+    topic = ("--partition", f"{partition[0]}-{partition[1]}")
+    ran = command("tier", data, "--to", store.as_uri(), "--parallel", 1, "--output", "table", *topic, *ROLL[:-2])
+    stored = len(check_store(files_of(store), strict=False))
+    assert (ran.code, stored >= 2) == (130, True)
+    assert f"{stored} segments shipped, each verified; {stored} of them are of partitions that the run" in ran.out
+    assert "Nothing was shipped" not in ran.out
