@@ -43,8 +43,14 @@ __all__ = [
 _COMPACTED_BY: Final = {
     CompactionOrigin.INTERNAL_TOPIC: "it belongs to an internal topic that is always compacted",
     CompactionOrigin.TOPIC_CONFIGURATION: "cleanup.policy of the topic contains compact",
-    CompactionOrigin.CLEANER_CHECKPOINT: "cleaner-offset-checkpoint lists the partition",
+    CompactionOrigin.CLEANER_CHECKPOINT: "cleaner-offset-checkpoint lists the partition: it was compacted, and"
+    " nothing tells its cleanup.policy now",
 }
+_COMPACTED_ONCE: Final = (
+    "if cleanup.policy of the topic no longer contains compact, have that told by --metadata-log or"
+    " --bootstrap-server; else leave the topic out (--topic): tiered storage does not take compacted topics"
+)
+"""What to do where the cleaner has been there, and the topic may have another policy by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +179,9 @@ def broker_blockers(inventory: PartitionInventory, *, high_watermark: int | None
     if inventory.compaction is Compaction.COMPACTED:
         detail = _COMPACTED_BY[inventory.compaction_origin]
         return BrokerBlockers(
-            stop=next((refuse(boundary.segment, Reason.COMPACTED, detail) for boundary in tried), None),
+            stop=next(
+                (refuse(one.segment, Reason.COMPACTED, detail, hint=_compacted_hint(inventory)) for one in tried), None
+            ),
             shipped_as_is=(),
         )
     return BrokerBlockers(
@@ -210,13 +218,17 @@ def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _F
     """Return what holds for all segments of the partition, what lasts longest first."""
     unfinished = inventory.partition.unfinished
     if inventory.compaction is Compaction.COMPACTED:
-        return _Found(Reason.COMPACTED, _COMPACTED_BY[inventory.compaction_origin])
+        return _Found(Reason.COMPACTED, _COMPACTED_BY[inventory.compaction_origin], _compacted_hint(inventory))
     if unfinished:
         more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
         return _Found(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")
     if high_watermark is None:
         return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not tell the partition's high watermark")
     return None
+
+
+def _compacted_hint(inventory: PartitionInventory) -> str | None:
+    return _COMPACTED_ONCE if inventory.compaction_origin is CompactionOrigin.CLEANER_CHECKPOINT else None
 
 
 def _by_high_watermark(segment: Segment, high_watermark: int | None) -> _Found | None:
@@ -262,8 +274,8 @@ def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Foun
     return _Found(
         Reason.COMPACTED,
         detail,
-        "if the topic was never compacted, this replica has lost data: take the partition from another one;"
-        " else leave the topic out (--topic)",
+        "if the topic was never compacted, this replica has lost data: take the partition from another one; if it was"
+        " compacted once and is not now, let a broker tier it; else leave the topic out (--topic)",
     )
 
 

@@ -27,7 +27,7 @@ from storage.log.record_batch import (
     TRANSACTIONAL,
     read_header,
 )
-from storage.readers import open_reader
+from storage.source import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,10 +90,10 @@ def read_header_rows(segment: LogSegment) -> Iterator[pa.RecordBatch]:
 
     Raises:
         FormatError: damage, with file and position; what came before it has been yielded.
-        LogDirError: the file is gone, or may not be read.
+        LogDirError, StoreError: the file is gone, or may not be read.
 
     """
-    with open_reader(segment.range.locator) as reader:
+    with PLAIN.open(segment.range.locator) as reader:
         for block in read_blocks(reader, segment.range, ScanFacts()):
             if block.messages:
                 rows = [_message_row(segment, block.at + position, message) for position, message in block.messages]

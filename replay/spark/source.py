@@ -3,10 +3,11 @@
     register_kafka_log(spark)
     spark.read.format("kafka_log").load("/var/lib/kafka/data").createOrReplaceTempView("batches")
 
-Paths are log dirs, directories of partitions or ``.log`` files; ``load`` takes one or a list of them. The option
-``topic`` is a glob that narrows them. A row is one batch, as ``header_rows`` describes it; rows come in no promised
-order. Damage fails the query with the file and the position: a count that leaves something out would look like an
-answer.
+Paths are log dirs, directories of partitions, ``.log`` files, or URLs of what Resnap takes as a source (``s3://``,
+``file://``): copies of log dirs, and what was shipped; ``load`` takes one or a list of them. Of S3 the environment of
+every process has to tell (``AWS_...``). The option ``topic`` is a glob that narrows them. A row is one batch, as
+``header_rows`` describes it; rows come in no promised order. Damage fails the query with the file and the position: a
+count that leaves something out would look like an answer.
 
 Executors read the files themselves, so paths must mean the same to all of them. Spark plans in a Python process of its
 own; what it and the executors need travels in options and partitions.
@@ -28,9 +29,11 @@ from replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
 from replay.spark.packages import ship_packages
 from replay.spark.worker import freeze_worker
 from storage.errors import ResnapError, UsageError
-from storage.log.log_dir import open_log_dir_or_partition
 from storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
 from storage.log.partition_dir import Checkpoints, read_partition_dir, readable
+from storage.remote.store_log_dir import open_source
+from storage.remote.urls import is_store_url, local_path
+from storage.source import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -83,7 +86,7 @@ class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped her
 class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped here
     """Lists segments where Spark plans, and reads them where it works."""
 
-    def __init__(self, paths: tuple[Path, ...], topic: str | None) -> None:
+    def __init__(self, paths: tuple[str, ...], topic: str | None) -> None:
         self._paths = paths
         self._topic = topic
 
@@ -92,7 +95,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
 
         Raises:
             UsageError: a path does not exist, or is nothing of Kafka's.
-            LogDirError: a directory may not be read.
+            LogDirError, StoreError: a directory, or a store, may not be read.
             FormatError: a partition's metadata is damaged.
 
         """
@@ -106,7 +109,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
 
         Raises:
             FormatError: damage, with file and position.
-            LogDirError: a file is gone, or may not be read.
+            LogDirError, StoreError: a file is gone, or may not be read.
 
         """
         freeze_worker()
@@ -115,8 +118,8 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
                 yield from read_header_rows(segment)
 
 
-def paths_of(options: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the paths that ``load`` was called with: Spark passes one as ``path``, several as JSON in ``paths``.
+def paths_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what ``load`` was called with: Spark passes one path or URL as ``path``, several as JSON in ``paths``.
 
     Raises:
         UsageError: there are none.
@@ -125,19 +128,19 @@ def paths_of(options: Mapping[str, str]) -> tuple[Path, ...]:
     paths = [*json.loads(options.get("paths", "[]")), *filter(None, [options.get("path")])]
     if not paths:
         raise UsageError(f"{FORMAT}: no path", hint=f'give one, as in spark.read.format("{FORMAT}").load(PATH)')
-    return tuple(Path(path) for path in paths)
+    return tuple(map(str, paths))
 
 
-def find_segments(paths: Iterable[Path], topic: str | None = None) -> list[LogSegment]:
-    """Return the segments at ``paths``, each once, of topics that the glob ``topic`` matches.
+def find_segments(paths: Iterable[str | Path], topic: str | None = None) -> list[LogSegment]:
+    """Return the segments at ``paths``, which may be URLs, each once, of topics that the glob ``topic`` matches.
 
     Raises:
         UsageError: a path does not exist, or is nothing of Kafka's.
-        LogDirError: a directory may not be read.
+        LogDirError, StoreError: a directory, or a store, may not be read.
         FormatError: a partition's metadata is damaged.
 
     """
-    found = (segment for path in paths for segment in _segments_at(path.absolute(), topic or "*"))
+    found = (segment for path in paths for segment in _segments_at(str(path), topic or "*"))
     return list({segment.range.locator: segment for segment in found}.values())
 
 
@@ -155,11 +158,13 @@ def pack(segments: Iterable[LogSegment], task_bytes: int) -> Iterator[tuple[LogS
         yield tuple(group)
 
 
-def _segments_at(path: Path, topic: str) -> Iterator[LogSegment]:
-    if path.suffix == f".{FileKind.LOG}":
+def _segments_at(source: str, topic: str) -> Iterator[LogSegment]:
+    path = local_path(source) if is_store_url(source) else Path(source).absolute()
+    if path is not None and path.suffix == f".{FileKind.LOG}":
         yield from _lone_segment(path, topic)
         return
-    log_dir = open_log_dir_or_partition(path, topics=lambda found: fnmatchcase(found.topic, topic))
+    place = source if is_store_url(source) else str(path)
+    log_dir = open_source(place, PLAIN, topics=lambda found: fnmatchcase(found.topic, topic))
     for problem in log_dir.problems:
         # A damaged checkpoint says nothing about batches; a partition that could not be listed would be missing.
         if parse_partition_dir_name(problem.path.name) is not None:

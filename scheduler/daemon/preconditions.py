@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, UsageError
+from storage.remote.urls import is_store_url, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ def check_places(settings: Settings, state_directory: Path) -> None:
     """Make sure that nothing is kept where it does harm, or is lost.
 
     Raises:
-        ConfigurationError: the state directory lies in a log dir, or a schedule ships into memory.
+        ConfigurationError: the state directory lies in a log dir, or a schedule names no place that can be.
 
     """
     inner = state_directory.resolve()
@@ -30,11 +31,22 @@ def check_places(settings: Settings, state_directory: Path) -> None:
                 hint="give a directory outside log.dirs",
             )
     for spec in settings.schedules:
+        for place in (*spec.sources, *filter(None, [spec.to])):
+            _check_url(spec.name, place, settings)
         if (spec.to or "").startswith(_MEMORY):
             raise ConfigurationError(
                 f"schedule {spec.name}: to {spec.to!r} is forgotten when the run ends",
                 hint="give a directory, file:///DIRECTORY or s3://BUCKET/PREFIX",
             )
+
+
+def _check_url(name: str, place: str, settings: Settings) -> None:
+    if not is_store_url(place):
+        return
+    try:
+        open_store(place, settings.s3())
+    except UsageError as error:
+        raise ConfigurationError(f"schedule {name}: {error}", hint=error.hint) from error
 
 
 def warnings(settings: Settings, *, has_tokens: bool) -> Iterator[str]:

@@ -64,7 +64,8 @@ def judge(row: Row, mendings: Sequence[Mending]) -> Judgement:
     """Return the answer for a partition of which ``row`` is what ``scan_row`` made."""
     stop, blocking = _refusal(row, "brokerStops"), _refusal(row, "blocking")
     if row["compaction"] == "compacted":
-        return _say(Readiness.EXCLUDED, "compacted", "compacted topics cannot be tiered", "leave the topic out")
+        why = blocking or {"detail": "compacted topics cannot be tiered", "hint": "leave the topic out"}
+        return _say(Readiness.EXCLUDED, "compacted", str(why["detail"]), str(why["hint"]))
     if stop is None:
         return _say(Readiness.READY, None, "a broker can tier every closed segment", "turn tiering on")
     reason, detail = str(stop["reason"]), str(stop["detail"])

@@ -6,18 +6,18 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
 
 from replay.scan.header_scan import SegmentRange
-from replay.spark.header_rows import LogSegment
+from replay.spark.header_rows import LogSegment, read_header_rows
 from replay.spark.jvm import find_java
 from replay.spark.session import spark_session
 from replay.spark.settings import PROJECT_ROOT, SparkSettings
 from replay.spark.source import find_segments, pack, paths_of, register_kafka_log
+from scheduler.cli import run as scheduler_run
 from storage.errors import FormatError, UsageError
 from tests.builders import a_batch, a_partition
 from tests.replay.plain_rows import Row, plain_rows
@@ -25,7 +25,9 @@ from tests.strategies import DataEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from mypy_boto3_s3 import S3Client
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.fixture_sets import FixtureSet
@@ -162,10 +164,41 @@ def test_a_session_of_somebody_else_learns_the_format(data: Path, tmp_path: Path
 
 
 def test_paths_come_as_spark_passes_them() -> None:
-    assert paths_of({"path": "/a,b"}) == (Path("/a,b"),)
-    assert paths_of({"paths": '["/a", "/b c"]'}) == (Path("/a"), Path("/b c"))
+    assert paths_of({"path": "/a,b"}) == ("/a,b",)
+    assert paths_of({"paths": '["/a", "/b c"]'}) == ("/a", "/b c")
     with pytest.raises(UsageError, match="kafka_log: no path"):
         paths_of({"topic": "payments"})
+
+
+def rows_of(*sources: str | Path) -> list[dict[str, object]]:
+    found = find_segments(sources)
+    return [row for segment in found for batch in read_header_rows(segment) for row in batch.to_pylist()]
+
+
+def test_urls_of_directories_and_of_what_was_shipped_are_sources(data: Path, tmp_path: Path) -> None:
+    rows = rows_of(data / "orders-0")
+    assert rows_of((data / "orders-0").as_uri()) == rows
+    assert rows_of(f"file://{min((data / 'orders-0').glob('*.log'))}")[0] == rows[0]
+    shipped = tmp_path / "store"
+    run = ("tier", data / "orders-0", "--to", shipped.as_uri(), "--engine", "local", "--state-dir", "none", "--quiet")
+    assert scheduler_run([str(word) for word in run]) == 0
+    closed = [row for row in rows if row["segment"] != max(row["segment"] for row in rows)]  # type: ignore[type-var]
+    assert rows_of(shipped.as_uri()) == closed
+    with pytest.raises(UsageError, match="unknown form"):
+        rows_of("hdfs://namenode/data")
+
+
+@pytest.mark.s3
+def test_a_bucket_is_a_source(
+    data: Path, s3_client: S3Client, s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"AWS_ACCESS_KEY_ID": "testaccess", "AWS_SECRET_ACCESS_KEY": "testsecret123",
+                        "AWS_ENDPOINT_URL": s3_endpoint, "AWS_REGION": "us-east-1",
+                        "AWS_DEFAULT_REGION": "us-east-1"}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    for path in (data / "orders-0").iterdir():
+        s3_client.put_object(Bucket=s3_bucket, Key=f"mirror/orders-0/{path.name}", Body=path.read_bytes())
+    assert rows_of(f"s3://{s3_bucket}/mirror") == rows_of(data / "orders-0")
 
 
 def test_a_lone_file_ends_where_its_neighbour_begins(tmp_path: Path) -> None:

@@ -105,6 +105,15 @@ def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_
     assert judge(orders, []).readiness is Readiness.READY
 
 
+def test_a_topic_that_was_compacted_once_is_told_how_to_say_so(command: Resnap, broker_log: Path) -> None:
+    [row] = command("scan", broker_log / "compacted-0", "--output", "json").document["partitions"]
+    for refusal in (row["brokerStops"], row["blocking"]):
+        assert "was compacted, and nothing tells its cleanup.policy now" in refusal["detail"]
+        assert "--metadata-log" in refusal["hint"]
+    assert "--metadata-log" in judge(row, []).next_step
+    assert judge(row, []).readiness is Readiness.EXCLUDED
+
+
 @pytest.mark.parametrize("lost", ["missing", "emptied"])
 def test_a_broker_stops_without_a_leader_epoch_checkpoint_and_tier_finds_the_epochs_in_the_batches(
     command: Resnap, broker_log: Path, tmp_path: Path, lost: str

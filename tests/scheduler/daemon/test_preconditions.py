@@ -40,6 +40,25 @@ def test_a_schedule_that_ships_into_memory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ('to = "s4://bucket"', "unknown form"),
+        ('to = "s3://b"', "no name of a bucket"),
+        ('to = "s3://bucket/a//b"', "empty part"),
+        ('to = "file://relative/path"', "absolute path"),
+        ('to = "https://bucket.s3.amazonaws.com/x"', "unknown form"),
+        ('to = "s3://key:secret@bucket"', "credentials"),
+        ('to = "/srv/store"\nsources = ["hdfs://x/y"]', "unknown form"),
+    ],
+)
+def test_a_schedule_whose_store_cannot_be_is_refused(tmp_path: Path, place: str, said: str) -> None:
+    asked = configuration(tmp_path, f'[[schedules]]\nname = "a"\nrun = "tier"\nevery = "1h"\n{place}\n')
+    with pytest.raises(ConfigurationError, match=f"schedule a: .*({said})") as refused:
+        services_of(asked, FixedClock(0))
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("text", "has_tokens", "said"),
     [
         ('auth = "token"', False, ["resnap token create", "nothing to look at"]),
