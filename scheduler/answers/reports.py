@@ -221,7 +221,7 @@ def verified_row(verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSeg
         "baseOffset": manifest.base_offset if manifest else None,
         "nextBaseOffset": manifest.next_base_offset if manifest else None,
         "bytes": verified.size_bytes,
-        "result": "different" if verified.problems else "ok",
+        "result": "different" if verified.problems else "gone" if verified.is_retained_away else "ok",
         "problems": list(verified.problems),
         "undecided": list(verified.undecided),
     }

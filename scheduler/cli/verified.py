@@ -23,7 +23,7 @@ class _Totals:
     """What is counted while the rows are made."""
 
     def __init__(self) -> None:
-        self.segments = self.bytes = self.different = self.snapshots = self.wrong = 0
+        self.segments = self.bytes = self.different = self.gone = self.snapshots = self.wrong = 0
         self.chains: list[Chain] = []
 
     def row(self, check: "Check") -> Row:
@@ -34,6 +34,7 @@ class _Totals:
             "segments": self.segments,
             "bytes": self.bytes,
             "different": self.different,
+            "gone": self.gone,
             "resumed": check.resumed,
             "notAskedFor": len(check.manifests.keys() - check.asked_for),
             "snapshotsReplayed": self.snapshots,
@@ -97,12 +98,18 @@ def _rows(
         totals.segments += verified.was_read
         totals.bytes += verified.size_bytes
         totals.different += bool(verified.problems)
+        totals.gone += verified.is_retained_away
         for fault in segment_faults(verified.problems, check.layout.remedy):
             run.error(fault)
         for text in verified.undecided:
             run.warn(f"{text}: verify from the partition's first segment on, or compare with a replica")
         if verified.was_read or verified.problems:
             yield verified_row(verified)
+    if totals.gone:
+        run.warn(
+            f"segments that are gone from the beginning of their logs, each with all its objects, as the brokers' own"
+            f" retention leaves them: {human_count(totals.gone)}; their manifests may be deleted"
+        )
     totals.chains = check.chains()
     for chain in totals.chains:
         _report_chain(run, chain)

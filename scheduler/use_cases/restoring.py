@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from scheduler.use_cases.sources import look
 from storage.disk import Disk, is_directory
-from storage.errors import LogDirError, ResnapError, UsageError, in_file
+from storage.errors import LogDirError, ResnapError, UsageError, VerificationError, in_file
 from storage.log.checkpoints import read_offset_checkpoint
 from storage.log.log_dir import load_log_dir
 from storage.log.log_dir_lock import locked
 from storage.log.partition_dir import read_small, readable
 from storage.log.survey import LOG_START_OFFSETS
 from storage.remote.layouts.aiven_members import member_of
+from storage.remote.layouts.brokers_own import BrokersFolders
 from storage.remote.layouts.flat_log import manifest_locator
 from storage.remote.manifest import ObjectKind, read_manifest
 from tiering.installing.stopped_broker import refuse_running
@@ -23,7 +24,7 @@ from tiering.keeping.restored_log import kept_log_start, open_at_end
 from tiering.keeping.restorer import Restored, Restorer, of_manifests
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -135,16 +136,18 @@ class Restoring:
                 report.errors.append(error)
             else:
                 found.append((Restorer(log_dir=log_dir, disk=self.disk), one))
+                report.errors += _passed_over(one)
         return found
 
     def _restoration(self, sighted: Sighted, topic_id: str | None, replaced: Mapping[str, Replaced]) -> Restoration:
         partition = sighted.inventory.partition
         if member_of(partition.segments[0].path):
-            one = of_copies(partition, self.sources, topic_id, replaced)
+            one, passed_over = of_copies(partition, self.sources, topic_id, replaced), []
             checkpoints = [segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments]
         else:
             manifests = [self._manifest(manifest_locator(partition, segment)) for segment in partition.segments]
             store = self.sources.store(str(sighted.log_dir.path))
+            passed_over = BrokersFolders(store).without_manifest(manifests)
             one = of_manifests(partition.topic_partition, manifests, store, topic_id)
             checkpoints = [f"{store.url}/{found.key}" for manifest in manifests
                            if (found := manifest.object(ObjectKind.LEADER_EPOCH_CHECKPOINT)) is not None]  # fmt: skip
@@ -153,6 +156,7 @@ class Restoring:
         newest = newest if instead is None else instead.path
         return replace(
             one,
+            passed_over=tuple(passed_over),
             log_start=kept_log_start(partition, checkpoints, self.sources),
             open_transactions=open_at_end(newest, self.sources),
         )
@@ -179,6 +183,17 @@ def _restored(
         what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds something else"
         report.errors.append(LogDirError(what, hint="move it out of the log dir, or leave the topic out (--topic)"))
     return outcome
+
+
+def _passed_over(one: Restoration) -> Iterator[VerificationError]:
+    if one.passed_over:
+        which = f"{len(one.passed_over)}, the first at offset {one.passed_over[0]}"
+        yield VerificationError(
+            f"{one.topic_partition}: segments that a broker tiered itself lie beside those that Resnap has shipped:"
+            f" {which}; no manifest names them, so they are not restored, and the log ends at {one.end_offset}",
+            hint="`resnap remote status --store URL` shows what brokers believe of them; a broker with the cluster's"
+            " metadata serves them where they lie",
+        )
 
 
 def _refuse_other_cluster(sighted: Sighted, there: LogDir) -> None:

@@ -107,3 +107,63 @@ def test_what_brokers_tiered_there_is_told_to_have_no_manifest_and_each_file_of_
         ".log": "log", ".index": "index", ".timeindex": "timeindex", ".txnindex": "txnindex", ".snapshot": "snapshot",
         ".leader_epoch_checkpoint": "leader-epoch-checkpoint",
     }  # fmt: skip
+
+
+def brokers_objects(store: Path, partition: int, base_offset: int) -> list[Path]:
+    """Return the objects of one segment where brokers look for them."""
+    found = store.rglob(f"kafka-tiered-storage/payments-{partition}-*/{base_offset:020d}-*")
+    return [path for path in found if path.is_file()]
+
+
+def offsets(store: Path, partition: int) -> list[int]:
+    """Return the base offsets of the segments of a partition."""
+    logs = store.rglob(f"kafka-tiered-storage/payments-{partition}-*/*.log")
+    return sorted(int(path.name.partition("-")[0]) for path in logs)
+
+
+def test_what_a_brokers_own_retention_has_taken_is_no_damage(
+    command: Resnap, tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
+) -> None:
+    assert tier(tiered.data).code == 0
+    store = tmp_path / "store"
+    begins = offsets(store, 0)
+    for base in begins[:2]:
+        for path in brokers_objects(store, 0, base):
+            path.unlink()
+    verified = command("verify", "--store", store.as_uri(), "--engine", "local", *JSON)
+    assert verified.code == 0, verified.err
+    assert (verified.document["summary"]["gone"], verified.document["summary"]["different"]) == (2, 0)
+    assert "retention" in verified.err
+    (tmp_path / "new").mkdir()
+    ran = command("restore", store.as_uri(), "--into", tmp_path / "new", *JSON)
+    assert ran.code == 0, ran.err
+    assert {row["partition"]: row["startOffset"] for row in ran.document["partitions"]} == {0: begins[2], 1: 0}
+    for path in brokers_objects(store, 0, begins[3]):
+        path.unlink()  # in the middle: no retention does that
+    assert command("verify", "--store", store.as_uri(), "--engine", "local", *JSON).code == 13
+
+
+def test_a_partition_of_which_nothing_is_left_is_damaged(
+    command: Resnap, tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
+) -> None:
+    assert tier(tiered.data).code == 0
+    store = tmp_path / "store"
+    for base in offsets(store, 0):
+        for path in brokers_objects(store, 0, base):
+            path.unlink()
+    assert command("verify", "--store", store.as_uri(), "--engine", "local", *JSON).code == 13
+
+
+def test_what_a_broker_tiered_behind_ours_is_named_when_the_rest_is_restored(
+    command: Resnap, tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
+) -> None:
+    assert tier(tiered.data).code == 0
+    store = tmp_path / "store"
+    last = offsets(store, 0)[-1]
+    (manifest,) = [path for path in store.rglob(f"0/{last:020d}-*.manifest") if path.is_file()]
+    manifest.unlink()  # now it is as if a broker had tiered it
+    (tmp_path / "new").mkdir()
+    ran = command("restore", store.as_uri(), "--into", tmp_path / "new", *JSON)
+    assert (ran.code, ran.document["summary"]["restored"]) == (3, 2)
+    assert "payments-0: segments that a broker tiered itself" in ran.err
+    assert f": 1, the first at offset {last}; no manifest names them" in ran.err

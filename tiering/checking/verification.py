@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from storage.crc32c import crc32c
 from storage.errors import FormatError, ObjectNotFoundError, in_file
 from storage.log.producer_snapshot import read_snapshot_array
+from storage.remote.layouts.brokers_own import BrokersFolders
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, parse_key
 from storage.remote.layouts.flat_topics import TopicIds, listing_prefix, topic_ids_of
 from storage.remote.lineage import is_one_lineage
@@ -63,6 +64,8 @@ class VerifiedSegment(Generic[Held]):
     """What may be wrong or right, since what it depends on was not read."""
     size_bytes: int = 0
     """Size of the objects that were read."""
+    is_retained_away: bool = False
+    """Whether the retention of brokers, who know nothing of manifests, has taken it; ``manifest`` is None then."""
     was_read: bool = True
     """Whether its objects were read; else its manifest alone."""
 
@@ -100,6 +103,11 @@ class StoreReader:
     """Which topics the segments are of, where keys do not tell."""
     first_at: dict[tuple[str, int], VerifiedSegment[Manifest]] = field(default_factory=dict)
     """The first manifest of each segment that was met, by the folder it belongs into and base offset."""
+    brokers: BrokersFolders = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to look at what brokers do on their own."""
+        object.__setattr__(self, "brokers", BrokersFolders(self.store))
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment[Manifest]:
         """Return what the manifest at ``key`` is worth, and the objects that it names if they are to be read.
@@ -138,6 +146,8 @@ class StoreReader:
         if not reads_objects:
             return found
         problems = [problem for entry in manifest.objects for problem in _object_problems(self.store, entry)]
+        if problems and self.brokers.have_lost(manifest):
+            return replace(found, manifest=None, is_retained_away=True)
         return replace(found, problems=tuple(problems), size_bytes=sum(entry.size_bytes for entry in manifest.objects))
 
 

@@ -78,6 +78,8 @@ class Restoration:
     segments: int
     files: tuple[ShippedFile, ...]
     """All that come from the store; the leader epochs are those of the last segment, with all."""
+    passed_over: tuple[int, ...] = ()
+    """Base offsets of segments that lie beside the others, and that no manifest names."""
     log_start: int | None = None
     """Where the log starts, if that is inside one of the segments."""
     open_transactions: tuple[ProducerEntry, ...] = ()

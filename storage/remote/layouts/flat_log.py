@@ -16,6 +16,7 @@ from storage.errors import FormatError, ObjectNotFoundError, UsageError, Verific
 from storage.log.names import OFFSET_DIGITS, TopicPartition
 from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from storage.messages.wire import uuid_bytes
+from storage.remote.layouts.brokers_own import BrokersFolders
 from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
 from storage.remote.layouts.flat_topics import topic_ids_of
 from storage.remote.layouts.local_tiered import EXTENSIONS, ROOT
@@ -44,7 +45,7 @@ _URL_OF_ONE: Final = "<URL>/<cluster id>/<topic>/<topic id>"
 
 
 class _Read(NamedTuple):
-    """A manifest, or why it is none."""
+    """A manifest, or why it is none; neither, where brokers' retention has taken the segment."""
 
     place: FlatKey
     manifest: Manifest | None
@@ -74,7 +75,9 @@ def shipped_log_dir(
     places = [place for key in infos if (place := parse_key(key)) and place.extension == MANIFEST_EXTENSION]
     wanted = [one for one in places if ids.folder(one).startswith(within) and _may_be_wanted(one, topics)]
     partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
-    for one in each(partial(_read, store, infos), wanted, remote=True):
+    for one in each(partial(_read, store, infos, BrokersFolders(store)), wanted, remote=True):
+        if one.manifest is None and one.error is None:
+            continue
         topic = one.place.topic if one.manifest is None else one.manifest.topic
         topic_partition = TopicPartition(topic, one.place.partition)
         if topics is None or topics(topic_partition):
@@ -96,14 +99,17 @@ def _may_be_wanted(place: FlatKey, topics: Callable[[TopicPartition], bool] | No
     return topics is None or "=" in place.topic or topics(TopicPartition(place.topic, place.partition))
 
 
-def _read(store: ObjectStore, infos: dict[str, ObjectInfo], place: FlatKey) -> _Read:
+def _read(store: ObjectStore, infos: dict[str, ObjectInfo], brokers: BrokersFolders, place: FlatKey) -> _Read:
     key = place.key
     try:
         with in_file(f"{store.url}/{key}"):
             manifest = read_manifest(store.get(key))
-        _check_objects(store, infos, key, manifest)
-    except (FormatError, VerificationError) as error:
+    except FormatError as error:
         return _Read(place, None, error)
+    try:
+        _check_objects(store, infos, key, manifest)
+    except VerificationError as error:
+        return _Read(place, None, None if brokers.have_lost(manifest) else error)
     return _Read(place, manifest, None)
 
 
