@@ -103,7 +103,7 @@ class TierRun:
         """Return what is left to ship of a partition, and what an earlier run has said of it."""
         candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
         left = remainder(candidates, shipped, self.engine.reading.sources)
-        held = each(shipped.with_origin, left.held, remote=True)
+        held = each(shipped.with_origin, left.held, remote=self.uploading.aiven_form is not None)
         recollection = None
         if self.remembering is not None and left.candidates.segments:
             recollection = self.remembering.recall(sighted.inventory)

@@ -115,3 +115,19 @@ def test_one_that_is_damaged_is_named_and_the_rest_is_verified(command: Resnap, 
     assert f"{damaged.relative_to(store)}: origin of a snapshot" in ran.err
     assert ran.document["summary"]["different"] == 1
     assert command("scan", (store / "tiered").as_uri(), *LOCAL[2:]).code == 0
+
+
+def test_restore_goes_by_it_too(command: Resnap, tier: Tier, store: Path, tmp_path: Path) -> None:
+    assert tier(*NARROW).code == 0
+    url = (store / "tiered").as_uri()
+    for name in ("as-shipped", "as-asked-for"):
+        (tmp_path / name).mkdir()
+    ran = command("restore", url, "--into", tmp_path / "as-shipped", *LOCAL)
+    assert (ran.code, ran.err) == (0, "")
+    ran = command("restore", url, "--into", tmp_path / "as-asked-for", *WIDE, *LOCAL)
+    assert "rebuilt from the stored segments" in ran.err
+    sizes = [
+        sum(path.stat().st_size for path in (tmp_path / name).rglob("*.snapshot"))
+        for name in ("as-shipped", "as-asked-for")
+    ]
+    assert sizes[0] < sizes[1], "producers are back"
