@@ -23,6 +23,7 @@
       StalePlanError           the plan rests on something that has changed (exit 15)
       LockedError              another run is at the same work (exit 11)
       CancelledError           somebody asked for the work to end (exit 130)
+      LimitError               this process may have no more files, threads or memory (exit 1)
 
 Anything else that escapes is a bug, and is left to crash. A message says what, where, what was expected and what was
 found, in lower case and without a full stop; ``hint`` says what to do next.
@@ -30,8 +31,9 @@ found, in lower case and without a full stop; ``hint`` says what to do next.
 
 from __future__ import annotations
 
+import errno
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -221,3 +223,31 @@ class LockedError(ResnapError):
     """Another run is at the same work; the message says who, and since when."""
 
     exit_code = 11
+
+
+class LimitError(ResnapError):
+    """The system gives this process no more of something: files, threads, processes or memory."""
+
+
+def limit_met(error: BaseException) -> LimitError | None:
+    """Return what ``error`` says of a limit that the system sets, None where it says nothing of one.
+
+    Such errors come from anywhere, also from imports, and are nobody's bug.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number in {errno.EMFILE, errno.ENFILE}:
+        return LimitError(
+            f"too many files are open: {error}", hint=_MORE.format("open files (ulimit -n, LimitNOFILE=)")
+        )
+    is_fork = number == errno.EAGAIN and "write" not in str(error)  # as the system says that it starts no process
+    if is_fork or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD):
+        hint = _MORE.format("processes and threads (ulimit -u, TasksMax=, pids.max of the container)")
+        return LimitError("no more processes or threads can be started", hint=hint)
+    if number == errno.ENOMEM or isinstance(error, MemoryError):
+        hint = _MORE.format("memory (ulimit -v, MemoryMax=, the container's)")
+        return LimitError("there is no more memory", hint=hint)
+    return None
+
+
+_NO_THREAD: Final = "can't start new thread"
+_MORE: Final = "raise the limit of {}, or do less at once (--threads, --parallel), and run the same command again"

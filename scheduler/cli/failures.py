@@ -9,7 +9,7 @@ import json
 import traceback
 from typing import TYPE_CHECKING, Final, TextIO
 
-from storage.errors import DataError, FormatError, ResnapError, StoreError
+from storage.errors import DataError, FormatError, ResnapError, StoreError, limit_met
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,7 @@ class Failures:
 
     def report(self, error: BaseException) -> None:
         """Print ``error``, and remember that there was one."""
+        error = limit_met(error) or error
         if isinstance(error, ResnapError):
             hint = error.hint or (_DAMAGE_HINT if isinstance(error, DataError) else None)
             self.tell(str(error), exit_code=error.exit_code, kind=type(error).__name__, hint=hint,

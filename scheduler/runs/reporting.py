@@ -13,7 +13,7 @@ from scheduler.answers.progress import ProgressState, TrackedProgress, progress_
 from scheduler.answers.redaction import redacted
 from scheduler.observing.logs import logger
 from scheduler.runs.run import PartitionState, Told
-from storage.errors import CancelledError, ResnapError
+from storage.errors import CancelledError, ResnapError, limit_met
 
 if TYPE_CHECKING:
     from scheduler.answers.progress import Progress
@@ -114,6 +114,7 @@ class RunReport:
 
 def told(error: BaseException) -> Told:
     """Return an error as others may see it; of a bug nothing but its kind, since the log has the rest."""
+    error = limit_met(error) or error
     if isinstance(error, ResnapError):
         hint = None if error.hint is None else redacted(error.hint)
         return Told(code=type(error).__name__, message=redacted(str(error)), hint=hint, exit_code=error.exit_code)

@@ -75,7 +75,7 @@ def test_reads_that_fail_anywhere_are_told_and_one_rerun_completes(library: Path
     check_all(library, 3, *VERBS)
 
 
-@pytest.mark.parametrize("descriptors", [11, 12, 20])
+@pytest.mark.parametrize("descriptors", [9, 12, 20])
 def test_too_few_open_files_leave_no_gap_and_one_rerun_completes(
     descriptors: int, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:

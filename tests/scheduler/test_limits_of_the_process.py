@@ -1,0 +1,83 @@
+"""Limits that the system sets to a process: told with what to do, nothing half-made, and one rerun completes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from scheduler.cli.failures import Failures
+from storage.errors import LimitError, limit_met
+from tests.scheduler.installed import copied
+from tests.scheduler.read_faults import quietly
+from tests.scheduler.scenes import LOCAL, SET
+from tests.scheduler.shipped import check_store, eligible, files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixture_sets import FixtureSet
+
+FEW_THREADS: Final = """
+import os, resource, sys
+from scheduler.cli import run
+*arguments, warm, store = sys.argv[1:]
+assert not run([*arguments, warm])  # all is imported, which another user may not be able to
+limit = resource.RLIMIT_NPROC
+resource.setrlimit(limit, (1, 1))
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)  # the limit is not for root
+sys.exit(run([*arguments, store]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "ulimit -n"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (MemoryError(), "ulimit -v"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "ulimit -v"),
+    ],
+)
+def test_a_limit_is_no_bug(error: BaseException, hint: str) -> None:
+    failures = Failures(StringIO())
+    failures.report(error)
+    assert isinstance(failures.stream, StringIO)
+    assert hint in failures.stream.getvalue()
+    assert "bug" not in failures.stream.getvalue()
+    assert failures.exit_code() == LimitError.exit_code
+
+
+def test_what_is_a_bug_stays_one() -> None:
+    others = (RuntimeError("no"), OSError(errno.EIO, "I/O"), BlockingIOError(errno.EAGAIN, "write could not complete"))
+    assert [limit_met(error) for error in others] == [None] * 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can become a user who has no other processes")
+def test_too_few_threads_are_told_and_one_rerun_completes(
+    fixture_set: Callable[[str], FixtureSet], open_folder: Path
+) -> None:
+    """Of the user, by ``ulimit -u``; the limit of a container, ``pids.max``, is met in the same calls."""
+    log_dir = copied(fixture_set(SET).data, open_folder / "data")
+    store = open_folder / "store"
+    tier = ("tier", str(log_dir), "--topic", "payments", "--state-dir", "none", "--engine", "local", "--to")
+    command = [sys.executable, "-c", FEW_THREADS, *tier, (open_folder / "warm").as_uri(), store.as_uri()]
+    here = Path(__file__).parents[2]
+    ran = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    assert ran.returncode == LimitError.exit_code, ran.stderr
+    assert "ulimit -u" in ran.stderr
+    assert "this is a bug" not in ran.stderr
+    check_store(files_of(store), strict=False)
+    code, told = quietly("tier", log_dir, "--topic", "payments", *LOCAL, "--state-dir", "none", "--to", store.as_uri())
+    assert code == 0, told
+    assert check_store(files_of(store)) == {one for one in eligible(log_dir) if one.topic == "payments"}
