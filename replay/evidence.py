@@ -1,6 +1,6 @@
 """What the small files beside the segments say, without reading a segment: timestamps and transactions.
 
-- ``.timeindex``: the largest timestamp of each closed segment.
+- ``.timeindex``: the largest timestamp of each closed segment (``largest_timestamp``).
 - ``.txnindex``: transactions that were aborted, with their first offset and the offset of their marker.
 - snapshots that exist: transactions that were open when they were written, and producers whose last batch lies below
   the first segment. Such an entry is believed, because it comes from real batches; that a snapshot does *not* name a
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from replay.largest_timestamp import largest_timestamps
 from replay.window import SegmentSpan
 from storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
-from storage.log.indexes import AbortedTxn, last_time_index_timestamp, read_transaction_index
+from storage.log.indexes import AbortedTxn, read_transaction_index
 from storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
 from storage.source import GONE, PLAIN, each
 
@@ -132,7 +133,7 @@ def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> tuple[Se
         StoreError: the store they lie in failed.
 
     """
-    largest = each(partial(_largest_timestamp_ms, sources), partition.segments, remote=partition.is_remote)
+    largest = largest_timestamps(partition.segments, sources, remote=partition.is_remote)
     return tuple(
         SegmentSpan(
             locator=segment.path,
@@ -144,20 +145,6 @@ def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> tuple[Se
         )
         for segment, largest_ms in zip(partition.segments, largest, strict=True)
     )
-
-
-def _largest_timestamp_ms(sources: Sources, segment: Segment) -> int | None:
-    """Return the last time index entry; the file's time where the index is empty, as ``LogSegment`` does."""
-    if segment.is_active or segment.timeindex_bytes is None:
-        return None
-    if segment.timeindex_bytes == 0:
-        return segment.mtime_ns // 1_000_000
-    try:
-        read = partial(sources.read_range, segment.sibling("timeindex"))
-        timestamp = last_time_index_timestamp(read, segment.timeindex_bytes)
-    except _UNREADABLE:
-        return None
-    return timestamp if timestamp is not None and timestamp >= 0 else segment.mtime_ns // 1_000_000
 
 
 def load_evidence(

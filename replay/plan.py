@@ -123,7 +123,7 @@ class PartitionPlan:
 
     def is_beyond_window(self, boundary: Boundary) -> bool:
         """Whether every idle producer below has expired at T, though the log may be read from its start."""
-        return boundary.segment_index < _window_begin(self.segments, self.rules)
+        return boundary.segment_index < window_begin(self.segments, self.rules)
 
 
 def plan_partition(
@@ -166,7 +166,7 @@ def plan_partition(
     )
 
 
-def _window_begin(segments: tuple[SegmentSpan, ...], rules: ReplayRules) -> int:
+def window_begin(segments: tuple[SegmentSpan, ...], rules: ReplayRules) -> int:
     """Return the index of the segment from whose end on boundaries are made in full."""
     return 0 if rules.as_of.roll else window_start(segments, rules.kept_after_ms(rules.as_of.now_ms))
 
@@ -179,7 +179,7 @@ def _boundaries(
     existing: Mapping[int, str],
 ) -> list[Boundary]:
     known = evidence.at(sorted(wanted))
-    inside = 0 if rules.full else _window_begin(segments, rules)
+    inside = 0 if rules.full else window_begin(segments, rules)
     boundaries = []
     largest_ms = -1
     for index, segment in enumerate(segments):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from replay.evidence import Evidence, load_evidence, segment_spans
 from replay.plan import Coverage, PartitionPlan, plan_partition
 from replay.producer_state import Expiry
+from replay.proven_window import proven
 from replay.window import AsOf, ReplayRules, SegmentSpan
 from storage.errors import FormatError, StalePlanError
 from storage.log.names import TopicPartition
@@ -43,12 +44,16 @@ class ReplayFacts:
 
     segments: tuple[SegmentSpan, ...]
     evidence: Evidence
+    sources: Sources | None = None
+    """How segments are opened whose largest timestamps decide what is read; None where no plan is carried out."""
 
 
 def load_facts(
     partition: PartitionDir, sources: Sources = PLAIN, *, others: Sequence[SnapshotFile] = ()
 ) -> ReplayFacts:
-    """Read the time and transaction indexes and the snapshots of ``partition``; none of its segments.
+    """Read the time and transaction indexes and the snapshots of ``partition``.
+
+    None of its segments, unless their time indexes contradict themselves or each other.
 
     So are ``others``, snapshots of the same log that lie elsewhere.
 
@@ -56,9 +61,8 @@ def load_facts(
         StoreError: the store they lie in failed.
 
     """
-    return ReplayFacts(
-        segments=segment_spans(partition, sources), evidence=load_evidence(partition, sources, others=others)
-    )
+    spans, evidence = segment_spans(partition, sources), load_evidence(partition, sources, others=others)
+    return ReplayFacts(segments=spans, evidence=evidence, sources=sources)
 
 
 def plan_replay(
@@ -91,18 +95,19 @@ def plan_replay(
     plan = partial(
         plan_partition,
         partition.topic_partition,
-        facts.segments,
-        tuple(wanted),
+        wanted=tuple(wanted),
         evidence=facts.evidence,
         high_watermark=partition.high_watermark if high_watermark is None else high_watermark,
         existing=existing,
         to_end=to_end,
     )
-    windowed = plan(rules)
+    windowed = plan(facts.segments, rules=rules)
+    if facts.sources is not None:
+        windowed = proven(windowed, partial(plan, rules=rules), partition.segments, facts.sources)
     unread = _unread_below(windowed)
     if unread is None or rules.max_reach_back_ms is not None or facts.evidence.vouches_for(unread):
         return windowed
-    return plan(replace(rules, full=True))
+    return plan(windowed.segments, rules=replace(rules, full=True))
 
 
 def _unread_below(plan: PartitionPlan) -> int | None:

@@ -41,7 +41,7 @@ class Planner:
         lost = lost_boundaries(inventory) if can_be_tiered(inventory) else ()
         if not lost:
             return NO_COST, NO_COST
-        facts = load_facts(inventory.partition, self._sources)
+        facts = replace(load_facts(inventory.partition, self._sources), sources=None)
         now, roll = (
             replace(self.rules, as_of=replace(self.rules.as_of, roll=each_at_its_roll))
             for each_at_its_roll in (False, True)

@@ -31,6 +31,7 @@ TRANSACTION_ENTRY: Final = struct.Struct(">hqqqq")
 TRANSACTION_VERSION: Final = 0
 
 SCAN_BLOCK_BYTES: Final = 4096 * TIME_ENTRY.size
+_LAST_ENTRIES: Final = 2
 
 
 class OffsetIndexEntry(NamedTuple):
@@ -130,11 +131,12 @@ def write_time_index(entries: Iterable[TimeIndexEntry]) -> bytes:
     return b"".join(starmap(TIME_ENTRY.pack, entries))
 
 
-def last_time_index_timestamp(read: Callable[[int, int], bytes], size: int) -> int | None:
-    """Return the largest timestamp of a segment in milliseconds, or ``None`` if its time index has no entry.
+def last_time_index_entries(read: Callable[[int, int], bytes], size: int) -> list[TimeIndexEntry]:
+    """Return the last two entries of a time index, the last one alone where there is one only, or none.
 
-    Only the last entry is read, after the padding, if any, has been skipped from the end: meant for a great many files.
-    ``None`` is also what a segment without timestamps has, whose age Kafka takes from the log's modification time.
+    Nothing else is read, after the padding, if any, has been skipped from the end: meant for a great many files. The
+    last entry has the largest timestamp of the segment. None is also what a segment without timestamps has, whose age
+    Kafka takes from the log's modification time. Only the last entry is judged.
 
     Args:
         read: gives the bytes [start, end) of the time index.
@@ -145,7 +147,7 @@ def last_time_index_timestamp(read: Callable[[int, int], bytes], size: int) -> i
 
     """
     _check_size(size, TIME_ENTRY.size, "time index size")
-    end, length = size, min(size, TIME_ENTRY.size)
+    end, length = size, min(size, _LAST_ENTRIES * TIME_ENTRY.size)
     while end:
         start = end - length
         block = read(start, end)
@@ -153,10 +155,13 @@ def last_time_index_timestamp(read: Callable[[int, int], bytes], size: int) -> i
             raise FormatError("time index size", position=start + len(block), expected=size, found="less")
         used = size if size == TIME_ENTRY.size else _without_padding(block, TIME_ENTRY.size)
         if used:
-            return _read_last_timestamp(block[used - TIME_ENTRY.size : used], start + used - TIME_ENTRY.size)
+            first = max(used - _LAST_ENTRIES * TIME_ENTRY.size, 0)
+            entries = list(map(TimeIndexEntry._make, TIME_ENTRY.iter_unpack(block[first:used])))
+            _check_last(entries[-1], start + used - TIME_ENTRY.size)
+            return entries
         # A trimmed index has shown its last entry by now; what remains is the padding of an active one.
         end, length = start, min(start, SCAN_BLOCK_BYTES)
-    return None
+    return []
 
 
 def read_transaction_index(buffer: Buffer) -> list[AbortedTxn]:
@@ -214,9 +219,7 @@ def _without_padding(buffer: Buffer, entry_size: int) -> int:
     return -(-used // entry_size) * entry_size
 
 
-def _read_last_timestamp(data: bytes, position: int) -> int:
-    entry = TimeIndexEntry._make(TIME_ENTRY.unpack(data))
+def _check_last(entry: TimeIndexEntry, position: int) -> None:
     if entry.timestamp < 0 or entry.relative_offset < 0:
         raise FormatError("time index entry", position=position, expected="timestamp and offset of 0 or more",
                           found=f"{entry.timestamp} and {entry.relative_offset}")  # fmt: skip
-    return entry.timestamp

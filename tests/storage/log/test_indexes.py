@@ -13,7 +13,7 @@ from storage.log.indexes import (
     OffsetIndexEntry,
     TimeIndexEntry,
     check_offset_index,
-    last_time_index_timestamp,
+    last_time_index_entries,
     read_offset_index,
     read_time_index,
     read_transaction_index,
@@ -40,7 +40,8 @@ offset_indexes = rising_offsets.flatmap(
 
 
 def last_timestamp(data: bytes) -> int | None:
-    return last_time_index_timestamp(lambda start, end: data[start:end], len(data))
+    entries = last_time_index_entries(lambda start, end: data[start:end], len(data))
+    return entries[-1].timestamp if entries else None
 
 
 time_indexes = st.lists(INT64.filter(bool), unique=True, max_size=30).flatmap(
@@ -228,7 +229,7 @@ def test_last_entry_below_0_is_refused(tmp_path: Path, entry: TimeIndexEntry) ->
 def test_a_time_index_that_has_become_shorter_is_refused() -> None:
     data = write_time_index([TimeIndexEntry(1, 1), TimeIndexEntry(2, 2)])
     with pytest.raises(FormatError, match="time index size at byte 19: expected 24, found less"):
-        last_time_index_timestamp(lambda start, end: data[:19][start:end], 24)
+        last_time_index_entries(lambda start, end: data[:19][start:end], 24)
 
 
 @given(data=st.binary(max_size=120) | st.binary(max_size=4).map(lambda part: part.rjust(34, b"\0") * 2))

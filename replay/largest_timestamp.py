@@ -1,0 +1,172 @@
+"""The largest timestamp of each closed segment, which decides where a window begins, and whether batches bear it out.
+
+It is the last entry of the time index, which no checksum guards: one flipped bit, and a window begins above producers
+that are alive. So an entry that contradicts the one before it in its index, or the segments on either side, is looked
+up: the batch that it names must have that timestamp. Where it has not, the headers of the segment tell the true one.
+The entries that decide where a window begins are looked up as well, once it is planned (``tiering/planning.py``): in a
+log whose timestamps ascend no other can hide a batch of the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
+from replay.window import TRANSACTION_MARGIN_MS
+from storage.errors import FormatError, LogDirError, ObjectNotFoundError
+from storage.log.indexes import OFFSET_ENTRY, TimeIndexEntry, last_time_index_entries
+from storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2, read_header
+from storage.source import each
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from storage.log.partition_dir import Segment
+    from storage.readers import RangeReader
+    from storage.source import Sources
+
+_UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
+_SLACK_MS: Final = TRANSACTION_MARGIN_MS
+"""How far neighbours may be out of order: by so much at least each window begins earlier than it must."""
+_BLOCK_ENTRIES: Final = 1024
+"""What is read of an offset index at once, 8 KiB."""
+_HOPS: Final = 256
+"""Batches that may follow the one in the offset index; a broker adds an entry every 4 KiB or so."""
+_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+
+
+class _Claim(NamedTuple):
+    """What the files beside a segment say of its largest timestamp."""
+
+    timestamp_ms: int | None
+    """None where unknown."""
+    is_indexed: bool = False
+    """Whether the time index says so; else it is the file's time, or nothing."""
+    is_odd: bool = False
+    """Whether the entry cannot be one, or contradicts the one before it."""
+
+
+def largest_timestamps(segments: Sequence[Segment], sources: Sources, *, remote: bool) -> list[int | None]:
+    """Return the largest timestamp of each of ``segments`` in milliseconds, None where it is unknown.
+
+    Raises:
+        StoreError: the store they lie in failed.
+
+    """
+    claims = list(each(partial(_claim, sources), segments, remote=remote))
+    found = [claim.timestamp_ms for claim in claims]
+    odd = sorted({index for index, claim in enumerate(claims) if claim.is_odd} | set(_out_of_order(claims)))
+    look = partial(largest_timestamp_by_batches, sources=sources)
+    for index, borne_out in zip(odd, each(look, [segments[index] for index in odd], remote=remote), strict=True):
+        found[index] = borne_out
+    return found
+
+
+def largest_timestamp_by_batches(segment: Segment, sources: Sources) -> int | None:
+    """Return the largest timestamp of a closed segment: what its time index says, if the batch that it names agrees.
+
+    Else what the headers of all batches say, and None where they cannot be read either.
+
+    Raises:
+        StoreError: the store it lies in failed.
+
+    """
+    claim = _claim(sources, segment)
+    if not claim.is_indexed:
+        return claim.timestamp_ms
+    try:
+        if _is_borne_out(segment, sources):
+            return claim.timestamp_ms
+    except _UNREADABLE:
+        pass
+    try:
+        return _by_all_headers(segment, sources)
+    except _UNREADABLE:
+        return None
+
+
+def _claim(sources: Sources, segment: Segment) -> _Claim:
+    """Return the last time index entry; the file's time where the index is empty, as ``LogSegment`` does."""
+    if segment.is_active or segment.timeindex_bytes is None:
+        return _Claim(None)
+    file_time = _Claim(segment.mtime_ns // 1_000_000)
+    if segment.timeindex_bytes == 0:
+        return file_time
+    try:
+        last = _last_entries(segment, sources)
+    except FormatError:
+        return _Claim(None, is_indexed=True, is_odd=True)
+    except _UNREADABLE:
+        return _Claim(None)
+    if not last:
+        return file_time
+    is_odd = any(one.timestamp >= last[-1].timestamp or one.relative_offset > last[-1].relative_offset
+                 for one in last[:-1])  # fmt: skip
+    return _Claim(last[-1].timestamp, is_indexed=True, is_odd=is_odd)
+
+
+def _last_entries(segment: Segment, sources: Sources) -> list[TimeIndexEntry]:
+    read = partial(sources.read_range, segment.sibling("timeindex"))
+    return last_time_index_entries(read, segment.timeindex_bytes or 0)
+
+
+def _out_of_order(claims: Sequence[_Claim]) -> Iterator[int]:
+    """Yield the indexes of both of two neighbours, by their entries, of which the later one is much older."""
+    indexed = [(index, claim.timestamp_ms or 0) for index, claim in enumerate(claims) if claim.is_indexed]
+    for (below, before_ms), (above, after_ms) in pairwise(indexed):
+        if after_ms < before_ms - _SLACK_MS:
+            yield from (below, above)
+
+
+def _is_borne_out(segment: Segment, sources: Sources) -> bool:
+    """Whether the batch that the last entry names has its timestamp."""
+    *_, entry = _last_entries(segment, sources)
+    position = 0
+    if segment.index_bytes:
+        small = replace(sources, range_bytes=_BLOCK_ENTRIES * OFFSET_ENTRY.size)
+        with small.open(segment.sibling("index"), end=0) as index:
+            position = _position_of(index, entry.relative_offset)
+    with sources.open(segment.path, end=0) as log:
+        for _ in range(_HOPS):
+            data = log.read(position, HEADER.size)
+            if len(data) < HEADER.size or data[MAGIC_POSITION] != MAGIC_V2:
+                return False
+            header = read_header(data)
+            if header.base_offset + header.last_offset_delta >= segment.base_offset + entry.relative_offset:
+                return header.max_timestamp == entry.timestamp
+            position += LOG_OVERHEAD + max(header.batch_length, 0)
+    return False
+
+
+def _position_of(index: RangeReader, relative_offset: int) -> int:
+    """Return where the batch lies of the last entry that is not above ``relative_offset``; 0 without one."""
+    low, high = 0, index.size_bytes // OFFSET_ENTRY.size
+    while high - low > _BLOCK_ENTRIES:
+        middle = (low + high) // 2
+        is_below = (_entries(index, middle, 1)["relative_offset"] <= relative_offset).all()
+        low, high = (middle, high) if is_below else (low, middle)
+    entries = _entries(index, low, high - low)
+    at = int(np.searchsorted(entries["relative_offset"], relative_offset, side="right")) - 1
+    return int(entries["position"][at]) if at >= 0 else 0
+
+
+def _entries(index: RangeReader, first: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    data = index.read(first * OFFSET_ENTRY.size, count * OFFSET_ENTRY.size)
+    return np.frombuffer(data[: len(data) // OFFSET_ENTRY.size * OFFSET_ENTRY.size], dtype=_ENTRY)
+
+
+def _by_all_headers(segment: Segment, sources: Sources) -> int:
+    """Return the largest timestamp of all batches; the file's time where none has one."""
+    whole = SegmentRange(
+        locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+    )
+    facts = ScanFacts()
+    with sources.open(segment.path) as log:
+        for _ in read_blocks(log, whole, facts):
+            pass
+    return facts.max_timestamp_ms if facts.max_timestamp_ms >= 0 else segment.mtime_ns // 1_000_000
