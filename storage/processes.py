@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,6 +36,11 @@ def this_process() -> Process:
     """Return the process that asks."""
     number = os.getpid()
     return Process(machine=_machine(), number=number, started_ticks=_started_ticks(number))
+
+
+def uptime_ms() -> int:
+    """Return a time that is never set, and goes on while the machine is suspended, where the system tells it."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
 def started_at(number: int) -> str:

@@ -41,7 +41,8 @@ def gc(
         bool,
         typer.Option(
             "--no-other-writers",
-            help="Promise that nobody ships there now; needed for stores without conditional writes.",
+            help="Promise that nobody ships there now, nor was stopped in the middle of it; needed for stores without"
+            " conditional writes. Tombstones of deleted segments then go, too.",
         ),
     ] = False,
 ) -> None:
@@ -53,14 +54,14 @@ def gc(
     store = open_store(url, run.settings.s3())
     if delete and not no_other_writers:
         _check_alone(store, age_ms)
-    garbage = find_garbage(store, older_than_ms=age_ms)
+    garbage = find_garbage(store, older_than_ms=age_ms, is_alone=no_other_writers)
     if not garbage.listed:
         run.warn(f"{url} holds no object at all; `resnap tier --to` may have been given another URL")
     for error in garbage.unreadable:
         run.error(error)
         run.partly_done = True
     totals = {"objects": 0, "bytes": 0, "uploads": 0, "deleted": delete, "younger": garbage.younger}
-    rows = _deleted(run, store, garbage, totals) if delete else _listed(garbage, totals)
+    rows = _deleted(run, store, garbage, totals, is_alone=no_other_writers) if delete else _listed(garbage, totals)
     run.answer(
         Answer(
             name="garbage",
@@ -115,12 +116,14 @@ def _listed(garbage: "Garbage", totals: dict[str, int]) -> Iterator[Row]:
         yield {"key": f"{upload.key} (unfinished)", "bytes": 0, "written": instant(upload.begun_ms)}
 
 
-def _deleted(run: Invocation, store: "ObjectStore", garbage: "Garbage", totals: dict[str, int]) -> Iterator[Row]:
+def _deleted(
+    run: Invocation, store: "ObjectStore", garbage: "Garbage", totals: dict[str, int], *, is_alone: bool
+) -> Iterator[Row]:
     from scheduler.use_cases.tier_run import this_run
     from tiering.keeping.garbage import collect
 
     written = {info.key: info.modified_ms for info in garbage.objects}
-    for one in collect(store, garbage, who=f"{this_run()} (gc)", now_ms=run.clock.now_ms()):
+    for one in collect(store, garbage, who=f"{this_run()} (gc)", now_ms=run.clock.now_ms(), is_alone=is_alone):
         if one.problem is not None:
             run.error(one.problem)
             continue

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 FORMAT_VERSION: Final = 1
+TOMBSTONE: Final = b"deleted by resnap: this id is not used again\n"
+"""What lies in place of the manifest of a segment that was deleted; no manifest is as short."""
 
 _SCHEMA_JSON: Final = json.loads(resources.files("storage.remote").joinpath("manifest.avsc").read_text("utf-8"))
 _SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)
@@ -191,10 +193,13 @@ def read_manifest(data: bytes) -> Manifest:
     """Return the manifest that ``data`` holds.
 
     Raises:
-        FormatError: no Avro file, another schema, not exactly one record, a wrong checksum, a newer format version, or
-            values that contradict each other; ``position`` is that of the file's header or of the record.
+        FormatError: a tombstone, no Avro file, another schema, not exactly one record, a wrong checksum, a newer format
+            version, or values that contradict each other; ``position`` is that of the file's header or of the record.
 
     """
+    if data == TOMBSTONE:
+        raise FormatError("manifest", position=0, expected="a segment", found="a tombstone: the segment was deleted",
+                          hint="run again: listings leave tombstones out")  # fmt: skip
     record, position = _read_record(data)
     if record["formatVersion"] != FORMAT_VERSION:
         raise FormatError("manifest format version", position=position, expected=FORMAT_VERSION,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.scheduler.files import tree
-from tests.scheduler.shipped import check_store, files_of
+from tests.scheduler.shipped import TOMBSTONE, check_store, files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,3 +76,23 @@ def test_a_place_that_holds_nothing_is_not_taken_for_a_clean_store(command: Resn
     assert ran.code == 0
     assert "holds no object at all" in ran.err
     assert "holds no object" not in command("gc", store.as_uri()).err
+
+
+def test_what_was_deleted_is_shipped_again_under_other_keys_and_its_tombstone_goes_where_nobody_else_writes(
+    command: Resnap, store: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    listed = {row["key"] for row in command("gc", store.as_uri(), "--delete", "--output", "json").document["garbage"]}
+    tombstones = [key for key, body in files_of(store).items() if body == TOMBSTONE]
+    assert {key.rpartition(".")[0] for key in tombstones} == {key.rpartition(".")[0] for key in listed}
+    flags = ("--topic", "payments", "--as-of", "roll", "--engine", "local")
+    again = command("tier", fixture_set(UPGRADED).data, "--to", store.as_uri(), *flags)
+    assert (again.code, "1 segments shipped" in again.out) == (0, True), again.out
+    assert check_store(files_of(store))
+    assert not listed & files_of(store).keys()
+    for key in tombstones:
+        os.utime(store / key, (LONG_AGO_S, LONG_AGO_S))
+    assert command("gc", store.as_uri(), "--delete").code == 0
+    assert tombstones == [key for key, body in files_of(store).items() if body == TOMBSTONE], "they must stay"
+    assert command("gc", store.as_uri(), "--delete", "--no-other-writers").code == 0
+    assert [key for key, body in files_of(store).items() if body == TOMBSTONE] == []
+    assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0

@@ -18,7 +18,7 @@ from storage.remote.layouts.flat import lease_place
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import read_manifest
 from tests.scheduler.files import tree
-from tests.scheduler.shipped import check_store, files_of
+from tests.scheduler.shipped import TOMBSTONE, check_store, files_of, without_tombstones
 from tests.storage.remote.manifests import a_manifest
 from tiering.keeping.retention import Limits, delete_beyond, retention_of
 from tiering.shipping.lease import leased
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from storage.crc32c import Buffer
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
@@ -49,7 +50,8 @@ def store(shipped: Path, tmp_path: Path) -> Path:
 
 
 def oldest_first(store: Path, partition: int) -> list[Path]:
-    return sorted(store.glob(f"*/payments/*/{partition}/*.manifest"))
+    found = sorted(store.glob(f"*/payments/*/{partition}/*.manifest"))
+    return [path for path in found if path.read_bytes() != TOMBSTONE]
 
 
 def test_nothing_is_deleted_without_being_asked_for(command: Resnap, store: Path) -> None:
@@ -68,7 +70,7 @@ def test_what_a_dry_run_shows_is_what_goes_with_all_its_objects_and_nothing_else
     ran = command(*flags, "--delete")
     assert (ran.code, ran.document["partitions"]) == (0, shown)
     kept = {key: body for key, body in before.items() if not any(key.startswith(stem) for stem in gone)}
-    assert files_of(store) == kept
+    assert files_of(store) == kept | {f"{stem}manifest": TOMBSTONE for stem in gone}
     starts = [read_manifest(oldest_first(store, number)[0].read_bytes()).base_offset for number in (0, 1)]
     assert starts == [row["newStartOffset"] for row in shown]
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0
@@ -79,7 +81,7 @@ def test_all_that_is_older_goes_and_a_partition_may_end_empty(command: Resnap, s
     assert command("retain", store.as_uri(), "--retention", "1ms", "--topic", "orders", *JSON).code == 2
     ran = command("retain", store.as_uri(), "--retention", "1ms", "--delete", *JSON)
     assert ran.code == 0
-    assert files_of(store) == {}
+    assert without_tombstones(files_of(store)) == {}
 
 
 def test_a_partition_at_which_another_run_is_at_work_is_left_as_it_is(command: Resnap, store: Path) -> None:
@@ -99,19 +101,19 @@ def test_where_the_store_fails_what_has_gone_is_told_all_the_same(
     command: Resnap, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = str(oldest_first(store, 0)[1].relative_to(store))
-    deletes = LocalObjectStore.delete
+    puts = LocalObjectStore.put
 
-    def failing(self: LocalObjectStore, key: str) -> None:
+    def failing(self: LocalObjectStore, key: str, body: bytes, *, if_absent: bool = False) -> None:
         if key == second:
             raise StoreAccessError(f"{key}: permission denied", key=key)
-        deletes(self, key)
+        puts(self, key, body, if_absent=if_absent)
 
-    monkeypatch.setattr(LocalObjectStore, "delete", failing)
-    before = len(list(store.glob("*/payments/*/*/*.manifest")))
+    monkeypatch.setattr(LocalObjectStore, "put", failing)
+    before = len([*oldest_first(store, 0), *oldest_first(store, 1)])
     ran = command("retain", store.as_uri(), "--retention-bytes", "20KiB", "--delete", *JSON)
     assert ran.code == 3
     assert [row["deleted"] for row in ran.document["partitions"]] == [1, 0]
-    assert ran.document["summary"]["kept"] == before - 1 == len(list(store.glob("*/payments/*/*/*.manifest")))
+    assert ran.document["summary"]["kept"] == before - 1 == len([*oldest_first(store, 0), *oldest_first(store, 1)])
     assert "permission denied" in ran.err
 
 
@@ -131,15 +133,22 @@ def test_a_retention_that_is_none_is_a_usage_error(command: Resnap, store: Path,
 
 
 class _DyingStore(LocalObjectStore):
-    """A store before whose ``deaths``-th deletion the process dies."""
+    """A store before whose ``deaths``-th change the process dies."""
 
     left = 0
 
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        self._pass()
+        super().put(key, body, if_absent=if_absent)
+
     def delete(self, key: str) -> None:
+        self._pass()
+        super().delete(key)
+
+    def _pass(self) -> None:
         if not self.left:
             raise KeyboardInterrupt
         self.left -= 1
-        super().delete(key)
 
 
 def test_a_death_before_any_deletion_leaves_no_manifest_that_lies_and_no_gap(

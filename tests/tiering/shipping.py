@@ -13,7 +13,7 @@ from replay.staging import DirectorySink
 from replay.window import AsOf, ReplayRules
 from storage.log.log_dir import load_log_dir, load_partition_dir
 from storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
+from storage.remote.layouts.flat import MANIFEST_EXTENSION, manifest_place, parse_key
 from storage.remote.local import LocalObjectStore
 from storage.remote.manifest import read_manifest
 from tiering.eligibility import before_replay
@@ -162,7 +162,7 @@ def manifests(store: ObjectStore) -> list[Manifest]:
 
 def manifest_keys(store: ObjectStore) -> list[str]:
     """Return the keys of all manifests in ``store``."""
-    return [info.key for info in store.list() if is_manifest(info.key)]
+    return [info.key for info in store.list() if manifest_place(info)]
 
 
 def is_manifest(key: str) -> bool:

@@ -268,3 +268,42 @@ def test_where_no_thread_can_keep_the_lease_it_is_let_go_of(
     with leased(store, PLACE, who="me", now_ms=0) as tenure, pytest.raises(RuntimeError, match="new thread"):
         tenure.hold()
     assert leases(store) == []
+
+
+@pytest.mark.parametrize("renews", [False, True])
+def test_a_holder_knows_by_its_own_clock_that_its_lease_has_run_out(
+    store: MemoryObjectStore, clock: Clock, renews: bool
+) -> None:
+    """Stopped or suspended, it hears of nobody: and what it let run out it never takes back by a late renewal."""
+    own = Clock()
+    lease = a_lease(store)
+    lease.clock_ms = own
+    lease.acquire()
+    own.now_ms += LEASE_MS * 9 // 10 - 1
+    lease.check()
+    own.now_ms += 1
+    clock.now_ms += LEASE_MS
+    other = a_lease(store, "broker-2")
+    other.acquire()
+    other.release()
+    if renews:
+        lease.renew()
+    with pytest.raises(LeaseLostError, match="could not renew its lease for 270 s"):
+        lease.check()
+    third = a_lease(store, "broker-3")
+    third.acquire()
+    lease.release()
+    assert len(leases(store)) == 1, "it is another's by now, under the same name"
+
+
+def test_a_renewal_counts_from_when_it_was_begun(store: MemoryObjectStore) -> None:
+    own = Clock()
+    slow = ActingStore(store, lambda _store, _key: setattr(own, "now_ms", own.now_ms + LEASE_MS // 2))
+    lease = a_lease(slow)
+    lease.clock_ms = own
+    lease.acquire()
+    lease.renew()
+    lease.check()
+    own.now_ms += LEASE_MS * 4 // 10
+    with pytest.raises(LeaseLostError):
+        lease.check()

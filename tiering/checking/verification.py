@@ -14,7 +14,7 @@ from storage.crc32c import crc32c
 from storage.errors import FormatError, ObjectNotFoundError, in_file
 from storage.log.producer_snapshot import read_snapshot_array
 from storage.remote.layouts.brokers_own import BrokersFolders
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, parse_key
+from storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, is_tombstone, parse_key
 from storage.remote.layouts.flat_topics import TopicIds, listing_prefix, topic_ids_of
 from storage.remote.lineage import is_one_lineage
 from storage.remote.manifest import ObjectKind, read_manifest
@@ -81,7 +81,8 @@ def list_shipped(store: ObjectStore, wants: Callable[[FlatKey], bool], within: s
     """
     manifests: dict[str, ObjectInfo] = {}
     sizes: dict[str, int] = {}
-    found = [(parsed, info) for info in store.list(listing_prefix(within)) if (parsed := parse_key(info.key))]
+    listed = (info for info in store.list(listing_prefix(within)) if not is_tombstone(info))
+    found = [(parsed, info) for info in listed if (parsed := parse_key(info.key))]
     topic_ids = topic_ids_of(store, (info.key for _, info in found))
     for parsed, info in found:
         if not wants(parsed) or not topic_ids.folder(parsed).startswith(within):

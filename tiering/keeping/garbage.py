@@ -5,24 +5,25 @@ in the folders for staging and probes, and what is said of a segment in the layo
 than a given age by the store's own clock. Never touched is what a manifest names, what is not in a form of ours, and a
 partition of which any manifest cannot be read: it may name anything.
 
-An uploader writes its objects anew even where it finds them, and looks at all of them right before its manifest. So
-what is old belongs to nobody who is at work, and what is taken away from somebody all the same is missed before it is
-named.
+An uploader writes its objects anew even where it finds them, so what is old belongs to nobody who is at work. Before
+the first object of a segment goes, a tombstone is put where its manifest would be, on condition that nothing is there:
+from then on nothing can name what is deleted, however late, and who ships the segment again gives it other keys.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError, LockedError, ObjectNotFoundError, in_file
+from storage.errors import FormatError, LockedError, ObjectExistsError, ObjectNotFoundError, in_file
 from storage.remote.layouts import aiven
 from storage.remote.layouts.aiven_origin import place_of_origin
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
-from storage.remote.manifest import read_manifest
+from storage.remote.layouts.flat import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
+from storage.remote.manifest import TOMBSTONE, read_manifest
 from storage.remote.probe import store_clock_ms
 from storage.source import each
 from tiering.shipping.lease import leased
@@ -72,8 +73,10 @@ class _Names(NamedTuple):
     error: FormatError | None
 
 
-def find_garbage(store: ObjectStore, *, older_than_ms: int) -> Garbage:
+def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = False) -> Garbage:
     """Return what nobody names in ``store`` and is at least ``older_than_ms`` old.
+
+    Tombstones count where it ``is_alone`` that there is no other run, nor one that was stopped and may go on.
 
     Raises:
         StoreError: the store failed.
@@ -81,7 +84,7 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int) -> Garbage:
     """
     before_ms = store_clock_ms(store) - older_than_ms
     listed = list(store.list())
-    read = _read_manifests(store, (info.key for info in listed))
+    read = _read_manifests(store, listed)
     named = frozenset().union(*(one.keys for one in read))
     closed = {_partition(one.place) for one in read if one.error is not None}
     segments = {_segment(place) for info in listed if (place := aiven.parse_key(info.key))}
@@ -90,6 +93,8 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int) -> Garbage:
         for info in listed
         if (info.key not in named and _is_of_a_run(info.key, closed)) or _is_said_of_nothing(info.key, segments)
     ]
+    unnamed += [info for info in listed if is_alone and is_tombstone(info) and parse_key(info.key)]
+    unnamed.sort(key=lambda info: info.key)
     old = tuple(info for info in unnamed if info.modified_ms <= before_ms)
     begun = [one for one in store.unfinished() if _is_of_a_run(one.key, set()) or _is_temporary(one)]
     stale = tuple(one for one in begun if one.begun_ms <= before_ms)
@@ -102,8 +107,12 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int) -> Garbage:
     )
 
 
-def collect(store: ObjectStore, garbage: Garbage, *, who: str, now_ms: int) -> Iterator[Collected]:
+def collect(
+    store: ObjectStore, garbage: Garbage, *, who: str, now_ms: int, is_alone: bool = False
+) -> Iterator[Collected]:
     """Delete ``garbage``, partition by partition, each under its lease and after another look.
+
+    No tombstones are written where it ``is_alone`` that nobody else could need them.
 
     Raises:
         StoreError: the store failed.
@@ -117,9 +126,12 @@ def collect(store: ObjectStore, garbage: Garbage, *, who: str, now_ms: int) -> I
         try:
             with leased(store, place, who=who, now_ms=now_ms) as lease:
                 lease.hold()
+                buried = cache(partial(_bury, store))
                 for info in _still_garbage(store, found):
                     lease.hold()
-                    yield _deleted(store, info)
+                    if is_alone or buried(_manifest_key(info.key)):
+                        lease.hold()
+                        yield _deleted(store, info)
         except LockedError as error:
             yield Collected(key=found[0].key, size_bytes=0, problem=error)
     for unfinished in garbage.unfinished:
@@ -131,8 +143,7 @@ def _still_garbage(store: ObjectStore, found: list[ObjectInfo]) -> Iterator[Obje
     """Yield those of one partition that nobody has named or written anew since they were found."""
     places = [place for info in found if (place := parse_key(info.key)) is not None]
     for folder in sorted({_partition(place) for place in places}):
-        now = {info.key: info for info in store.list(folder)}
-        read = _read_manifests(store, now)
+        read = _read_manifests(store, store.list(folder))
         if any(one.error is not None for one in read):
             continue
         named = frozenset().union(*(one.keys for one in read))
@@ -160,6 +171,16 @@ def _is_gone(store: ObjectStore, info: ObjectInfo) -> bool:
     return next(store.list(_segment(place)), None) is None and _is_as_it_was(store, info)
 
 
+def _bury(store: ObjectStore, manifest_key: str) -> bool:
+    """Make sure that there will never be a manifest at ``manifest_key``; False if there is one."""
+    with suppress(ObjectExistsError):
+        store.put(manifest_key, TOMBSTONE, if_absent=True)
+    # Also after a success: the store may have ignored the condition, and a manifest may have come since.
+    with suppress(ObjectNotFoundError):
+        return store.get(manifest_key) == TOMBSTONE
+    return False
+
+
 def _is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:
     try:
         now = store.head(info.key)
@@ -173,15 +194,18 @@ def _deleted(store: ObjectStore, info: ObjectInfo) -> Collected:
     return Collected(key=info.key, size_bytes=info.size_bytes)
 
 
-def _read_manifests(store: ObjectStore, keys: Iterable[str]) -> list[_Names]:
-    places = [place for key in keys if (place := parse_key(key)) and place.extension == MANIFEST_EXTENSION]
+def _read_manifests(store: ObjectStore, infos: Iterable[ObjectInfo]) -> list[_Names]:
+    places = [place for info in infos if (place := manifest_place(info))]
     return list(each(partial(_names, store), places, remote=True))
 
 
 def _names(store: ObjectStore, place: FlatKey) -> _Names:
     try:
+        body = store.get(place.key)
+        if body == TOMBSTONE:
+            return _Names(place, frozenset(), None)
         with in_file(place.key):
-            manifest = read_manifest(store.get(place.key))
+            manifest = read_manifest(body)
     except ObjectNotFoundError:
         return _Names(place, frozenset(), None)
     except FormatError as error:
@@ -204,6 +228,13 @@ def _is_temporary(unfinished: Unfinished) -> bool:
 
 def _partition(place: FlatKey) -> str:
     return f"{place.cluster}/{place.topic}/{place.topic_id}/{place.partition}/"
+
+
+def _manifest_key(key: str) -> str:
+    place = parse_key(key)
+    if place is None:
+        raise AssertionError(f"{key} is no key of this layout")
+    return replace(place, extension=MANIFEST_EXTENSION).key
 
 
 def _place(key: str) -> str | None:

@@ -4,7 +4,8 @@ The rules are Kafka's own: from the oldest on, a segment is beyond retention whi
 the time given, or while the segments above it alone have as many bytes as may be kept; the first that is not ends it.
 
 A segment's manifest goes first, then its objects, and the next segment after that. So whatever ends a run, no manifest
-names what is not there, and what is left is a chain without a gap; objects that lost their manifest are orphans. Where
+names what is not there, and what is left is a chain without a gap; objects that lost their manifest are orphans. In its
+place a manifest leaves a tombstone: nothing is written under that id again, so a deletion may come however late. Where
 replicas have shipped segments that overlap, it is the chain that readers take to which the rules are applied.
 
 Source: ``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``deleteRetentionSizeBreachedSegments``.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from storage.log.names import TopicPartition
 from storage.remote.layouts.flat import MANIFEST_EXTENSION
 from storage.remote.lineage import chain_of, in_order_of_making
-from storage.remote.manifest import ObjectKind
+from storage.remote.manifest import TOMBSTONE, ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -157,7 +158,7 @@ def delete_beyond(
 ) -> None:
     """Delete what is beyond retention, segment by segment; ``done`` is told of each that is gone.
 
-    ``hold_lease`` is called before each, and raises if another run is at work on the partition.
+    ``hold_lease`` is called before each step, and raises if another run is, or may be, at work on the partition.
 
     Raises:
         LockedError: another run is.
@@ -166,9 +167,10 @@ def delete_beyond(
     """
     for one in retention.beyond:
         hold_lease()
-        store.delete(one.key)
+        store.put(one.key, TOMBSTONE)
         stem = one.key.removesuffix(MANIFEST_EXTENSION)
         for entry in one.manifest.objects:
             if entry.key == f"{stem}{entry.kind}":  # whatever a manifest may name: what is another's stays
+                hold_lease()
                 store.delete(entry.key)
         done(one)

@@ -4,8 +4,9 @@ A lease is an object, ``.resnap/lease/<place>/<generation>``; who wrote the high
 the object is renewed. To take over what nobody has renewed for ``LEASE_MS``, by the store's own clock, or what a
 process of this machine held that is dead, is to create the next generation on condition that it is not there: of
 several who try, one succeeds. So no store needs to know more than ``If-None-Match``, and where it ignores even that,
-two runs may at worst both do the work. A holder that was stopped and goes on finds out at its next look; should it have
-looked just before, it writes objects that are named by their content, and a manifest that is as true as the other's.
+two runs may at worst both do the work. A holder that was stopped, or whose machine was suspended, finds out by its own
+clock before its next step; should it have looked just before, it writes objects that are named by their content, and a
+manifest that is as true as the other's, or deletes under an id that is not used again (``storage.remote.manifest``).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError, StoreError
-from storage.processes import Process, this_process
+from storage.processes import Process, this_process, uptime_ms
 from storage.remote.probe import store_clock_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from storage.remote.object_store import ObjectInfo, ObjectStore
 
@@ -73,8 +74,12 @@ class Lease:
     """Names what is leased, as a part of a key."""
     holder: Holder
     lease_ms: int = LEASE_MS
+    clock_ms: Callable[[], int] = uptime_ms
+    """Goes on while the machine is suspended, and is never set."""
     _key: str = field(default="", init=False)
     _lost: Holder | None = field(default=None, init=False)
+    _sure_until_ms: int = field(default=0, init=False)
+    """By the same clock: up to then nobody can have taken over."""
 
     def acquire(self) -> None:
         """Take the lease, if nobody holds it, or nobody has renewed it for long.
@@ -85,6 +90,7 @@ class Lease:
 
         """
         for _ in range(_ATTEMPTS):
+            self._sure_until_ms = self.clock_ms() + self._sure_ms
             newest = self._newest()
             if newest is not None:
                 self._refuse_fresh(newest)
@@ -93,27 +99,44 @@ class Lease:
         raise self._held(self._holder(self._key) or _SOMEBODY)
 
     def check(self) -> None:
-        """Make sure that nobody else was seen to have taken over.
+        """Make sure that nobody else was seen to have taken over, and that nobody could have without being seen.
 
         Raises:
-            LeaseLostError: somebody has.
+            LeaseLostError: somebody has, or could.
 
         """
+        hint = "this run had stopped for too long; run again once the other is done"
         if self._lost is not None:
-            hint = "this run had stopped for too long; run again once the other is done"
             raise LeaseLostError(f"{self.place}: taken over by {self._lost.description}", hint=hint)
+        if not self._is_sure:
+            raise LeaseLostError(
+                f"{self.place}: this run could not renew its lease for {self._sure_ms // 1000} s, and another one may"
+                " have taken over: the run or its machine was stopped, or the store did not answer",
+                hint="run again: what is done is not done twice",
+            )
 
     def renew(self) -> None:
         """Say that the holder is still there; ``check`` knows from then on if it no longer is the holder."""
+        now_ms = self.clock_ms()
         newest = self._newest()
         if newest is not None and newest.key > self._key:
             self._lost = self._holder(newest.key) or _SOMEBODY
-        else:
+        elif self._is_sure:
             self.store.put(self._key, self._body())
+            self._sure_until_ms = now_ms + self._sure_ms
 
     def release(self) -> None:
-        """Let go of the lease; one that somebody else has taken over is left to them."""
-        self.store.delete(self._key)
+        """Let go of the lease; one that somebody else has taken over, or may have, is left to them."""
+        if self._is_sure:
+            self.store.delete(self._key)
+
+    @property
+    def _is_sure(self) -> bool:
+        return self.clock_ms() < self._sure_until_ms
+
+    @property
+    def _sure_ms(self) -> int:
+        return self.lease_ms * 9 // 10
 
     def withdraw(self) -> None:
         """Let go of the lease after an interrupt in ``acquire``, if it had come so far."""

@@ -171,6 +171,7 @@ class _Look(NamedTuple):
         start, end = spans[0].start, spans[-1].end
         number, topic_id = partition.topic_partition.partition, partition.topic_id
         beside = self.shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
+        beside = beside._replace(segments=[one for one in beside.segments if not self._is_repaired(one, spans)])
         others = same_topic.strangers(partition, beside.segments, self.shipped, self.lineage.sources)
         elsewhere = frozenset(
             one.manifest_key
@@ -212,6 +213,10 @@ class _Look(NamedTuple):
         for one in below if is_at else (*below, *above):
             path = f"{self.shipped.store.url}/{one.snapshot}"
             yield SnapshotFile(offset=one.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
+
+    def _is_repaired(self, one: ShippedSegment, spans: Sequence[Span]) -> bool:
+        """Whether ``one`` names what is gone, and is a segment here, too: it is as if nobody had shipped it."""
+        return (one.base_offset, one.next_base_offset) in spans and self.shipped.is_torn(one)
 
     def _failure(
         self, span: Span, near: Sequence[ShippedSegment], beside: Neighbours

@@ -242,7 +242,9 @@ class Shipper:
                     ready = prepared()
                     transactions.check(one.segment, ready.bundle.indexes)
                     hold_lease()
-                    _add(shipment, self._publish(ready), ready.chosen.body)
+                    published = self._publish(ready)
+                    hold_lease()  # where conditions do not hold, who took over may have deleted it before it was named
+                    _add(shipment, published, ready.chosen.body)
                 except _GAPS as error:
                     refusals.append(_refusal(one.segment, error))
                 except LogDirError as error:

@@ -20,6 +20,7 @@ from storage.remote.layouts.aiven_origin import read_origin
 from storage.remote.layouts.flat import (
     MANIFEST_EXTENSION,
     UNKNOWN,
+    is_tombstone,
     key_part,
     manifest_prefix,
     parse_key,
@@ -287,7 +288,7 @@ class ShippedTopic:
 
     def _listed(self) -> Iterator[ObjectInfo]:
         for prefix in self._prefixes:
-            yield from self.store.list(prefix)
+            yield from (info for info in self.store.list(prefix) if not is_tombstone(info))
 
     def with_origin(self, segment: ShippedSegment) -> ShippedSegment:
         """Return ``segment`` with where its snapshot comes from, if anything says so.
@@ -387,6 +388,11 @@ class ShippedTopic:
             with in_file(key):
                 self._known[key] = self._layout.read(key, self.store.get(key))
         return self._known[key]
+
+    def is_torn(self, segment: ShippedSegment) -> bool:
+        """Whether an object of ours that ``segment`` names is gone or cut off: shipped again, it is whole."""
+        stem = segment.manifest_key.removesuffix(MANIFEST_EXTENSION)
+        return any(key.startswith(stem) and self._size(key) != size for key, size in segment.objects)
 
     def check(self, segment: ShippedSegment) -> None:
         """Make sure that each object of ``segment`` is there with its length.

@@ -8,12 +8,14 @@ segment that has a manifest is done, whatever T is now: listing the topic tells,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from storage.crc32c import crc32c
 from storage.disk import unread_error
 from storage.errors import (
     FormatError,
+    LockedError,
     LogDirError,
     ObjectChangedError,
     ObjectExistsError,
@@ -24,22 +26,24 @@ from storage.errors import (
 )
 from storage.remote.layouts.flat import (
     MANIFEST_EXTENSION,
+    is_tombstone,
     object_key,
     segment_id,
     segment_prefix,
 )
 from storage.remote.layouts.local_tiered import object_key as local_tiered_key
 from storage.remote.lineage import epochs_in
-from storage.remote.manifest import Manifest, ManifestObject, read_manifest, write_manifest
+from storage.remote.manifest import TOMBSTONE, Manifest, ManifestObject, read_manifest, write_manifest
 from storage.remote.object_store import MAX_KEY_PART_BYTES
 from tiering.shipping.shipped import ShippedSegment, shipped_segment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
     from storage.log.names import TopicPartition
     from storage.remote.manifest import ObjectKind, SnapshotOrigin
-    from storage.remote.object_store import ObjectStore
+    from storage.remote.object_store import ObjectInfo, ObjectStore
     from tiering.shipping.delivery import Delivery
     from tiering.shipping.segment_bundle import BundlePart, SegmentBundle
 
@@ -77,6 +81,10 @@ class ShippedMeanwhileError(StoreError):
     """Another run has shipped the segment since this one looked; what this one wrote is named by nothing."""
 
 
+class DeletedMeanwhileError(LockedError):
+    """Retention or garbage collection has deleted what this run wrote; its id is never used again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
     """A segment whose objects are in the store, and which nothing names yet."""
@@ -108,7 +116,7 @@ def upload(
         StoreError: the store refused or failed.
 
     """
-    identity = _segment_id(provenance, bundle)
+    identity = _unburied_id(delivery.store, provenance, bundle)
     manifest_key = _key(provenance, bundle, identity, MANIFEST_EXTENSION)
     _check_still_missing(delivery.store, provenance, bundle, manifest_key)
 
@@ -130,15 +138,38 @@ def publish(delivery: Delivery, uploaded: Uploaded) -> ShippedSegment:
 
     Raises:
         ShippedMeanwhileError, SegmentChangedError, VerificationError, StoreError: as ``upload`` does.
+        DeletedMeanwhileError: what ``upload`` wrote was deleted.
 
     """
     uploaded.bundle.check_unchanged()
-    _check_still_missing(delivery.store, uploaded.provenance, uploaded.bundle, uploaded.manifest_key)
+    for torn in _check_still_missing(delivery.store, uploaded.provenance, uploaded.bundle, uploaded.manifest_key):
+        delivery.store.put(torn, TOMBSTONE)
     _put_manifest(delivery, uploaded.manifest_key, uploaded.manifest)
     return shipped_segment(uploaded.manifest_key, uploaded.manifest)
 
 
-def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: SegmentBundle, own_key: str) -> None:
+def _unburied_id(store: ObjectStore, provenance: Provenance, bundle: SegmentBundle) -> UUID:
+    """Return the first id of the segment that has no tombstone: who deletes may still be about to."""
+    buried = {info.key for info in _listed(store, provenance, bundle) if is_tombstone(info)}
+    ids = (_segment_id(provenance, bundle, incarnation) for incarnation in count())
+    return next(one for one in ids if _key(provenance, bundle, one, MANIFEST_EXTENSION) not in buried)
+
+
+def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: SegmentBundle, own_key: str) -> list[str]:
+    """Make sure that nobody has shipped the segment; return the manifests of it that name what is not there."""
+    torn = []
+    for info in _listed(store, provenance, bundle):
+        if info.key == own_key and is_tombstone(info):
+            raise _deleted_meanwhile(own_key)
+        is_other = info.key.endswith(f".{MANIFEST_EXTENSION}") and info.key not in {own_key, *provenance.apart}
+        other = _in_the_way(store, info.key, bundle) if is_other and not is_tombstone(info) else None
+        if other is not None and all(_length(store, entry.key) == entry.size_bytes for entry in other.objects):
+            raise ShippedMeanwhileError(f"{info.key}: another run has shipped the segment", key=info.key)
+        torn += [] if other is None else [info.key]
+    return torn
+
+
+def _listed(store: ObjectStore, provenance: Provenance, bundle: SegmentBundle) -> Iterator[ObjectInfo]:
     for topic_id in {provenance.topic_id, None}:
         prefix = segment_prefix(
             cluster_id=provenance.cluster_id,
@@ -147,21 +178,23 @@ def _check_still_missing(store: ObjectStore, provenance: Provenance, bundle: Seg
             partition=provenance.topic_partition.partition,
             base_offset=bundle.segment.base_offset,
         )
-        for info in store.list(prefix):
-            is_other = info.key.endswith(f".{MANIFEST_EXTENSION}") and info.key not in {own_key, *provenance.apart}
-            if is_other and _is_in_the_way(store, info.key, bundle):
-                raise ShippedMeanwhileError(f"{info.key}: another run has shipped the segment", key=info.key)
+        yield from store.list(prefix)
 
 
-def _is_in_the_way(store: ObjectStore, key: str, bundle: SegmentBundle) -> bool:
-    """Whether the manifest at ``key`` forbids ``bundle``: not if it ends elsewhere, and is of one lineage with it."""
+def _in_the_way(store: ObjectStore, key: str, bundle: SegmentBundle) -> Manifest | None:
+    """Return the manifest at ``key`` if it forbids ``bundle``: not if it ends elsewhere, and is of one lineage with it.
+
+    Raises:
+        ShippedMeanwhileError: nobody knows what it says.
+
+    """
     try:
         other = read_manifest(store.get(key))
-    except (FormatError, ObjectNotFoundError):
-        return True
+    except (FormatError, ObjectNotFoundError) as error:
+        raise ShippedMeanwhileError(f"{key}: another run has shipped the segment", key=key) from error
     start, end = other.base_offset, min(other.next_base_offset, bundle.next_base_offset)
     agree = epochs_in(other.leader_epochs, start, end) == epochs_in(bundle.leader_epochs, start, end)
-    return other.next_base_offset == bundle.next_base_offset or not agree
+    return other if other.next_base_offset == bundle.next_base_offset or not agree else None
 
 
 def _put(delivery: Delivery, key: str, part: BundlePart, bundle: SegmentBundle) -> None:
@@ -203,9 +236,12 @@ def _length(store: ObjectStore, key: str) -> int | None:
 def _check_same(store: ObjectStore, key: str, manifest: Manifest) -> None:
     """Make sure that the manifest at ``key`` names what ``manifest`` names; of when it was made it may differ."""
     hint = "look at it with `resnap inspect`; delete it to have the segment shipped anew"
+    body = store.get(key)
+    if body == TOMBSTONE:
+        raise _deleted_meanwhile(key)
     try:
         with in_file(key):
-            found = read_manifest(store.get(key))
+            found = read_manifest(body)
     except FormatError as error:
         # Of the store's bytes, not of the log's: the segment is sound.
         raise VerificationError(str(error), hint=hint) from error
@@ -213,7 +249,14 @@ def _check_same(store: ObjectStore, key: str, manifest: Manifest) -> None:
         raise VerificationError(f"{key}: names other objects than those its key comes from", hint=hint)
 
 
-def _segment_id(provenance: Provenance, bundle: SegmentBundle) -> UUID:
+def _deleted_meanwhile(key: str) -> DeletedMeanwhileError:
+    return DeletedMeanwhileError(
+        f"{key}: another run has deleted what was on its way there, by retention or as garbage",
+        hint="run again: the segment then goes under keys of its own",
+    )
+
+
+def _segment_id(provenance: Provenance, bundle: SegmentBundle, incarnation: int) -> UUID:
     return segment_id(
         cluster_id=provenance.cluster_id,
         topic=provenance.topic_partition.topic,
@@ -222,6 +265,7 @@ def _segment_id(provenance: Provenance, bundle: SegmentBundle) -> UUID:
         base_offset=bundle.segment.base_offset,
         next_base_offset=bundle.next_base_offset,
         digests={part.kind: part.sha256 for part in bundle.parts},
+        incarnation=incarnation,
     )
 
 

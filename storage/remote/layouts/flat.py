@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
 from storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
-from storage.remote.manifest import ObjectKind
+from storage.remote.manifest import TOMBSTONE, ObjectKind
 from storage.remote.object_store import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from storage.log.names import TopicPartition
+    from storage.remote.object_store import ObjectInfo
 
 SEGMENT_ID_NAMESPACE: Final = UUID("9347e368-7f13-48b2-a80e-cd487a8de498")
 """Namespace of the UUIDv5 that segment ids are; drawn once, and must never change."""
@@ -79,6 +80,7 @@ def segment_id(
     base_offset: int,
     next_base_offset: int,
     digests: Mapping[str, str],
+    incarnation: int = 0,
 ) -> UUID:
     """Return the id of a segment as it is shipped: a UUIDv5 of what it is and of every byte of it.
 
@@ -91,9 +93,11 @@ def segment_id(
         next_base_offset: first offset of the segment after it.
         digests: SHA-256 in hex of every object, by kind, in any order. The snapshot's is that of the canonical form, by
             producer id, which is also the form to ship.
+        incarnation: how many ids before this one have a tombstone: what was deleted once gets other keys.
 
     """
     identity = [cluster_id, topic, topic_id, partition, base_offset, next_base_offset, sorted(digests.items())]
+    identity += [incarnation] if incarnation else []
     return uuid5(SEGMENT_ID_NAMESPACE, json.dumps(identity, separators=(",", ":")))
 
 
@@ -165,6 +169,17 @@ def parse_key(key: str) -> FlatKey | None:
         segment_id=UUID(match["segment_id"]),
         extension=match["extension"],
     )
+
+
+def is_tombstone(info: ObjectInfo) -> bool:
+    """Whether a tombstone lies where the manifest of a segment was, or would have been; its size alone tells."""
+    return info.size_bytes == len(TOMBSTONE) and info.key.endswith(f".{MANIFEST_EXTENSION}")
+
+
+def manifest_place(info: ObjectInfo) -> FlatKey | None:
+    """Return of what the manifest ``info`` is; None for every other object, and for a tombstone."""
+    place = parse_key(info.key)
+    return place if place and place.extension == MANIFEST_EXTENSION and not is_tombstone(info) else None
 
 
 def key_part(name: str | None) -> str:

@@ -17,7 +17,7 @@ from storage.log.names import OFFSET_DIGITS, TopicPartition
 from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from storage.messages.wire import uuid_bytes
 from storage.remote.layouts.brokers_own import BrokersFolders
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, parse_key
+from storage.remote.layouts.flat import MANIFEST_EXTENSION, manifest_place
 from storage.remote.layouts.flat_topics import topic_ids_of
 from storage.remote.layouts.local_tiered import EXTENSIONS, ROOT
 from storage.remote.layouts.local_tiered import parse_key as parse_brokers_key
@@ -71,8 +71,8 @@ def shipped_log_dir(
 
     """
     infos = {info.key: info for info in listed}
-    ids = topic_ids_of(store, infos)
-    places = [place for key in infos if (place := parse_key(key)) and place.extension == MANIFEST_EXTENSION]
+    places = [place for info in infos.values() if (place := manifest_place(info))]
+    ids = topic_ids_of(store, (place.key for place in places))
     wanted = [one for one in places if ids.folder(one).startswith(within) and _may_be_wanted(one, topics)]
     partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
     for one in each(partial(_read, store, infos, BrokersFolders(store)), wanted, remote=True):
