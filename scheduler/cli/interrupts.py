@@ -7,6 +7,9 @@ that ends at any instant is as safe as after SIGKILL, so nobody has to wait for 
 The kernel gives a signal to any thread: of two that come together, or of one that comes while the process is stopped,
 the main thread may never hear, and only it runs Python's handlers, once it stops waiting for its threads. So a thread
 of its own learns of each through a pipe, and wakes the main one up.
+
+An exception cannot leave what a library calls from C, such as the callbacks by which machine code is loaded: Python
+prints it and goes on. There the interrupt is raised once more, a moment later.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from storage.waiting import end_pauses
 if TYPE_CHECKING:
     from types import FrameType
 
+
 GRACE_S: Final = 20.0
 """For the orderly end; a container is killed 30 s after it was told to end, unless its owner says otherwise."""
 
@@ -37,6 +41,8 @@ _AGAIN_S: Final = 0.1
 _INTERRUPTS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 _MOST_BYTES: Final = 512
 _HEARD: Final[list[int]] = []
+_LOST: Final[list[BaseException]] = []
+"""Interrupts that could not be raised where they came."""
 
 
 def is_interrupted() -> bool:
@@ -55,11 +61,25 @@ def heed_interrupts() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    signal.signal(_WAKES_UP, lambda _number, _frame: None)
+    signal.signal(_WAKES_UP, _raise_again)
+    sys.unraisablehook = _keep_if_interrupt
     signal.signal(signal.SIGTERM, interrupted)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as shells start what goes to the background
         signal.signal(signal.SIGINT, interrupted)
     threading.Thread(target=_watch, args=(read,), name="resnap-signals", daemon=True).start()
+
+
+def _keep_if_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        _LOST.append(unraisable.exc_value)
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _raise_again(_number: int, _frame: FrameType | None) -> None:
+    if _LOST:
+        _LOST.clear()
+        raise KeyboardInterrupt
 
 
 def _watch(read: int) -> None:
@@ -70,7 +90,7 @@ def _watch(read: int) -> None:
     end_pauses()
     end = time.monotonic() + GRACE_S
     while told < 2 and time.monotonic() < end:  # noqa: PLR2004 - the second
-        if not _HEARD:
+        if not _HEARD or _LOST:
             signal.pthread_kill(threading.main_thread().ident or 0, _WAKES_UP)
         time.sleep(_AGAIN_S)
         told += _interrupts(read, 0)

@@ -36,6 +36,19 @@ with ThreadPoolExecutor(2) as threads:
 """
 """Its threads end at no interrupt, so only a second one ends it, or the grace."""
 
+IN_A_CALLBACK: Final = """
+import ctypes, signal, time
+from scheduler.cli.interrupts import heed_interrupts
+
+heed_interrupts()
+call = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGTERM))
+try:
+    call()
+    time.sleep(10)
+except KeyboardInterrupt:
+    print("heard", flush=True)
+"""
+
 TIMES: Final = 8
 """More than half of the processes that were stopped never heard of it where nothing woke the main thread up."""
 
@@ -122,3 +135,15 @@ def test_an_interrupt_ends_with_its_exit_code_wherever_it_comes(body: str, tmp_p
         [sys.executable, "-m", "midst"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert (ran.returncode, ran.stderr) == (INTERRUPTED, "interrupted\n")
+
+
+def test_an_interrupt_that_comes_while_c_calls_python_is_heard_and_not_printed() -> None:
+    ran = subprocess.run([sys.executable, "-c", IN_A_CALLBACK], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "heard\n", "")
+
+
+def test_other_exceptions_that_cannot_be_raised_are_still_printed() -> None:
+    script = "from scheduler.cli.interrupts import heed_interrupts; heed_interrupts()\n"
+    script += "class Odd:\n    def __del__(self): raise ValueError('odd')\nOdd()"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "ValueError: odd" in ran.stderr
