@@ -64,6 +64,8 @@ def test_a_marker_without_a_batch_may_have_ended_what_was_not_read() -> None:
     assert (found.problems, "may lack" in found.undecided[0]) == ((), True)
     assert batches.judge(aborted_alone(14, 21), OpenTransactions({}, 15)).problems == ()
     assert "lacks" in batches.judge((), OpenTransactions({7: 3}, 15)).problems[0]
+    assert batches.judge((), OpenTransactions({}, 15, frozenset({7}))) == ((), ())
+    assert batches.after(OpenTransactions({}, 15)).settled == {7}
 
 
 def aborted_alone(first_offset: int, last_stable_offset: int) -> tuple[AbortedTxn, ...]:
@@ -75,10 +77,13 @@ def test_a_follower_may_know_of_the_transaction_that_begins_next() -> None:
     batches.begin(7, 10)
     batches.end(7, 20, is_abort=True)
     batches.begin(7, 22)
+    batches.end(7, 23, is_abort=False)
+    batches.begin(7, 24)
     batches.begin(8, 25)
-    for written in (21, 25):
+    batches.begin(9, 26)
+    for written in (21, 22, 25):
         assert batches.judge(aborted_alone(10, written), LOG_START).problems == ()
-    for written in (20, 22, 24, 26):
+    for written in (20, 23, 24, 26):
         assert "says last stable offset" in batches.judge(aborted_alone(10, written), LOG_START).problems[0]
 
 

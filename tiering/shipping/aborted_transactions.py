@@ -8,7 +8,7 @@ not begin with the log, what began below is not known; an entry that depends on 
 - An aborted transaction without a batch needs no entry: brokers before 2.8 list one with the marker's offset.
 - The last stable offset is the first offset of the oldest transaction of another producer, else the one after the
   marker. A follower takes several batches at once: where nobody else's is open, it may already know of the one that
-  begins next, and writes where that begins.
+  begins next, and writes where that begins; old brokers also where it is of the same producer.
 
 Source: ``ProducerStateManager.lastStableOffset`` and ``completeTxn``, ``LogSegment.updateTxnIndex``.
 """
@@ -31,6 +31,8 @@ class OpenTransactions(NamedTuple):
     """By producer id."""
     known_from: int
     """All that began at this offset or later are among them; of those that began below perhaps some."""
+    settled: frozenset[int] = frozenset()
+    """Producers that have had a marker since, so that nothing of theirs has begun below; none if that is offset 0."""
 
 
 class _Marker(NamedTuple):
@@ -64,10 +66,11 @@ class SegmentTransactions:
     """First offsets of what has begun and not ended, by producer id, ascending."""
     _ended: set[int] = field(default_factory=set)
     """Producers that have had a marker."""
-    _begun_after: dict[int, int] = field(default_factory=dict)
-    """By the offset of an abort marker at which nobody else's was open: where another producer's began next."""
-    _waiting: dict[int, int] = field(default_factory=dict)
-    """Producers of those markers by offset, while none has begun."""
+    _begun_after: dict[int, list[int]] = field(default_factory=dict)
+    """By the offset of an abort marker at which nobody else's was open: where the next transaction began, and the next
+    one of another producer."""
+    _waiting: dict[int, list[int]] = field(default_factory=dict)
+    """Those markers by their producers, while nobody else's has begun."""
 
     def begin(self, producer_id: int, offset: int) -> None:
         """Take in a transactional batch at ``offset``."""
@@ -85,19 +88,23 @@ class SegmentTransactions:
             others = next(iter(self.open.values()), None)
             self.markers.append(_Marker(producer_id, offset, is_abort, first, is_settled, others))
             if is_abort and others is None:
-                self._waiting[offset] = producer_id
+                self._waiting.setdefault(producer_id, []).append(offset)
         self._ended.add(producer_id)
 
     def _note_begun(self, producer_id: int, offset: int) -> None:
-        known = [marker for marker, other in self._waiting.items() if other != producer_id]
-        for marker in known:
-            self._begun_after[marker] = offset
-            del self._waiting[marker]
+        for other in [one for one in self._waiting if one != producer_id]:
+            for marker in self._waiting.pop(other):
+                self._begun_after.setdefault(marker, []).append(offset)
+        for marker in reversed(self._waiting.get(producer_id, ())):
+            if marker in self._begun_after:
+                break
+            self._begun_after[marker] = [offset]
 
     def after(self, before: OpenTransactions) -> OpenTransactions:
         """Return what is open at the end of the segment."""
         still = {pid: first for pid, first in before.first_offsets.items() if pid not in self._ended}
-        return OpenTransactions({**self.open, **still}, before.known_from)
+        settled = before.settled | self._ended if before.known_from else before.settled
+        return OpenTransactions({**self.open, **still}, before.known_from, settled)
 
     def judge(self, entries: Iterable[AbortedTxn], before: OpenTransactions) -> Judgement:
         """Hold the index against the batches; ``before`` is what was open where the segment begins."""
@@ -108,7 +115,13 @@ class SegmentTransactions:
         for marker in self.markers:
             below = inherited.pop(marker.producer_id, None)
             if marker.is_abort:
-                known = _Known(marker, below, before.known_from, self._last_stable_offsets(marker, inherited))
+                is_settled = marker.is_settled or marker.producer_id in before.settled
+                known = _Known(
+                    marker._replace(is_settled=is_settled),
+                    below,
+                    before.known_from,
+                    self._last_stable_offsets(marker, inherited),
+                )
                 found = known.judge(listed.pop(marker.offset, None))
                 problems += found.problems
                 undecided += found.undecided
@@ -121,8 +134,7 @@ class SegmentTransactions:
         others = [*inherited.values(), *([] if marker.others_from is None else [marker.others_from])]
         if others:
             return (min(others),)
-        next_begun = self._begun_after.get(marker.offset)
-        return (marker.offset + 1, *([] if next_begun is None else [next_begun]))
+        return (marker.offset + 1, *self._begun_after.get(marker.offset, ()))
 
 
 class _Known(NamedTuple):

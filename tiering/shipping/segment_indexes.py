@@ -239,7 +239,8 @@ def check_aborted(
     found = transactions.judge(aborted, before)
     if found.problems:
         raise IndexUnusableError(f"{path}: {'; '.join(found.problems[:_MOST_NAMED])}", hint=_UNUSABLE)
-    return tuple(f"{path}: {text}" for text in found.undecided)
+    more = len(found.undecided) - 1
+    return tuple(f"{path}: {text}" + (f"; and {more} more like it" if more else "") for text in found.undecided[:1])
 
 
 def _read_transactions(path: str, sources: Sources) -> bytes:
