@@ -26,10 +26,16 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is known to have ended; one of another machine never is."""
+        """Whether the process is known to have ended; one of another machine never is.
+
+        ``/proc`` may hide processes of other users (``hidepid``, ``ProtectProc``): what it does not show may live.
+        """
         if not self.machine or self.machine != _machine():
             return False
-        return _started_ticks(self.number) != self.started_ticks
+        seen = _started_ticks(self.number)
+        if not _is_there(self.number):
+            return True
+        return seen != self.started_ticks and -1 not in {seen, self.started_ticks}
 
 
 def this_process() -> Process:
@@ -60,6 +66,18 @@ def _started_ticks(number: int) -> int:
     with suppress(OSError):
         return int((_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()[_START_FIELD])
     return -1
+
+
+def _is_there(number: int) -> bool:
+    """Whether some process has this number now; no signal is sent."""
+    try:
+        if number > 0:
+            os.kill(number, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return number > 0
 
 
 def _machine() -> str:

@@ -62,7 +62,10 @@ def is_temporary(name: str) -> bool:
 
 
 class LocalObjectStore:
-    """The store ``file:///root``; the file system must know hard links for writes with ``if_absent``."""
+    """The store ``file:///root``; the file system must know hard links for writes with ``if_absent``.
+
+    Symbolic links below the root are not followed, but refused: an object must have one key.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -121,6 +124,7 @@ class LocalObjectStore:
         """Yield the objects below ``prefix``, one folder in memory at a time; see ``ObjectStore.list``."""
         folder, slash, name_start = prefix.rpartition("/")
         self._check_parent()
+        self._check_no_link(folder)
         if not slash or is_safe_path(folder):
             yield from self._walk(folder, name_start)
 
@@ -128,6 +132,7 @@ class LocalObjectStore:
         """Remove the object if it is there; see ``ObjectStore.delete``. Its folder stays."""
         check_key(key)
         path = self._root / key
+        self._check_no_link(key)
         with self._translated(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
             _sync_folder(path.parent)
@@ -149,6 +154,7 @@ class LocalObjectStore:
 
     def _write(self, key: str, chunks: Iterable[Buffer], *, if_absent: bool) -> None:
         path = self._root / key
+        self._check_no_link(key)
         with self._translated(key):
             self._make_folder(path.parent)
         with self._temporary_file(key, path.parent, chunks) as temporary, self._translated(key):
@@ -207,6 +213,7 @@ class LocalObjectStore:
     def _readable_path(self, key: str) -> Path:
         """Return the path of a regular file that readers may see."""
         path = self._root / key
+        self._check_no_link(key)
         if not is_safe_path(key) or is_temporary(path.name) or not stat.S_ISREG(path.stat().st_mode):
             raise FileNotFoundError(errno.ENOENT, "not an object")
         return path
@@ -242,10 +249,24 @@ class LocalObjectStore:
         found = []
         with self._listing(folder), os.scandir(self._root / folder) as entries:
             for entry in entries:
-                is_folder = entry.is_dir()
+                if entry.is_symlink() and entry.name.startswith(name_start):
+                    raise _link_error(Path(entry.path))
+                is_folder = entry.is_dir(follow_symlinks=False)
                 if entry.name.startswith(name_start) and (is_folder or _is_object(entry)):
                     found.append((entry.name, is_folder))
         return sorted(found, key=lambda entry: f"{entry[0]}/" if entry[1] else entry[0])
+
+    def _check_no_link(self, path: str) -> None:
+        """Refuse what lies behind a link: by another name an object would be another one, which nothing names.
+
+        The root itself may be one.
+        """
+        here = self._root
+        for part in path.split("/") if is_safe_path(path) else ():
+            here /= part
+            with suppress(OSError):  # whoever goes there is told
+                if here.is_symlink():
+                    raise _link_error(here)
 
     def _check_parent(self) -> None:
         with self._translated(None):
@@ -305,13 +326,20 @@ class LocalObjectStore:
         return StoreError(what, key=key, hint=_DISK_HINT)
 
 
+def _link_error(path: Path) -> StoreError:
+    return StoreError(
+        f"{path}: a symbolic link, and links in a store are not followed",
+        hint="take it away, or put what it leads to in its place; a bind mount is no link",
+    )
+
+
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
     etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
     return ObjectInfo(key=key, size_bytes=status.st_size, modified_ms=status.st_mtime_ns // 1_000_000, etag=etag)
 
 
 def _is_object(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file() and not is_temporary(entry.name)
+    return entry.is_file(follow_symlinks=False) and not is_temporary(entry.name)
 
 
 def _write_fully(file: BinaryIO, chunk: Buffer) -> None:

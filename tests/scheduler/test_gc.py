@@ -96,3 +96,34 @@ def test_what_was_deleted_is_shipped_again_under_other_keys_and_its_tombstone_go
     assert command("gc", store.as_uri(), "--delete", "--no-other-writers").code == 0
     assert [key for key, body in files_of(store).items() if body == TOMBSTONE] == []
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0
+
+
+@pytest.mark.parametrize(
+    "command_line",
+    ["gc {} --delete", "retain {} --retention 1ms --delete", "verify --store {} --engine local"],
+    ids=lambda one: one.split()[0],
+)
+def test_links_in_a_store_are_told_and_nothing_is_seen_or_deleted_through_them(
+    command: Resnap, store: Path, command_line: str
+) -> None:
+    cluster = next(path for path in store.iterdir() if not path.name.startswith("."))
+    (store / "latest").symlink_to(cluster.name)
+    before = files_of(store)
+    ran = command(*command_line.format(store.as_uri()).split())
+    assert ran.code == 12
+    assert "latest: a symbolic link, and links in a store are not followed" in ran.err
+    assert files_of(store) == before
+
+
+def test_a_segment_whose_objects_are_gone_is_shipped_again(
+    command: Resnap, store: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    flags = ("--topic", "payments", "--as-of", "roll", "--engine", "local")
+    tier = ("tier", fixture_set(UPGRADED).data, "--to", store.as_uri(), *flags)
+    assert command(*tier).code == 0
+    min(store.rglob("*.log")).unlink()
+    assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 13
+    again = command(*tier)
+    assert (again.code, "1 segments shipped" in again.out) == (0, True), again.out
+    assert check_store(files_of(store))
+    assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -307,3 +308,29 @@ def test_a_renewal_counts_from_when_it_was_begun(store: MemoryObjectStore) -> No
     own.now_ms += LEASE_MS * 4 // 10
     with pytest.raises(LeaseLostError):
         lease.check()
+
+
+def test_a_live_process_that_proc_hides_is_not_taken_for_dead(
+    store: MemoryObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``hidepid=2`` and ``ProtectProc=invisible`` do with processes of other users."""
+    code = "from storage.processes import this_process as p; print(p().number, p().started_ticks, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        said = other.stdout.readline().split()
+        holder = Process(machine=this_process().machine, number=int(said[0]), started_ticks=int(said[1]))
+        for name in ("sys", "self"):
+            (tmp_path / name).symlink_to(f"/proc/{name}" if name == "sys" else f"/proc/{os.getpid()}")
+        monkeypatch.setattr("storage.processes._PROC", tmp_path)
+        a_lease(store, process=holder).acquire()
+        assert not holder.is_dead
+        with pytest.raises(LockedError):
+            a_lease(store).acquire()
+        other.communicate(b"\n")
+    assert holder.is_dead
+    a_lease(store).acquire()
+
+
+@pytest.mark.parametrize("number", [0, -1, 1 << 80])
+def test_a_number_that_no_process_has_is_of_none_that_lives(number: int) -> None:
+    assert Process(machine=this_process().machine, number=number, started_ticks=7).is_dead

@@ -179,3 +179,25 @@ def test_a_directory_that_may_only_be_read_can_still_be_read(open_folder: Path) 
         store.put("key", b"y")
     assert store.get("key") == b"x"
     assert [entry.key for entry in store.list()] == ["key"]
+
+
+def test_what_lies_behind_a_link_is_neither_read_nor_written_nor_deleted(tmp_path: Path) -> None:
+    LocalObjectStore(tmp_path / "elsewhere").put("folder/key", b"x")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "link").symlink_to(tmp_path / "elsewhere" / "folder")
+    (tmp_path / "root").symlink_to(tmp_path / "store")
+    store = LocalObjectStore(tmp_path / "root")
+    for use in (
+        lambda: store.get("link/key"),
+        lambda: store.head("link/key"),
+        lambda: store.put("link/key", b"y"),
+        lambda: store.put("link", b"y"),
+        lambda: store.delete("link/key"),
+        lambda: store.delete("link"),
+        lambda: list(store.list()),
+        lambda: list(store.list("link/")),
+    ):
+        with pytest.raises(StoreError, match="link: a symbolic link"):
+            use()
+    assert (tmp_path / "elsewhere" / "folder" / "key").read_bytes() == b"x"
+    assert list(store.list("other")) == []
