@@ -32,6 +32,7 @@ found, in lower case and without a full stop; ``hint`` says what to do next.
 from __future__ import annotations
 
 import errno
+import resource
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -241,7 +242,11 @@ def limit_met(error: BaseException) -> LimitError | None:
         )
     is_fork = number == errno.EAGAIN and "write" not in str(error)  # as the system says that it starts no process
     if is_fork or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD):
-        hint = _MORE.format("processes and threads (ulimit -u, TasksMax=, pids.max of the container)")
+        # Of memory a thread needs its stack, and the system names no cause.
+        memory = (
+            "" if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY else " and of memory (ulimit -v)"
+        )
+        hint = _MORE.format(f"processes and threads (ulimit -u, TasksMax=, pids.max of the container){memory}")
         return LimitError("no more processes or threads can be started", hint=hint)
     if number == errno.ENOMEM or isinstance(error, MemoryError):
         hint = _MORE.format("memory (ulimit -v, MemoryMax=, the container's)")
@@ -249,5 +254,23 @@ def limit_met(error: BaseException) -> LimitError | None:
     return None
 
 
+def check_address_space() -> None:
+    """Refuse to begin under a limit that libraries of ours do not bear: they end the process, or crash it.
+
+    Raises:
+        LimitError: there is such a limit.
+
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if resource.RLIM_INFINITY != limit < LEAST_ADDRESS_SPACE_BYTES:
+        what = f"the address space of this process is limited to {limit >> 20} MiB, expected"
+        raise LimitError(
+            f"{what} {LEAST_ADDRESS_SPACE_BYTES >> 20} MiB or more",
+            hint="raise the limit (ulimit -v, LimitAS=); MemoryMax= and the container's limit what is used instead",
+        )
+
+
+LEAST_ADDRESS_SPACE_BYTES: Final = 1 << 30
+"""Twice what replaying a small log took on two cores; libraries set aside more than they use."""
 _NO_THREAD: Final = "can't start new thread"
 _MORE: Final = "raise the limit of {}, or do less at once (--threads, --parallel), and run the same command again"

@@ -21,7 +21,7 @@ from scheduler.answers.rendering import Output, OutputClosedError
 from scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CLOSED, Failures
 from scheduler.cli.flags import COMMON, SERVE, Group
 from scheduler.cli.invocation import Invocation
-from storage.errors import UsageError
+from storage.errors import UsageError, check_address_space
 
 P = ParamSpec("P")
 Command: TypeAlias = Callable[Concatenate[Invocation, P], int | None]
@@ -91,6 +91,7 @@ def _invocation(
     may_dump: bool,
     is_service: bool,
 ) -> Invocation:
+    check_address_space()
     from scheduler.settings.loading import load_settings  # takes half a second, which --help need not wait for
 
     settings = load_settings(flags, places=places)

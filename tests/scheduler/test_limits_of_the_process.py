@@ -81,3 +81,13 @@ def test_too_few_threads_are_told_and_one_rerun_completes(
     code, told = quietly("tier", log_dir, "--topic", "payments", *LOCAL, "--state-dir", "none", "--to", store.as_uri())
     assert code == 0, told
     assert check_store(files_of(store)) == {one for one in eligible(log_dir) if one.topic == "payments"}
+
+
+@pytest.mark.parametrize("limit_mib", [300, 480, 1023])
+def test_an_address_space_in_which_libraries_crash_is_refused(limit_mib: int, tmp_path: Path) -> None:
+    command = ["sh", "-c", f'ulimit -v {limit_mib << 10}; exec "$0" -m scheduler scan "$1"', sys.executable, tmp_path]
+    ran = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    told = f"error: the address space of this process is limited to {limit_mib} MiB, expected 1024 MiB or more\n"
+    assert (ran.returncode, ran.stdout, ran.stderr.splitlines(keepends=True)[0]) == (1, "", told)
+    assert "ulimit -v" in ran.stderr
+    assert "Traceback" not in ran.stderr
