@@ -76,6 +76,8 @@ class Comparison:
     """Equal but for a coordinator epoch that the broker had forgotten by expiry."""
     coordinator_kept: Producers = NOBODY
     """Of those that differ: equal but for a coordinator epoch that the broker had forgotten, and which stands there."""
+    older_rules: Producers = NOBODY
+    """Of those that differ: as a broker before 2.4.1, or before 1.0, left an entry at the marker of a transaction."""
     unrecorded: Producers = NOBODY
     """There without any record left in what was read."""
     unread_since_ms: int | None = None
@@ -152,6 +154,7 @@ def compare(
         swept=_ids(absent[swept]),
         coordinator_lost=_ids(ours[lost]),
         coordinator_kept=_ids(ours[kept]),
+        older_rules=_ids(ours[~equal & _by_older_rules(ours, matched)]),
         unrecorded=_ids(unrecorded),
         unread_since_ms=int(unread["timestamp"].min()) if len(unread) else None,
     )
@@ -177,6 +180,25 @@ def _equal_transactions(ours: Array, theirs: Array, read_from: int) -> BoolArray
     mine, other = ours["current_txn_first_offset"], theirs["current_txn_first_offset"]
     equal: BoolArray = (mine == other) | ((mine != NONE) & (other != NONE) & (other < read_from))
     return equal
+
+
+def _by_older_rules(ours: Array, theirs: Array) -> BoolArray:
+    """Return which entries are as older brokers left them, where the last that a producer wrote is a marker.
+
+    Before 2.4.1 the timestamp stayed that of the last data batch, -1 without one (KAFKA-9144). Before 1.0 a marker
+    counted as a batch of one record: its offset was the last offset, and the delta 0. Later brokers make of the same
+    log what a replay does.
+
+    Source: ``ProducerAppendInfo.appendEndTxnMarker`` of 0.11.0 and 2.4.0; KAFKA-5494, KAFKA-9144.
+    """
+    by_marker = _is_idle(ours) & _is_idle(theirs) & (ours["coordinator_epoch"] != NONE)
+    for name in ("producer_epoch", "last_sequence", "coordinator_epoch"):
+        by_marker &= ours[name] == theirs[name]
+    same_batch = (ours["last_offset"] == theirs["last_offset"]) & (ours["offset_delta"] == theirs["offset_delta"])
+    as_batch = (theirs["last_offset"] > ours["last_offset"]) & (theirs["offset_delta"] == 0)
+    stale = same_batch & (theirs["timestamp"] < ours["timestamp"])
+    by_older: BoolArray = by_marker & (stale | (as_batch & (theirs["timestamp"] <= ours["timestamp"])))
+    return by_older
 
 
 def _is_idle(entries: Array) -> BoolArray:

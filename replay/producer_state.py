@@ -79,6 +79,10 @@ class ServerTime(NamedTuple):
 Event = DataBatch | Marker | ServerTime
 
 
+NEVER_MS: Final = 1 << 62
+"""Longer than any clock runs. An expiration may be 2^63 - 1; what is added to it must still fit into a long."""
+
+
 class Expiry(NamedTuple):
     """When a broker forgets a producer (KIP-854), both in milliseconds."""
 
@@ -88,7 +92,7 @@ class Expiry(NamedTuple):
     @property
     def certain_silence_ms(self) -> int:
         """After this long without a batch the periodic check has surely run."""
-        return self.expiration_ms + self.check_interval_ms
+        return min(self.expiration_ms + self.check_interval_ms, NEVER_MS)
 
     def is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         """Tell whether a broker that loads ``entry`` at ``now_ms`` drops it (``isProducerExpired``)."""

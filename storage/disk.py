@@ -183,16 +183,18 @@ def make_directories(disk: Disk, path: Path) -> None:
         LogDirError: one of them cannot be made.
 
     """
-    if is_directory(path):
-        return
-    make_directories(disk, path.parent)
-    with writable(path):
-        try:
-            disk.make_directory(path)
-        except FileExistsError:
-            if not path.is_dir():  # else another run has made it meanwhile
-                raise
-        disk.sync_directory(path.parent)
+    missing: list[Path] = []
+    while not is_directory(path):
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        with writable(folder):
+            try:
+                disk.make_directory(folder)
+            except FileExistsError:
+                if not folder.is_dir():  # else another run has made it meanwhile
+                    raise
+            disk.sync_directory(folder.parent)
 
 
 def make_new_directory(disk: Disk, path: Path) -> bool:

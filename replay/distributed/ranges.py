@@ -135,6 +135,7 @@ def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:
         swept=Producers.join([one.swept for one in ranges]),
         coordinator_lost=Producers.join([one.coordinator_lost for one in ranges]),
         coordinator_kept=Producers.join([one.coordinator_kept for one in ranges]),
+        older_rules=Producers.join([one.older_rules for one in ranges]),
         unrecorded=Producers.join([one.unrecorded for one in ranges]),
         unread_since_ms=min(_known(ranges, lambda one: one.unread_since_ms), default=None),
     )

@@ -151,6 +151,7 @@ def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
             ("different", comparison.different),
             ("sweptByBroker", comparison.swept),
             ("coordinatorEpochLost", comparison.coordinator_lost),
+            ("byOlderRules", comparison.older_rules),
             ("withoutRecords", comparison.unrecorded),
         ):
             row |= {name: list(producers.named), f"{name}Count": producers.total}

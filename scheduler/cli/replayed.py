@@ -39,7 +39,11 @@ def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool,
         rows=told.rows(found),
         columns=[*_SHARED, *columns],
         tail=lambda: {**replay_tail(told.results), **({} if judged else {"unchanged": len(told.known)})},
-        closing=lambda: [*_unchanged_sum(told.known, told.results), *_replay_sum(told.results, told.known)],
+        closing=lambda: [
+            *_unchanged_sum(told.known, told.results),
+            *_replay_sum(told.results, told.known),
+            *_older_rules(told.results),
+        ],
     )
     try:
         run.answer(answer)
@@ -115,7 +119,19 @@ _VERDICTS: Final = (
     Column(key="verdict", title="VERDICT"),
     Column(key="missingCount", title="MISSING", right=True, show=if_any),
     Column(key="differentCount", title="DIFFERENT", right=True, show=if_any),
+    Column(key="byOlderRulesCount", title="BY OLDER RULES", right=True, show=if_any),
 )
+
+
+def _older_rules(results: "list[PartitionResult]") -> Iterator[str]:
+    """Tell of entries that differ because the brokers that wrote them were older."""
+    found = [boundary.comparison for result in results for boundary in result.boundaries if boundary.comparison]
+    entries = sum(comparison.older_rules.total for comparison in found)
+    if entries:
+        yield (
+            f"{human_count(entries)} of the entries that differ are as brokers before 2.4.1 (KAFKA-9144) or before 1.0"
+            " left them at a transaction's marker: later brokers make of the log what the replay gives."
+        )
 
 
 def _unchanged_sum(

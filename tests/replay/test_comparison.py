@@ -86,6 +86,25 @@ def test_a_coordinator_epoch_that_was_not_forgotten_is_told_apart_from_other_dif
     assert judged([ALIVE], [forgotten]) == expected
 
 
+def test_what_older_brokers_left_at_a_marker_differs_and_is_called_so() -> None:
+    by_older = Comparison(verdict=Verdict.DIFFERENT, different=producers(7), older_rules=producers(7))
+    rebuilt = ALIVE._replace(offset_delta=4)
+    before_2_4_1 = rebuilt._replace(timestamp=rebuilt.timestamp - 1)
+    before_1_0 = rebuilt._replace(last_offset=rebuilt.last_offset + 9, offset_delta=0)
+    for theirs in (before_2_4_1, before_1_0):
+        assert judged([theirs], [rebuilt]) == by_older
+    for other in (
+        before_2_4_1._replace(last_sequence=99),
+        before_2_4_1._replace(timestamp=rebuilt.timestamp + 1),
+        before_1_0._replace(last_offset=rebuilt.last_offset - 1),
+        before_1_0._replace(offset_delta=3),
+    ):
+        assert judged([other], [rebuilt]) == Comparison(verdict=Verdict.DIFFERENT, different=producers(7))
+    never_marked = rebuilt._replace(coordinator_epoch=-1)
+    stale = never_marked._replace(timestamp=never_marked.timestamp - 1)
+    assert judged([stale], [never_marked]).older_rules == producers()
+
+
 def test_another_coordinator_epoch_is_not_tolerated() -> None:
     assert judged([ALIVE._replace(coordinator_epoch=2)], [ALIVE]).verdict is Verdict.DIFFERENT
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from replay.spark.header_rows import read_header_rows
+from replay.spark.source import find_segments
 from scheduler.clock import instant
 from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from tests.scheduler.files import BALLAST, EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries, tree
@@ -226,3 +228,37 @@ def test_proving_judges_what_is_there_and_writes_nothing(command: Resnap, broker
 def _without_first_entry(snapshot: bytes) -> bytes:
     entries = list(read_snapshot(snapshot).values())
     return snapshot_bytes(entries[1:])
+
+
+def _as_an_older_broker(partition: Path, offset: int, *, before_1_0: bool) -> tuple[bytes, set[object]]:
+    """Return the snapshot as a broker before 2.4.1, or before 1.0, wrote it, and whose entries are others by that."""
+    rows = [row for log in find_segments([partition]) for batch in read_header_rows(log) for row in batch.to_pylist()]
+    entries, changed = [], set[object]()
+    for entry in read_snapshot(file_at(partition, offset, "snapshot").read_bytes()).values():
+        mine = [row for row in rows if row["producerId"] == entry.producer_id and row["lastOffset"] < offset]
+        data = [row for row in mine if not row["isControl"]]
+        if mine[-1]["isControl"]:
+            of_data = data[-1]["maxTimestamp"] if entry.last_offset >= 0 else -1
+            older = entry._replace(timestamp=of_data)
+            if before_1_0:
+                older = entry._replace(last_offset=mine[-1]["lastOffset"], offset_delta=0)
+            changed |= {entry.producer_id} if older != entry else set()
+            entry = older  # noqa: PLW2901
+        entries.append(entry)
+    return snapshot_bytes(entries), changed
+
+
+@pytest.mark.parametrize("before_1_0", [False, True])
+def test_snapshots_of_brokers_before_2_4_1_are_called_so(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, before_1_0: bool
+) -> None:
+    partition = shutil.copytree(fixture_set("kafka-2.7.2").data / "payments-0", tmp_path / "payments-0")
+    offset = bases(partition)[-1]
+    body, changed = _as_an_older_broker(partition, offset, before_1_0=before_1_0)
+    assert changed
+    file_at(partition, offset, "snapshot").write_bytes(body)
+    prove = ("plan", partition, "--prove", "--as-of", "roll", *LOCAL)
+    [row] = [one for one in command(*prove, "--output", "json").document["boundaries"] if one["offset"] == offset]
+    assert row["verdict"] == "different"
+    assert set(row["byOlderRules"]) == set(row["different"]) == changed
+    assert "before 2.4.1 (KAFKA-9144)" in command(*prove).out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from storage.log.producer_snapshot import load_snapshot
 from tests.scheduler.files import bases, file_at, lost_boundaries, tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from storage.log.producer_snapshot import ProducerEntry
@@ -260,3 +261,21 @@ def test_snapshots_from_batches_that_a_cleaner_thinned_out_come_with_a_warning(
     assert thinned.code == 0
     assert "compacted-0: a cleaner has removed batches" in thinned.err
     assert "cleaner" not in command(*arguments, "--topic", "payments", "--into", tmp_path / "whole").err
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """Give a path of 1,500 directories, which Python itself could not remove again: it goes down by recursion."""
+    yield tmp_path.joinpath(*["d"] * 1_500)
+    subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+def test_any_expiration_and_any_depth_of_the_destination_is_taken(
+    command: Resnap, broker_log: Path, deep: Path
+) -> None:
+    never = ("--engine", "local", "--producer-id-expiration-ms", 2**63 - 1)
+    ran = command("regenerate", broker_log / "payments-0", "--into", deep, "--as-of", "roll", *never)
+    assert ran.code == 0, ran.err
+    made = command("plan", broker_log / "payments-0", "--prove", *never)
+    assert made.code == 0, made.err
+    assert len(list((deep / "payments-0").glob("*.snapshot"))) == len(lost_boundaries(broker_log / "payments-0"))
