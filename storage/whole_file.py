@@ -47,7 +47,7 @@ def open_regular(path: str | Path) -> int:
 
 def open_file(path: str | Path) -> BinaryIO:
     """Return the regular file ``path``, open for reading; raises as ``open_regular``."""
-    return os.fdopen(open_regular(path), "rb")
+    return open(path, "rb", opener=lambda name, _: open_regular(name))
 
 
 def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:
