@@ -298,3 +298,21 @@ def test_a_given_high_watermark_outweighs_the_checkpoint(
     inventory = an_inventory(directory)
     plan = plan_replay(inventory, load_facts(inventory.partition), [10], ROLL, high_watermark=given)
     assert plan.high_watermark == expected
+
+
+def test_what_a_transaction_index_cannot_tell_is_read_from_the_log_itself(
+    fixture_set: Sets, writable_copy: Callable[[Path], Path]
+) -> None:
+    """It may name a transaction that hung below the window, which no snapshot above would show then."""
+    data = writable_copy(fixture_set(UPGRADED).data)
+    inventory = take_partition_inventory(load_partition_dir(data / "payments-0"))
+    now = ReplayRules(as_of=AsOf(now_ms=2_000_000_000_000))
+    wanted = inventory.partition.boundaries
+    told = plan_replay(inventory, load_facts(inventory.partition), wanted, now)
+    index = next(segment.sibling("txnindex") for segment in inventory.partition.segments if segment.txnindex_bytes)
+    Path(index).unlink()
+    Path(index).mkdir()
+    unread = plan_replay(inventory, load_facts(inventory.partition), wanted, now)
+    assert not told.rules.full
+    assert unread.rules.full
+    assert unread.runs[0].start == 0
