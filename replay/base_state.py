@@ -11,6 +11,9 @@ first offset W that is read is known by the snapshots at or above it:
   An entry without a batch, which the marker of a transaction leaves behind, may be wholly of the run; it counts only
   once the run has shown that it is not.
 
+Of a transaction that began below W and goes on in the run any snapshot at or above W that shows it open tells where it
+began, and the coordinator epoch before it; the batch that stood at W is not known then.
+
 Such entries are rows of a summary like any others (``partial_state``), and come before those of the first segment: what
 the batches say later is composed onto them. That a snapshot does *not* have a producer proves nothing.
 
@@ -25,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from replay.evidence import NOTHING_SHOWN, SHOWN_DTYPE
-from replay.partial_state import NONE, SUMMARY_DTYPE, BoolArray, IntArray, empty
+from replay.partial_state import NONE, SUMMARY_DTYPE, BoolArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,12 +42,19 @@ class Base(NamedTuple):
 
     shown: Array
     """The entries that stood there (``evidence.SHOWN_DTYPE``), by producer id."""
-    rows: Array
-    """The same as a summary."""
     undecided: Array
     """Entries of producers of which it is not known what stood there."""
     without_batch: Array
     """Entries that stood there if the run has no batch of their producers before they were seen."""
+    begun: Array
+    """Entries of which only the transaction stood there: its producer went on with it in the run."""
+
+    @property
+    def rows(self) -> Array:
+        """What is known as a summary, by producer id."""
+        rows = np.concatenate((_rows(self.shown), _rows(self.begun, knows_batch=False)))
+        ordered: Array = rows[np.argsort(rows["producer_id"])]
+        return ordered
 
     def to_be_read_up_to(self, read_from: int, kept_after_ms: int | None) -> int:
         """Return the offset up to which a run from ``read_from`` must read, so that no marker can have come unseen."""
@@ -114,7 +124,7 @@ def _touched_at(shown: Array, state: Array) -> IntArray:
 NEVER: Final = int(np.iinfo(np.int64).max)
 """Later than every offset and every time."""
 _FIRST: Final = ("first_marker_offset", "first_data_offset")
-NO_BASE: Final = Base(NOTHING_SHOWN, empty(), NOTHING_SHOWN, NOTHING_SHOWN)
+NO_BASE: Final = Base(NOTHING_SHOWN, NOTHING_SHOWN, NOTHING_SHOWN, NOTHING_SHOWN)
 
 
 def base_of(evidence: Evidence, read_from: int, *, begins: int, stood: Collection[int] = ()) -> Base:
@@ -126,9 +136,12 @@ def base_of(evidence: Evidence, read_from: int, *, begins: int, stood: Collectio
     """
     if not read_from or not (len(evidence.below) or evidence.open):
         return NO_BASE
-    begun = [(*seen.entry, seen.seen_at, seen.seen_at) for seen in evidence.open]
-    shown = np.concatenate((evidence.below, np.array(begun, dtype=SHOWN_DTYPE))).astype(SHOWN_DTYPE)
-    shown = shown[(shown["last_offset"] < read_from) & (shown["current_txn_first_offset"] < read_from)]
+    opened = [(*seen.entry, seen.seen_at, seen.seen_at) for seen in evidence.open]
+    shown = np.concatenate((evidence.below, np.array(opened, dtype=SHOWN_DTYPE))).astype(SHOWN_DTYPE)
+    shown = shown[shown["current_txn_first_offset"] < read_from]
+    goes_on = (shown["last_offset"] >= read_from) & (shown["last_seen"] >= read_from)
+    begun = _first_of_each(shown[goes_on], shown["first_seen"][goes_on])
+    shown = shown[shown["last_offset"] < read_from]
     later = shown[shown["last_seen"] >= read_from]
     earlier = evidence.below[evidence.below["last_seen"] < read_from]
     if read_from > begins:
@@ -146,7 +159,8 @@ def base_of(evidence: Evidence, read_from: int, *, begins: int, stood: Collectio
     unknown = earlier[~np.isin(earlier["producer_id"], settled["producer_id"])]
     without_batch = without_batch[~np.isin(without_batch["producer_id"], settled["producer_id"])]
     known = settled[~is_contradicted]
-    return Base(known, _rows(known), np.concatenate((settled[is_contradicted], unknown)), without_batch)
+    begun = begun[~np.isin(begun["producer_id"], settled["producer_id"])]
+    return Base(known, np.concatenate((settled[is_contradicted], unknown)), without_batch, begun)
 
 
 def _first_of_each(shown: Array, order: IntArray) -> Array:
@@ -164,13 +178,15 @@ def _contradicted(shown: Array) -> IntArray:
     return several
 
 
-def _rows(shown: Array) -> Array:
-    """Return ``shown`` as a summary that leaves nothing open: whatever lies below is known by it."""
+def _rows(shown: Array, *, knows_batch: bool = True) -> Array:
+    """Return ``shown`` as a summary that leaves nothing open, save for the last batch where that is not known."""
     rows = np.zeros(len(shown), dtype=SUMMARY_DTYPE)
     for ours, theirs in _FIELDS:
         rows[ours] = shown[theirs]
-    for name in ("coordinator_known", "closed", "has_data"):
+    for name in ("coordinator_known", "closed"):
         rows[name] = True
+    rows["has_data"] = knows_batch
+    rows["first_is_marker"] = rows["one_epoch"] = not knows_batch  # as a marker without its batch: in doubt until data
     for name in ("clock_since_ms", "first_clock_ms", "first_offset", *_FIRST, "illegal_if_open", "illegal_offset"):
         rows[name] = NONE
     rows["first_timestamp"] = shown["timestamp"]

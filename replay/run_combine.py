@@ -79,8 +79,8 @@ class RunCombine:
         self._table = producer_table(self.plan.rules.written_under.certain_silence_ms)
         self._kept_places = kept_places(self.plan, self.run)
         self._base = _begun_with(self.plan, self.run)
-        if len(self._base.rows):
-            self._compose(Piece(self._base.rows, NONE))
+        if len(rows := self._base.rows):
+            self._compose(Piece(rows, NONE))
         self._by_segment = {boundary.segment_index: boundary for boundary in self.run.boundaries}
 
     def add(self, split: SplitSummary) -> None:
@@ -111,7 +111,7 @@ class RunCombine:
         self._forsaken = kept.error is not None
         self._compacted = kept.facts.compacted
         self._oldest_clock_ms = kept.facts.oldest_server_clock_ms
-        unknown = self._base.shown
+        unknown = np.concatenate((self._base.shown, self._base.begun))
         for piece in kept.pieces:
             unknown = unknown[~np.isin(unknown["producer_id"], piece.rows["producer_id"])]
             self._compose(piece)

@@ -1,6 +1,6 @@
 """How results of replays are shown, and which of them are errors."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
@@ -43,6 +43,7 @@ def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool,
             *_unchanged_sum(told.known, told.results),
             *_replay_sum(told.results, told.known),
             *_older_rules(told.results),
+            *beginnings_gone(told.known_from()),
         ],
     )
     try:
@@ -78,12 +79,31 @@ class _Told:
                 self._run.partly_done = self._run.partly_done or boundary.outcome is Outcome.REBUILT
                 yield {**boundary_row(topic_partition, boundary), "anchor": result.anchor}
 
+    def known_from(self) -> "dict[TopicPartition, int]":
+        """Return the first offset of the log that each partition's snapshots were made from."""
+        made = {result.topic_partition: one.known_from_offset for result in self.results for one in result.boundaries}
+        return {topic_partition: one.known_from_offset for topic_partition, one in self.known} | made
+
     def report(self) -> None:
         """Report what went wrong, and the producers that are left out."""
         for result in self.results:
             _report_result(self._run, result)
         for topic_partition, known in self.known:
             _report_left_out(self._run, topic_partition, known.offset, known.left_out)
+
+
+def beginnings_gone(known_from: "Mapping[TopicPartition, int]") -> "Iterator[str]":
+    """Tell which logs begin above offset 0, so that nothing proves who lives on from below."""
+    gone = [f"{topic_partition} begins at {offset}" for topic_partition, offset in known_from.items() if offset]
+    if gone:
+        more = f" and {human_count(len(gone) - MOST_NAMED)} more" if len(gone) > MOST_NAMED else ""
+        yield (
+            f"The log of {', '.join(gone[:MOST_NAMED])}{more}: of producers whose last batch lies below, only those are"
+            " known that snapshots show."
+        )
+
+
+MOST_NAMED: Final = 3
 
 
 def _report_differences(run: Invocation, results: "Iterable[PartitionResult]") -> None:

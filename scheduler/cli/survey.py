@@ -152,6 +152,7 @@ def plan(
 ) -> None:
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
     from scheduler.answers.reports import plan_row
+    from scheduler.cli.replayed import answer_replay, beginnings_gone
     from scheduler.wiring import scope_of
 
     # Proving is finding out anew, and a saved plan is for whatever may be known by then.
@@ -165,8 +166,6 @@ def plan(
         _keep(save, write_saved_plan(service.save(scope, planned)))
         run.note(f"plan written to {save}")
     if prove:
-        from scheduler.cli.replayed import answer_replay
-
         with run.progress("replay") as progress:
             answer_replay(run, service.prove(planned, progress), judged=True)
         return
@@ -188,7 +187,10 @@ def plan(
                 Column(key="runs", title="OFFSETS READ", show=_runs),
             ),
             tail=lambda: totals_of(planned),
-            closing=lambda: [_sum(planned)],
+            closing=lambda: [
+                _sum(planned),
+                *beginnings_gone({one.sighted.topic_partition: one.plan.known_from() for one in planned}),
+            ],
         )
     )
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pytest
 
+from replay.producer_state import ProducerStates
+from replay.rebuild import rebuild_locally
+from replay.scan.reading import Reading
+from replay.staging import DirectorySink
+from storage.log.log_writer import PartitionWriter
 from storage.log.names import segment_name
-from storage.log.producer_snapshot import load_snapshot
+from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from storage.log.record_batch import read_header
+from tests.builders import a_batch, a_marker
 from tests.replay.replaying import planned, replayed
+from tests.replay.specification import events_of
 from tests.replay.truth import LATER_MS, NEVER
 
 if TYPE_CHECKING:
@@ -117,3 +126,70 @@ def first_batches(directory: Path) -> dict[int, RecordBatchHeader]:
 def snapshot(fixture: FixtureSet, partition: str, offset: int) -> Path:
     """Return where the broker's own snapshot at ``offset`` lies."""
     return fixture.expected / partition / segment_name(offset, "snapshot")
+
+
+@pytest.mark.spark
+def test_spark_rebuilds_cut_logs_byte_for_byte_as_the_local_engine_does(fixture_set: Sets, tmp_path: Path) -> None:
+    from replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for
+    from replay.spark.session import spark_session  # noqa: PLC0415
+    from replay.spark.settings import SparkSettings  # noqa: PLC0415
+
+    with spark_session(SparkSettings(), dict(os.environ)) as session:
+        for number, (name, kept) in enumerate(product(sorted({name for name, _ in CUT}), ((1, -1),))):
+            root = tmp_path / str(number)
+            plans = []
+            for partition in (of_set for in_set, of_set in CUT if in_set == name):
+                offsets = bases(fixture_set(name), partition)[2:]
+                shown = {offsets[at % len(offsets)] for at in kept}
+                log = cut(fixture_set(name), partition, 2, shown, root / partition)
+                plans.append(planned(log.directory, now_ms=LATER_MS, expiry=NEVER, to_end=True, compared=True))
+            here, there = root / "local", root / "spark"
+            local = [replace(one, bytes_read=0) for one in rebuild_locally(plans, DirectorySink(here))]
+            for reading in (Reading(), Reading(producers_per_task=3)):
+                engine = SparkRebuild(context=session.sparkContext, sink_url=there.as_uri(), reading=reading)
+                assert [replace(one, bytes_read=0) for one in engine.run(plans)] == local
+                assert files(there) == files(here)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Return what lies below ``root``."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kept", [(203, 423), (203,), (423,)], ids=str)
+def test_a_transaction_that_began_in_a_segment_that_is_gone_stays_open_up_to_its_marker(
+    kept: tuple[int, ...], tmp_path: Path
+) -> None:
+    hung, other = 9_001, 7
+    states, snapshots = ProducerStates(NEVER), {}
+    with PartitionWriter(tmp_path / "payments-0") as writer:
+        for start, end in ((0, 203), (203, 423), (423, 623), (623, 700)):
+            if start:
+                writer.roll()
+            for offset in range(start, end):
+                if offset == 664:
+                    batch = a_marker(offset=offset, producer_id=hung, coordinator_epoch=3, commit=False)
+                elif offset == 20:
+                    batch = a_batch(offset=offset, producer_id=hung, transactional=True)
+                else:
+                    batch = a_batch(offset=offset, producer_id=other, base_sequence=offset)
+                writer.append_batch(batch)
+                states.append(events_of(batch))
+            snapshots[end] = dict(states.entries)
+    directory = tmp_path / "payments-0"
+    for path in directory.glob(f"{0:020d}.*"):
+        path.unlink()
+    for offset in kept:
+        body = snapshot_bytes(snapshots[offset].values())
+        (directory / segment_name(offset, "snapshot")).write_bytes(body)
+    wanted = [offset for offset in (423, 623) if offset not in kept]
+    found = replayed(planned(directory, now_ms=LATER_MS, expiry=NEVER, wanted=wanted))
+    for offset in wanted:
+        assert found.snapshots[offset] == snapshots[offset]
+        assert found.snapshots[offset][hung].current_txn_first_offset == 20
+        assert found.at(offset).left_out == ()
+    nothing_shown = tmp_path / "nothing shown"
+    shutil.copytree(directory, nothing_shown / "payments-0", ignore=shutil.ignore_patterns("*.snapshot"))
+    silent = replayed(planned(nothing_shown / "payments-0", now_ms=LATER_MS, expiry=NEVER, wanted=[623])).at(623)
+    # What is left is the index of aborted transactions: it says whose, and no more.
+    assert [one.producer_id for one in silent.left_out] == [hung]
