@@ -249,3 +249,11 @@ def test_s31_where_no_quota_was_ever_set_nothing_is_kept_of_anybody() -> None:
     assert [quota.admit(ALICE, one) for one in range(1_000)] == [SEEN] * 1_000
     assert quota.admit_request(ALICE, sequential(1_000)) is SEEN
     assert quota.active.entries() == {}
+
+
+def test_a_rate_of_a_user_named_as_a_principal_is_ignored_as_a_broker_ignores_it() -> None:
+    heard: list[str] = []
+    quotas = ClientQuotas({user("User:alice"): {PRODUCER_IDS_RATE: 9.0}, user("bob"): {PRODUCER_IDS_RATE: 2.0}})
+    rates = quotas.rates(heard.append)
+    assert (rates.of("alice"), rates.of("User:alice"), rates.of("User:bob")) == (None, None, 2.0)
+    assert heard == ["producer_ids_rate of user 'User:alice' is ignored: the user's name is 'alice'"]
