@@ -96,6 +96,24 @@ def test_what_the_store_holds_tells_of_producers_whose_batches_retention_has_tak
     assert command("verify", "--store", store, "--engine", "local").code == 0
 
 
+def test_a_state_that_was_kept_just_where_the_log_begins_now_tells_what_was_below(
+    command: Resnap, log: Path, expected: Path, tmp_path: Path
+) -> None:
+    offsets, store = bases(log / PARTITION), (tmp_path / "store").as_uri()
+    run = ("--to", store, *ROLL, *NEVER, "--state-dir", tmp_path / "state")
+    grown = with_segments(log, 0, 7, tmp_path / "grown")
+    committed = (grown / "replication-offset-checkpoint").read_text()
+    (grown / "replication-offset-checkpoint").write_text(f"0\n1\npayments 0 {offsets[3]}\n")
+    assert command("tier", grown, *run).code == 0
+    shipped = len(manifests(files_of(tmp_path / "store")))
+    (grown / "replication-offset-checkpoint").write_text(committed)
+    move_on(log, offsets[shipped], grown)
+    assert command("tier", grown, *run).code == 0
+    found = manifests(files_of(tmp_path / "store"))
+    assert {one["snapshotOrigin"]["knownFromOffset"] for one in found.values()} == {0}
+    check_content(files_of(tmp_path / "store"), log, expected)
+
+
 def test_idle_producers_of_a_cut_log_are_rebuilt_from_the_snapshots_that_show_them(
     command: Resnap, log: Path, expected: Path, tmp_path: Path
 ) -> None:
