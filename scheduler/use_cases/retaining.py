@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scheduler.use_cases.tier_run import this_run
-from storage.errors import LockedError, StoreError, UsageError, VerificationError
-from storage.remote.layouts.flat import lease_place
+from storage.errors import LockedError, ObjectNotFoundError, StoreError, UsageError, VerificationError
+from storage.remote.layouts.flat import is_tombstone, lease_place
 from storage.remote.layouts.local_tiered import ROOT
 from tiering.checking.aiven_verification import holds_copies
 from tiering.checking.verification import StoreReader, list_shipped
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from storage.remote.manifest import Manifest
     from storage.remote.object_store import ObjectStore
     from tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest
+
+
+_HIDDEN: Final = (
+    "run again: unless it was shipped just now, the store's listings leave out what is there, and to go by them would"
+    " cut a gap; `resnap doctor --store URL` looks into it"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,12 +66,22 @@ class Retaining:
                 broken.add(listing.folder(key))
             elif self.scope.wants(found.manifest.topic):
                 manifests[key] = found.manifest
+        for key in sorted(listing.sizes.keys() - listing.manifests.keys()):
+            if self._is_hidden(key):
+                self.problems.append(VerificationError(f"{key}: is there, and was not listed", hint=_HIDDEN))
+                broken.add(listing.folder(key))
         if not manifests and not broken:
             raise self._nothing()
         if any(_is_read_by_brokers(manifest) for manifest in manifests.values()):
             raise self._for_brokers("local-tiered")
         sound = {key: manifest for key, manifest in manifests.items() if listing.folder(key) not in broken}
         return retention_of(sound, limits, self.now_ms)
+
+    def _is_hidden(self, key: str) -> bool:
+        """Whether there is a manifest at ``key``, which the store did not list beside the objects that it did."""
+        with suppress(ObjectNotFoundError):
+            return not is_tombstone(self.store.head(key))
+        return False
 
     def delete(self, found: list[PartitionRetention], progress: Progress) -> Iterator[PartitionRetention]:
         """Delete what is beyond retention, each partition under its lease, and yield what has gone of it, and stays.

@@ -249,6 +249,7 @@ class S3ObjectStore:
                     Bucket=self._bucket, Prefix=self._prefix + prefix, **asked
                 ),
             )
+            is_truncated = must(None, page, "IsTruncated")  # without it the answer may be anything but a listing
             for entry in page.get("Contents", ()):
                 name = must(None, entry, "Key")
                 last = check_order(self.url, last, name)
@@ -261,7 +262,7 @@ class S3ObjectStore:
                         etag=entry.get("ETag", ""),
                     )
             token = page.get("NextContinuationToken")
-            if not page.get("IsTruncated"):
+            if not is_truncated:
                 return
             if not token or token == options.get("ContinuationToken"):
                 raise StoreError(f"{self.url}: the store breaks off a listing and does not say how it goes on",
@@ -286,6 +287,7 @@ class S3ObjectStore:
                     Bucket=self._bucket, Prefix=self._prefix, **asked
                 ),
             )
+            is_truncated = must(None, page, "IsTruncated")
             for upload in page.get("Uploads", ()):
                 key = must(None, upload, "Key").removeprefix(self._prefix)
                 yield Unfinished(
@@ -293,7 +295,7 @@ class S3ObjectStore:
                     begun_ms=_modified_ms(must(key, upload, "Initiated")),
                     handle=must(key, upload, "UploadId"),
                 )
-            if not page.get("IsTruncated"):
+            if not is_truncated:
                 return
             markers = {
                 "KeyMarker": must(None, page, "NextKeyMarker"),

@@ -24,10 +24,11 @@ from tiering.keeping.retention import Limits, delete_beyond, retention_of
 from tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from storage.crc32c import Buffer
+    from storage.remote.object_store import ObjectInfo
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
@@ -200,3 +201,22 @@ def test_the_rules_are_those_of_kafka(
         left.pop(0)
     assert found.kept == len(left)
     assert [one.key for one in found.beyond] == [str(number) for number in range(len(segments) - len(left))]
+
+
+def test_where_a_listing_hides_a_manifest_nothing_of_its_partition_goes(
+    command: Resnap, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its segment would stay, and a gap be cut above it."""
+    hidden = str(oldest_first(store, 0)[1].relative_to(store))
+    lists = LocalObjectStore.list
+
+    def lying(self: LocalObjectStore, prefix: str = "") -> Iterator[ObjectInfo]:
+        return (info for info in lists(self, prefix) if info.key != hidden)
+
+    monkeypatch.setattr(LocalObjectStore, "list", lying)
+    before = tree(next(store.glob("*/payments/*/0")))
+    ran = command("retain", store.as_uri(), "--retention", "1ms", "--delete", *JSON)
+    assert ran.code == 3
+    assert f"{hidden}: is there, and was not listed" in ran.err
+    assert tree(next(store.glob("*/payments/*/0"))) == before
+    assert oldest_first(store, 1) == []

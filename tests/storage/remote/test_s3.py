@@ -346,3 +346,31 @@ def test_a_listing_of_uploads_that_leaves_something_out_is_an_error_of_the_store
     canned_server.answers = [page("ListMultipartUploadsResult", f"<Upload>{entry}</Upload>", truncated="true")]
     with pytest.raises(StoreError, match=f"answers without {missing}"):
         list(S3ObjectStore("bucket", "", settings_for(canned_server)).unfinished())
+
+
+@pytest.mark.parametrize("verb", ["list", "unfinished"])
+@pytest.mark.parametrize(
+    "body", [b"<html><body><p>Sign in</p></body></html>", b"<ListBucketResult/>", b"", b"<p>hello"]
+)
+def test_an_answer_that_is_no_listing_is_not_taken_for_an_empty_one(
+    canned_server: CannedServer, verb: str, body: bytes
+) -> None:
+    """As proxies and portals give it, with 200."""
+    canned_server.answers = [Answer(body=body, headers={"Content-Type": "text/html"})]
+    settings = settings_for(canned_server, max_attempts=1)
+    with pytest.raises(StoreError):
+        list(getattr(S3ObjectStore("bucket", "", settings), verb)())
+
+
+@pytest.mark.parametrize("code", ["InternalError", "InvalidPart"])
+def test_an_upload_whose_completion_is_answered_with_200_and_an_error_has_failed(
+    canned_server: CannedServer, code: str
+) -> None:
+    created = Answer(body=b"<InitiateMultipartUploadResult><UploadId>id</UploadId></InitiateMultipartUploadResult>")
+    sent = Answer(headers={"ETag": '"e"'})
+    failed = Answer(body=f"<Error><Code>{code}</Code><Message>late</Message></Error>".encode())
+    canned_server.answers = [created, sent, sent, failed]
+    store = S3ObjectStore("bucket", "", settings_for(canned_server, max_attempts=1))
+    with pytest.raises(StoreError, match=code):
+        store.put_stream("key", lambda: io.BytesIO(bytes(17 << 20)), size_bytes=17 << 20)
+    assert canned_server.requests[-1].method == "DELETE", "it is aborted"
