@@ -1,0 +1,97 @@
+"""A request that is held up on its way to a real server, and reaches it when another run has done all of its work."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+import boto3
+import pytest
+
+from storage.errors import ResnapError
+from storage.remote.s3 import S3ObjectStore
+from storage.remote.s3_settings import S3Settings
+from tests.stores.fault_proxy import Call, Fault, Reply, proxying
+from tests.stores.servers import ACCESS, MINIO, SECRET, VERSITYGW
+from tests.tiering.shipping import UPGRADED, manifest_keys
+from tests.tiering.test_two_holders import Actor, check_all
+from tests.tiering.test_uploader import a_cargo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixture_sets import FixtureSet
+    from tests.stores.servers import Kind, Server
+
+pytestmark = pytest.mark.stores
+
+
+class Scene(NamedTuple):
+    """What is done before, what is done late, the key of whose request, and what is done while that is held."""
+
+    before: str
+    late: str
+    held: str
+    meanwhile: str
+
+
+def is_change_of(ending: str) -> Callable[[Call], bool]:
+    """Pick what writes or deletes an object whose key ends so."""
+    return lambda call: call.method in {"PUT", "DELETE"} and call.path.partition("?")[0].endswith(ending)
+
+
+@pytest.fixture(params=[VERSITYGW, MINIO], ids=lambda kind: kind.name)
+def upstream(request: pytest.FixtureRequest, server_of: Callable[..., Server]) -> str:
+    kind: Kind = request.param
+    return server_of(kind).url
+
+
+@pytest.fixture
+def actor(fixture_set: Callable[[str], FixtureSet]) -> Actor:
+    return Actor(a_cargo(fixture_set(UPGRADED).data))
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        Scene("", "tier", ".manifest", "tier retain"),
+        Scene("", "tier", ".manifest", "gc"),
+        Scene("", "tier", ".log", "tier retain"),
+        Scene("tier", "retain", ".manifest", "retain tier"),
+        Scene("tier", "retain", ".log", "tier"),
+        Scene("tier", "retain", ".snapshot", "tier retain tier"),
+        Scene("leave", "gc", ".manifest", "tier"),
+        Scene("leave", "gc", ".log", "tier"),
+    ],
+)
+def test_what_comes_late_tells_no_lie_and_takes_nothing(scene: Scene, upstream: str, actor: Actor) -> None:
+    bucket = f"bucket-{uuid4()}"
+    client = boto3.client("s3", endpoint_url=upstream, region_name="us-east-1", aws_access_key_id=ACCESS,
+                          aws_secret_access_key=SECRET)  # fmt: skip
+    client.create_bucket(Bucket=bucket)
+
+    def store_at(url: str) -> S3ObjectStore:
+        return S3ObjectStore(bucket, "", S3Settings(endpoint_url=url, region="us-east-1", access_key_id=ACCESS,
+                                                    secret_access_key=SECRET, addressing_style="path"))  # fmt: skip
+
+    store = store_at(upstream)
+    actor.do(store, scene.before)
+    said: list[str | None] = []
+
+    def hold(call: Call, server: Callable[[Call], Reply]) -> Reply:
+        with suppress(ResnapError):
+            said.append(actor.do(store, scene.meanwhile))
+        return server(call)
+
+    with proxying(upstream) as proxy:
+        proxy.set(Fault(name="held", harm=hold), is_change_of(scene.held))
+        with suppress(ResnapError):
+            actor.do(store_at(proxy.url), scene.late)
+        assert proxy.struck, "nothing was held"
+    check_all(store)
+    assert all(key in manifest_keys(store) for key in said if key is not None)
+    with suppress(ResnapError):
+        actor.do(store, "tier")
+    check_all(store)
+    assert manifest_keys(store)
