@@ -104,15 +104,20 @@ def _work(command: Resnap, opened: Callable[[], list[str]], log_dir: Path, form:
     return calls, len(opened()) - before
 
 
-def test_each_small_file_is_opened_once_and_no_segment(
-    command: Resnap, tmp_path: Path, opened: Callable[[], list[str]]
+@pytest.mark.parametrize("epochs_are_known", [True, False])
+def test_each_small_file_is_opened_once_and_next_to_no_segment(
+    command: Resnap, tmp_path: Path, opened: Callable[[], list[str]], *, epochs_are_known: bool
 ) -> None:
     log_dir = many_segments(tmp_path / "data", partitions=2, segments=100)
+    for number in range(2 * epochs_are_known):
+        (log_dir / f"orders-{number}" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     command("scan", log_dir)
     before = len(opened())
     command("scan", log_dir)
     paths = [path for path in opened()[before:] if path.startswith(str(log_dir))]
-    assert [path for path in paths if path.endswith((".log", ".index"))] == []
+    assert [path for path in paths if path.endswith(".index")] == []
+    # Where leader epochs begin, if the checkpoint does not say so, is found by halving the segments.
+    assert sum(path.endswith(".log") for path in paths) <= (0 if epochs_are_known else 2 * 8)
     small = [path for path in paths if path.endswith((".timeindex", ".txnindex", ".snapshot"))]
     assert len(small) == len(set(small)) <= 2 * 200
 
