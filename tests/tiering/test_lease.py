@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -20,8 +24,6 @@ from tests.tiering.stores import ActingStore, PassingStore
 from tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from storage.crc32c import Buffer
     from storage.remote.object_store import ObjectStore
 
@@ -257,6 +259,29 @@ def test_a_log_dir_has_one_run_at_a_time_and_the_loser_is_told_which(tmp_path: P
         held.enter_context(at_work_on(tmp_path.parent))
     assert list(tmp_path.iterdir()) == []
     assert tmp_path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_a_stranger_who_locks_a_directory_keeps_nobody_out() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        locked, wrote = os.pipe()
+        stranger = os.fork()
+        if not stranger:
+            os.setuid(65534)
+            fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
+            os.write(wrote, b"1")
+            signal.pause()
+        try:
+            assert os.read(locked, 1) == b"1"
+            with at_work_on(directory):
+                pass
+        finally:
+            os.kill(stranger, signal.SIGKILL)
+            os.waitpid(stranger, 0)
+            os.close(locked)
+            os.close(wrote)
 
 
 def test_where_no_thread_can_keep_the_lease_it_is_let_go_of(
