@@ -8,10 +8,11 @@ Source: ``LogLoader``.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from bisect import bisect_left
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -263,14 +264,27 @@ def _size(look: Callable[[str], FileFacts | None], name: str | None) -> int | No
 
 
 def _status(directory: int, name: str) -> FileFacts | None:
-    """Look at a file; None where it vanished, or is no file at all."""
-    try:
-        status = os.stat(name, dir_fd=directory)
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return FileFacts(status.st_size, status.st_mtime_ns, status.st_ino)
+    """Look at a file; None where it vanished, or is no file at all.
+
+    Raises:
+        OSError: it has the name of a log and is none. What it holds may be of the partition: its disk is not mounted.
+
+    """
+    status = _status_of_any(directory, name)
+    if status is None or stat.S_ISREG(status.st_mode):
+        return None if status is None else FileFacts(status.st_size, status.st_mtime_ns, status.st_ino)
+    file = parse_file_name(name)
+    if file is not None and file.kind is FileKind.LOG:
+        raise OSError(errno.EINVAL, "not a regular file", name)
+    return None
+
+
+def _status_of_any(directory: int, name: str) -> os.stat_result | None:
+    """Return what is there, of a link what it leads to, or the link itself if that is nowhere; None for nothing."""
+    for look in (os.stat, os.lstat):
+        with suppress(FileNotFoundError):
+            return look(name, dir_fd=directory)
+    return None
 
 
 def read_small(path: Path, read: Callable[[bytes], _T]) -> _T | None:
@@ -296,8 +310,14 @@ def readable(path: Path) -> Iterator[None]:
         raise LogDirError(f"no permission to read {_concerned(path, error)}",
                           hint="run as the user that the broker runs as, often kafka") from error  # fmt: skip
     except OSError as error:
-        hint = "look into the kernel's log for this disk, and run the same command again"
+        hint = f"{_remedy(error)}, and run the same command again"
         raise LogDirError(f"cannot read {_concerned(path, error)}: {error.strerror}", hint=hint) from error
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in {errno.EINVAL, errno.EFBIG}:
+        return "put the broker's own file in its place, or take away what has its name"
+    return "look into the kernel's log for this disk"
 
 
 def _concerned(path: Path, error: OSError) -> Path:

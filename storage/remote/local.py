@@ -52,6 +52,13 @@ _DENIED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _MAY_PASS: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN}
 """What a disk says that fails, and network file systems when their server does not answer."""
 _DISK_HINT: Final = "look into the kernel's log for this disk"
+_TOO_MANY_HINT: Final = "raise the limit of open files (ulimit -n, LimitNOFILE=), and run again"
+_OTHER_HINTS: Final = {
+    errno.EMFILE: _TOO_MANY_HINT,
+    errno.ENFILE: _TOO_MANY_HINT,
+    errno.EFBIG: "raise the limit of the size of a file (ulimit -f, LimitFSIZE=), or take another file system",
+    errno.EINVAL: "if something else stands in the place of an object, take it away",
+}
 _NO_SUCH_FILE: Final = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 _IN_THE_WAY: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
@@ -323,7 +330,7 @@ class LocalObjectStore:
         if error.errno in _IN_THE_WAY:
             hint = "a name cannot be both an object and a folder of objects here; choose another prefix"
             return StoreError(what, key=key, hint=hint)
-        return StoreError(what, key=key, hint=_DISK_HINT)
+        return StoreError(what, key=key, hint=_OTHER_HINTS.get(error.errno or 0, _DISK_HINT))
 
 
 def _link_error(path: Path) -> StoreError:

@@ -150,9 +150,29 @@ def test_files_in_the_middle_of_a_change_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_directory_or_a_dangling_link_with_a_files_name_is_no_file(tmp_path: Path) -> None:
     partition = make_segments(tmp_path, "payments-0", 0)
-    (partition / segment_name(5, ".log")).mkdir()
-    (partition / segment_name(6, ".log")).symlink_to(tmp_path / "gone")
-    assert base_offsets(partition) == [0]
+    (partition / segment_name(5, ".snapshot")).mkdir()
+    (partition / segment_name(6, ".snapshot")).symlink_to(tmp_path / "gone")
+    found = load_partition_dir(partition)
+    assert (len(found.segments), found.snapshots) == (1, ())
+
+
+@pytest.mark.parametrize(
+    "stand_in",
+    [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("gone")],
+    ids=["directory", "pipe", "dangling link"],
+)
+def test_what_is_no_file_in_the_place_of_a_log_is_no_end_of_the_one_below(
+    stand_in: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """What it held, or holds where its disk is mounted, is of the log: without it all snapshots above may be wrong."""
+    partition = make_segments(tmp_path, "payments-0", 0, 10, 20)
+    log = partition / segment_name(10, ".log")
+    log.unlink()
+    stand_in(log)
+    with pytest.raises(LogDirError) as met:
+        load_partition_dir(partition)
+    assert str(met.value) == f"cannot read {log}: not a regular file"
+    assert "put the broker's own file in its place" in str(met.value.hint)
 
 
 def test_the_log_start_offset_comes_from_the_checkpoint_before_the_first_segment(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,6 +72,22 @@ def test_while_a_body_is_written_its_file_is_temporary_and_the_key_is_free(tmp_p
     assert seen
     assert all(seen)
     assert names(tmp_path) == ["key"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "hint"),
+    [(resource.RLIMIT_NOFILE, 3, "limit of open files"), (resource.RLIMIT_FSIZE, 8, "limit of the size of a file")],
+)
+def test_a_limit_of_the_process_is_no_fault_of_the_disk(kind: int, most: int, hint: str, tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, before[1]))
+    try:
+        with pytest.raises(StoreError) as met:
+            store.put("key", b"more than is allowed")
+    finally:
+        resource.setrlimit(kind, before)
+    assert hint in str(met.value.hint)
 
 
 def test_pipes_and_folders_are_no_objects(tmp_path: Path) -> None:
