@@ -8,11 +8,12 @@ known, or known not to exist. Three things may be missing of a producer that fir
 - its *transaction*, when transactional data came first: the transaction may have begun below the run;
 - its *coordinator epoch*, in the same case.
 
-Nothing is missing if snapshots show what the producer had below the run (``base_state``), if the run starts where the
-log does (only a marker leaves its batch open there, when retention has cut the log), or if everything of the last
-``ReplayRules.silence_ms`` before the first appearance has been read: a broker itself had nothing left of the producer
-by then. Data of epoch 0 that starts at sequence 0 has no past at all; at a later epoch it still shows where its
-transaction begins. Evidence of an open transaction settles the other two.
+Nothing is missing if snapshots show what the producer had below the run (``base_state``), if the run starts at offset
+0, or if everything of the last ``ReplayRules.silence_ms`` before the first appearance has been read: a broker itself
+had nothing left of the producer by then. Of a run from the first segment of a log whose beginning is gone the first two
+are asked: the batch always, the transaction for as long as one that was open there can have lasted. Data of epoch 0
+that starts at sequence 0 has no past at all; at a later epoch it still shows where its transaction begins.
+Evidence of an open transaction settles the other two.
 """
 
 from __future__ import annotations
@@ -173,7 +174,8 @@ def undoubted_state(
 
 def _past(plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> Past:
     if run.seen_since_ms is None:
-        return Past(_ALWAYS_MS if _cut_by_retention(plan, run) else _NEVER_MS, _NEVER_MS)
+        is_cut = _cut_by_retention(plan, run)
+        return Past(_ALWAYS_MS, _ALWAYS_MS) if is_cut else Past(_NEVER_MS, _NEVER_MS)
     until_ms = _silent_from_ms(run, plan.rules.silence_ms, oldest_clock_ms) - 1
     return Past(until_ms, until_ms)
 
@@ -232,12 +234,15 @@ def _doubts(
     """Return which rows lack their batch, their transaction's beginning, and their coordinator epoch."""
     marker_first = rows["first_is_marker"] & rows["one_epoch"] & ~rows["has_data"]
     data_first = rows["first_is_transactional"] & ~rows["first_is_marker"] & (rows["first_marker_offset"] == NONE)
+    starts_at_zero = rows["first_sequence"] == 0
     if run.seen_since_ms is None:
         nothing = np.zeros(len(rows), dtype=bool)
-        return (marker_first if _cut_by_retention(plan, run) else nothing), nothing, nothing
+        if not _cut_by_retention(plan, run):
+            return nothing, nothing, nothing
+        goes_on = data_first & ~starts_at_zero & _may_lie_across_the_cut(rows, plan, oldest_clock_ms)
+        return marker_first, goes_on, nothing
     with_past = ~_silent_before(rows["first_timestamp"], run, plan.rules.silence_ms, oldest_clock_ms)
     with_past |= np.isin(rows["producer_id"], list(run.cut_through))
-    starts_at_zero = rows["first_sequence"] == 0
     return (
         marker_first & with_past,
         data_first & with_past & ~starts_at_zero,
@@ -247,6 +252,17 @@ def _doubts(
 
 def _cut_by_retention(plan: PartitionPlan, run: Run) -> bool:
     return (plan.segments[0].base_offset if run.anchor is None else run.anchor.read_from) > 0
+
+
+def _may_lie_across_the_cut(rows: Array, plan: PartitionPlan, oldest_clock_ms: int | None) -> BoolArray:
+    """Tell whose first transaction may have begun below the first segment of a log whose beginning is gone.
+
+    Servers' clocks alone say when a coordinator has ended all those that were open there.
+    """
+    if oldest_clock_ms is None:
+        return np.ones(len(rows), dtype=bool)
+    may_lie: BoolArray = rows["first_clock_ms"] < oldest_clock_ms + plan.rules.transaction_reach_ms
+    return may_lie
 
 
 def in_doubt(rows: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> BoolArray:

@@ -165,10 +165,23 @@ def test_nothing_is_in_doubt_where_the_run_starts_with_the_log() -> None:
     assert as_entries(found.entries).keys() == {7, 8}
 
 
-def test_retention_leaves_a_marker_in_doubt_and_data_not() -> None:
-    found = state_of(batch(), marker(901, pid=8), seen_since_ms=None, first_offset=1)
-    assert as_entries(found.entries).keys() == {7}
-    assert found.left_out == (LeftOut(8, Unexplained.BATCH),)
+def test_a_log_without_its_beginning_leaves_markers_and_transactions_that_go_on_in_doubt() -> None:
+    events = batch(), marker(901, pid=8), batch(902, sequence=0, pid=9)
+    found = state_of(*events, seen_since_ms=None, first_offset=1)
+    assert as_entries(found.entries).keys() == {9}
+    assert found.left_out == (LeftOut(7, Unexplained.TRANSACTION), LeftOut(8, Unexplained.BATCH))
+
+
+def test_a_transaction_is_in_no_doubt_once_servers_clocks_show_that_those_across_the_cut_have_ended() -> None:
+    plan, run = a_plan(1), Run(start=0, end=1)
+    reach_ms = plan.rules.transaction_reach_ms
+    for silent_ms, is_kept in ((reach_ms, True), (reach_ms - 1, False)):
+        # What clients stamp proves nothing: the producer's own timestamp is far ahead of both clocks.
+        clocks = marker(800, pid=8, at=SEEN_SINCE_MS), marker(801, pid=8, at=SEEN_SINCE_MS + silent_ms)
+        rows = piece_of((*clocks, batch()), EXPIRY.certain_silence_ms).rows
+        found = boundary_state(rows, plan, run, a_boundary(), NOW_MS, oldest_clock_ms=SEEN_SINCE_MS)
+        assert (7 in as_entries(found.entries)) == is_kept
+        assert (LeftOut(7, Unexplained.TRANSACTION) in found.left_out) != is_kept
 
 
 def test_evidence_settles_where_a_transaction_began_and_under_which_coordinator() -> None:

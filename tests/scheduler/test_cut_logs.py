@@ -142,6 +142,29 @@ def test_idle_producers_of_a_cut_log_are_rebuilt_from_the_snapshots_that_show_th
         assert theirs.keys() - ours.keys() <= {one["producerId"] for one in row["leftOut"]}
 
 
+def test_a_transaction_that_may_have_begun_below_the_log_is_named_and_not_made_up(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    fixture = fixture_set("kafka-2.7.2-odd-timestamps")
+    _, _, begins, ends, *_ = bases(fixture.data / PARTITION)
+    cut = tmp_path / "cut"
+    (cut / PARTITION).mkdir(parents=True)
+    for path in (fixture.data / PARTITION).glob(f"{begins:020d}.*"):
+        shutil.copy2(path, cut / PARTITION)
+    (cut / PARTITION / f"{ends:020d}.log").touch()  # no marker has come yet
+    theirs = entries(file_at(fixture.expected / PARTITION, ends, "snapshot").read_bytes())
+    across = {pid for pid, entry in theirs.items() if 0 <= entry[-1] < begins <= entry[3]}
+    assert across
+    ran = command("regenerate", cut, "--into", tmp_path / "out", *ROLL, *NEVER, "--output", "json")
+    assert ran.code == 0
+    (row,) = ran.document["boundaries"]
+    assert {one["producerId"] for one in row["leftOut"]} == across
+    assert {one["reason"] for one in row["leftOut"]} == {"transaction-begun-before-the-window"}
+    ours = entries(file_at(tmp_path / "out" / PARTITION, ends, "snapshot").read_bytes())
+    assert ours
+    assert {pid: theirs[pid] for pid in ours} == ours
+
+
 @pytest.mark.parametrize("txn_first_offset", [-1, 3], ids=["idle", "in a transaction"])
 def test_a_producer_that_a_whole_log_has_never_seen_is_a_difference(
     command: Resnap, log: Path, expected: Path, txn_first_offset: int
