@@ -118,7 +118,10 @@ class Service:
 
         """
         sight = self._look(scope, saved)
-        sink_url = None if into is None or self.remembering is None else self.sink_url(into, sight)
+        url = (
+            None if into is None else self.sink_url(into, sight)
+        )  # before segments are read, also where it is not used
+        sink_url = None if self.remembering is None else url
         planned = []
         for sighted in sight.partitions:
             wanted = wanted_boundaries(sighted, boundaries, saved)
