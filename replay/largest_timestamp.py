@@ -35,6 +35,8 @@ _SLACK_MS: Final = TRANSACTION_MARGIN_MS
 """How far neighbours may be out of order: by so much at least each window begins earlier than it must."""
 _BLOCK_ENTRIES: Final = 1024
 """What is read of an offset index at once, 8 KiB."""
+_BLOCK_BYTES: Final = 8 << 10
+"""What is read of a segment at once: mostly the batch is there, and a store is asked once."""
 _HOPS: Final = 256
 """Batches that may follow the one in the offset index; a broker adds an entry every 4 KiB or so."""
 _ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
@@ -132,8 +134,11 @@ def _is_borne_out(segment: Segment, sources: Sources) -> bool:
         with small.open(segment.sibling("index"), end=0) as index:
             position = _position_of(index, entry.relative_offset)
     with sources.open(segment.path, end=0) as log:
+        block, start = log.read(position, _BLOCK_BYTES), position
         for _ in range(_HOPS):
-            data = log.read(position, HEADER.size)
+            if position + HEADER.size > start + len(block):
+                block, start = log.read(position, _BLOCK_BYTES), position
+            data = block[position - start :][: HEADER.size]
             if len(data) < HEADER.size or data[MAGIC_POSITION] != MAGIC_V2:
                 return False
             header = read_header(data)
