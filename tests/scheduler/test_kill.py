@@ -81,14 +81,16 @@ def test_shipping_killed_at_any_instant_ends_whole_with_one_more_run(
         assert check_store(_without_temporary(store), strict=False) <= must
     shipped_before = len(manifests(_without_temporary(store)))
     ran = command(*arguments, "--output", "json")
-    assert ran.code == 0
+    # What a killed run has shipped under rules that keep fewer producers is named, and stays.
+    code = 13 if "what is stored stays as it is" in ran.err else 0
+    assert ran.code == code, ran.err
     assert ran.document["summary"]["already"] == shipped_before
     objects = _without_temporary(store)
     assert check_store(objects, strict=False) == must
     check_content(objects, fixture.data)
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0
     again = tree(store)
-    assert command(*arguments).code == 0
+    assert command(*arguments).code == code
     assert tree(store) == again
 
 
