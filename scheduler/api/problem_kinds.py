@@ -219,6 +219,10 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
         code="log-dir-unusable", status=503, title="A log dir cannot be read or written",
         hint="check that it is mounted, and its permissions", retry_after_s=30,
     ),
+    errors.LimitError: Kind(
+        code="limit-met", status=503, title="The system gives the service no more files, threads or memory",
+        hint="raise the limit that detail names, then start the service again", retry_after_s=30,
+    ),
     errors.CancelledError: Kind(
         code="cancelled", status=503, title="The work was told to end", hint=_WAIT, retry_after_s=10
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os.path import realpath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import ConfigurationError, UsageError
@@ -9,7 +11,6 @@ from storage.remote.urls import is_store_url, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from scheduler.settings.settings import Settings
 
@@ -23,21 +24,21 @@ def check_places(settings: Settings, state_directory: Path) -> None:
         ConfigurationError: the state directory lies in a log dir, or a schedule names no place that can be.
 
     """
-    inner = state_directory.resolve()
+    inner = Path(realpath(state_directory))
     for log_dir in settings.log_dirs:
-        if inner.is_relative_to(log_dir.resolve()):
+        if inner.is_relative_to(realpath(log_dir)):
             raise ConfigurationError(
                 f"--state-dir {state_directory} lies in the log dir {log_dir}: a broker does not start beside it",
                 hint="give a directory outside log.dirs",
             )
     for spec in settings.schedules:
-        for place in (*spec.sources, *filter(None, [spec.to])):
-            _check_url(spec.name, place, settings)
         if (spec.to or "").startswith(_MEMORY):
             raise ConfigurationError(
                 f"schedule {spec.name}: to {spec.to!r} is forgotten when the run ends",
                 hint="give a directory, file:///DIRECTORY or s3://BUCKET/PREFIX",
             )
+        for place in (*spec.sources, *filter(None, [spec.to])):
+            _check_url(spec.name, place, settings)
 
 
 def _check_url(name: str, place: str, settings: Settings) -> None:

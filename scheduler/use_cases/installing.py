@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -207,8 +208,8 @@ def undo_root_of(order: InstallOrder) -> Path:
         root = staged.with_name(staged.name + UNDO_SUFFIX)
     else:
         raise UsageError(f"beside {order.staged} nothing can be kept", hint="give --undo-dir, a directory here")
-    target = _log_dir(order).resolve()
-    log_dir = log_dir_around(root) or (target if root.resolve().is_relative_to(target) else None)
+    target = Path(realpath(_log_dir(order)))
+    log_dir = log_dir_around(root) or (target if Path(realpath(root)).is_relative_to(target) else None)
     if log_dir is not None:
         hint = "a broker does not start with a strange directory in its log dir: give --undo-dir, a place outside"
         raise UsageError(f"{root} is inside the log dir {log_dir}", hint=hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -201,7 +202,7 @@ def _refuse_inside(sighted: Sighted, url: str) -> None:
         is_a_brokers = is_there(sighted.log_dir.path / META_PROPERTIES)
         # A partition outside any log dir: no broker works there, so only its own directory is protected.
         root = sighted.log_dir.path if is_a_brokers else partition.path
-        if path.resolve().is_relative_to(root.resolve()):
+        if Path(realpath(path)).is_relative_to(realpath(root)):
             raise UsageError(
                 f"{path} is inside the log dir {root}",
                 hint="a broker does not start with a strange directory in its log dir: choose a place outside",

