@@ -174,10 +174,15 @@ class RunCombine:
             yield replace(self._result(found.boundary, Outcome.UNEXPLAINED), moved=moved, stood=stood)
 
     def _with_past(self, found: BoundaryResult) -> BoundaryResult:
-        """Name also who appears only above the boundary, and was there before: its entry is not known."""
+        """Name also who appears only above the boundary, and was there before: its entry is not known.
+
+        In a run with an anchor its past may be one that the anchor's state was pruned of: the run without it tells.
+        """
         if self._start_offset > self.plan.known_from(self.run) or not self._start_offset:
             return found
-        return replace(found, left_out=fewest((*found.left_out, *with_a_past(self._state, found.boundary.offset))))
+        named = with_a_past(self._state, found.boundary.offset)
+        self._forsaken = self._forsaken or (self.run.anchor is not None and bool(named))
+        return replace(found, left_out=fewest((*found.left_out, *named)))
 
     def _count(self, split: SplitSummary) -> None:
         self._batches += split.facts.batches
