@@ -181,7 +181,9 @@ class TierRun:
             work = _Work(self._shipper(store, staging_url, now_ms, shipping, threads), store, by_partition, shipping)
             replays = stack.enter_context(closing(replay(staging_url, replaying)))
             stop = work.shipper.delivery.stop
-            shipments = as_done(work.ship, work.until_failure(replays), parallel, stop, name="resnap-partition")
+            shipments = as_done(
+                work.ship, work.until_failure(replays), parallel, stop, name="resnap-partition", look=work.look
+            )
             for replayed, shipped in stack.enter_context(closing(shipments)):
                 order, shipment = by_partition[replayed.result.topic_partition], shipped()
                 recollection = replayed.planned.recollection
@@ -238,6 +240,10 @@ class _Work:
         if not all(isinstance(failure, LockedError) for failure in shipment.failures):
             self._has_failed = True  # and never again otherwise: other threads write it, too
         return shipment
+
+    def look(self) -> None:
+        """Report what is under way, though nothing of it is done: whoever listens may have it end."""
+        self._note(0)
 
     def _note(self, more: int) -> None:
         with self._lock:

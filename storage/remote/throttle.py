@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from storage.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+LOOK_S: Final = 1.0
+"""How long anybody waits without a look at whether there still is a use for it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,12 +31,19 @@ class Throttle:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _free_at_s: float = field(default=0.0, init=False)
 
-    def take(self, size_bytes: int) -> bool:
-        """Wait until ``size_bytes`` may pass, and return whether they may: not in a process that is to end."""
+    def take(self, size_bytes: int, goes_on: Callable[[], bool] = lambda: True) -> bool:
+        """Wait until ``size_bytes`` may pass, and return whether they may.
+
+        They may not in a process that is to end, nor once ``goes_on``, which is asked each second, says no.
+        """
         if self.bytes_per_s is None:
             return True
         with self._lock:
             now_s = self.clock_s()
             self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self.bytes_per_s
             wait_s = self._free_at_s - now_s
+        while wait_s > LOOK_S:
+            if not (self.sleep(LOOK_S) and goes_on()):
+                return False
+            wait_s -= LOOK_S
         return self.sleep(wait_s)

@@ -146,7 +146,7 @@ class Delivery:
     def pace(self, size_bytes: int) -> None:
         """Wait until ``size_bytes`` may pass, unless the run is ending."""
         self.check_going_on()
-        if not self.throttle.take(size_bytes):
+        if not self.throttle.take(size_bytes, lambda: not self.is_stopped):
             raise AbandonedError(_ENDED)
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from storage.errors import CancelledError, ResnapError
+from storage.remote.throttle import LOOK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -41,13 +42,19 @@ def side_by_side(
 
 
 def as_done(
-    work: Callable[[T], R], items: Iterable[T], most: int, stop: Callable[[], None], *, name: str
+    work: Callable[[T], R],
+    items: Iterable[T],
+    most: int,
+    stop: Callable[[], None],
+    *,
+    name: str,
+    look: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[T, Callable[[], R]], None, None]:
     """Yield each item once its work is done, with what gives the result, or raises; ``most`` are under way at once.
 
     Where ``items`` fails, what was begun before comes to its end, and the error last. An interrupt of the process, or
     of the work by whoever asked for it, calls ``stop``, as closing the generator does; what was done by then still
-    comes.
+    comes. ``look`` is called each second in which nothing is done, and raises where the work shall end.
     """
     left = _Left(iter(items))
     going: dict[Future[R], T] = {}
@@ -56,7 +63,10 @@ def as_done(
             while left.is_more or going:
                 while left.is_more and len(going) < most and not any(future.done() for future in going):
                     going |= {threads.submit(work, item): item for item in left.take()}
-                for future in wait(going, return_when=FIRST_COMPLETED).done:
+                done = wait(going, LOOK_S, return_when=FIRST_COMPLETED).done
+                if not done:
+                    look()
+                for future in done:
                     yield going.pop(future), future.result
         except (KeyboardInterrupt, CancelledError):
             stop()

@@ -83,7 +83,7 @@ def test_bytes_pass_at_the_rate_that_was_set_and_time_not_used_is_not_saved_up()
     now_s[0] = 100.0
     throttle.take(200)
     assert now_s == [102.0]
-    assert waits == [0.5, 0.5, 0.5, 2.0]
+    assert waits == [0.5, 0.5, 0.5, 1.0, 1.0], "with a look each second at whether there still is a use for it"
 
 
 def test_without_a_limit_nobody_waits() -> None:
@@ -97,3 +97,5 @@ def test_nobody_goes_on_who_was_woken_up() -> None:
         Retrying(sleep=lambda _: False).call(trouble)
     assert trouble.attempts == 1
     assert not Throttle(bytes_per_s=1, sleep=lambda _: False).take(1)
+    asked = iter([True, False])
+    assert not Throttle(bytes_per_s=1, sleep=lambda _: True).take(1_000_000, lambda: next(asked))
