@@ -323,11 +323,19 @@ def test_what_is_strange_in_a_log_dir_is_passed_over(command: Resnap, broker_log
     before = command("scan", broker_log).out
     (broker_log / os.fsdecode(b"\xff\xfe-0")).mkdir()
     (broker_log / "gone-0").symlink_to("/nowhere")
-    (broker_log / "orders-0" / "00000000000000000999.log").mkdir()
     os.mkfifo(broker_log / "orders-0" / "00000000000000000999.snapshot")
     os.mkfifo(broker_log / "fifo-0")
     ran = command("scan", broker_log)
     assert (ran.code, ran.out) == (0, before)
+
+
+def test_a_directory_in_the_place_of_a_segment_is_a_problem_of_its_partition(command: Resnap, broker_log: Path) -> None:
+    (broker_log / "orders-0" / "00000000000000000999.log").mkdir()
+    ran = command("scan", broker_log)
+    assert ran.code == 3
+    assert "00000000000000000999.log" in ran.err
+    assert "hint: " in ran.err
+    assert "payments-0" in ran.out
 
 
 def _on_a_terminal(resnap: Resnap, arguments: list[str], variables: dict[str, str]) -> str:
