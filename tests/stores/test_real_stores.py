@@ -12,6 +12,7 @@ from scheduler.doctor.findings import Health
 from scheduler.doctor.store_probe import probe_store
 from storage.errors import StoreAccessError, StoreError, VerificationError
 from storage.log.log_dir import load_log_dir
+from storage.remote.manifest import TOMBSTONE
 from storage.remote.probe import Check, Condition, condition, range_problem, upload_checks
 from storage.remote.s3 import S3ObjectStore
 from storage.remote.s3_upload import PART_BYTES
@@ -183,7 +184,8 @@ def test_garbage_is_found_and_deleted_and_nothing_else(
     assert [one.handle for one in garbage.unfinished] == listed
     collected = list(collect(store, garbage, who="a test", now_ms=0))
     assert [one.problem for one in collected] == [None] * (len(victim.objects) + len(listed))
-    assert {info.key for info in store.list()} == kept
+    assert {info.key for info in store.list()} == kept | {own}
+    assert store.get(own) == TOMBSTONE
     assert list(store.unfinished()) == []
 
 
