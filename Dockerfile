@@ -17,6 +17,7 @@ WORKDIR /src
 COPY requirements.lock .
 RUN pip wheel --no-cache-dir --require-hashes --wheel-dir /wheels -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./
+COPY resnap resnap
 COPY storage storage
 COPY replay replay
 COPY tiering tiering

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replay.boundary_state import in_doubt, may_have_begun_below
-from replay.partial_state import NONE
-from replay.state_file import StateFile, write_state
-from storage.log.names import segment_name
+from resnap.replay.boundary_state import in_doubt, may_have_begun_below
+from resnap.replay.partial_state import NONE
+from resnap.replay.state_file import StateFile, write_state
+from resnap.storage.log.names import segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.partial_state import BoolArray
-    from replay.plan import PartitionPlan, Run
-    from replay.scan.header_scan import Array
-    from replay.scan.splits import Piece
+    from resnap.replay.partial_state import BoolArray
+    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.scan.splits import Piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

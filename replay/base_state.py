@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from replay.evidence import NOTHING_SHOWN, SHOWN_DTYPE
-from replay.partial_state import NONE, SUMMARY_DTYPE, BoolArray, IntArray
+from resnap.replay.evidence import NOTHING_SHOWN, SHOWN_DTYPE
+from resnap.replay.partial_state import NONE, SUMMARY_DTYPE, BoolArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from replay.evidence import Evidence
-    from replay.scan.header_scan import Array
+    from resnap.replay.evidence import Evidence
+    from resnap.replay.scan.header_scan import Array
 
 
 class Base(NamedTuple):

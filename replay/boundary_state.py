@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from replay.base_state import NO_BASE, Base
-from replay.partial_state import NONE, BoolArray, IntArray
-from replay.plan import Coverage
-from replay.scan.producer_table import Past
-from storage.log.producer_snapshot import ENTRY_DTYPE
+from resnap.replay.base_state import NO_BASE, Base
+from resnap.replay.partial_state import NONE, BoolArray, IntArray
+from resnap.replay.plan import Coverage
+from resnap.replay.scan.producer_table import Past
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from replay.plan import Boundary, PartitionPlan, Run
-    from replay.scan.header_scan import Array
-    from replay.scan.producer_table import ProducerTable
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.replay.plan import Boundary, PartitionPlan, Run
+    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.scan.producer_table import ProducerTable
+    from resnap.storage.log.producer_snapshot import ProducerEntry
 
 
 class Unexplained(StrEnum):

@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from replay.largest_timestamp import largest_timestamps
-from replay.window import SegmentSpan
-from storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
-from storage.log.indexes import AbortedTxn, read_transaction_index
-from storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
-from storage.source import GONE, PLAIN, each
+from resnap.replay.largest_timestamp import largest_timestamps
+from resnap.replay.window import SegmentSpan
+from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
+from resnap.storage.log.indexes import AbortedTxn, read_transaction_index
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
+from resnap.storage.source import GONE, PLAIN, each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from replay.scan.header_scan import Array
-    from storage.log.log_dir import PartitionDir, Segment, SnapshotFile
-    from storage.source import Sources
+    from resnap.replay.scan.header_scan import Array
+    from resnap.storage.log.log_dir import PartitionDir, Segment, SnapshotFile
+    from resnap.storage.source import Sources
 
 _UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
 SHOWN_DTYPE: Final = np.dtype([*ENTRY_DTYPE.descr, ("first_seen", ">i8"), ("last_seen", ">i8")])

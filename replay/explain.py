@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from replay.scan.header_scan import ScanFacts, SegmentRange
-from replay.scan.producer_events import scan
-from storage.source import PLAIN
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
+from resnap.replay.scan.producer_events import scan
+from resnap.storage.source import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import numpy as np
 
-    from replay.window import SegmentSpan
-    from storage.source import Sources
+    from resnap.replay.window import SegmentSpan
+    from resnap.storage.source import Sources
 
 
 class Role(StrEnum):

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from replay.boundary_state import BoundaryState, idle_state
-from replay.comparison import Comparison, compare
-from replay.results import BoundaryResult, Outcome
-from storage.errors import FormatError, LogDirError, ObjectNotFoundError
-from storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
-from storage.source import PLAIN
+from resnap.replay.boundary_state import BoundaryState, idle_state
+from resnap.replay.comparison import Comparison, compare
+from resnap.replay.results import BoundaryResult, Outcome
+from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
+from resnap.storage.source import PLAIN
 
 if TYPE_CHECKING:
-    from replay.distributed.ranges import IdRange
-    from replay.partial_state import IntArray
-    from replay.plan import Boundary, PartitionPlan
-    from replay.results import SnapshotSink
-    from replay.scan.header_scan import Array
-    from storage.source import Sources
+    from resnap.replay.distributed.ranges import IdRange
+    from resnap.replay.partial_state import IntArray
+    from resnap.replay.plan import Boundary, PartitionPlan
+    from resnap.replay.results import SnapshotSink
+    from resnap.replay.scan.header_scan import Array
+    from resnap.storage.source import Sources
 
 
 def make_snapshot(

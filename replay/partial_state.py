@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from replay.scan.header_scan import Array
+    from resnap.replay.scan.header_scan import Array
 
 NONE: Final = -1
 """No offset, no epoch, no timestamp: as Kafka writes it."""

@@ -17,16 +17,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from replay.base_state import base_of
-from replay.evidence import BoundaryEvidence, Evidence
-from replay.window import earliest_roll_ms, window_start
+from resnap.replay.base_state import base_of
+from resnap.replay.evidence import BoundaryEvidence, Evidence
+from resnap.replay.window import earliest_roll_ms, window_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from replay.anchor import Anchor
-    from replay.window import ReplayRules, SegmentSpan
-    from storage.log.names import TopicPartition
+    from resnap.replay.anchor import Anchor
+    from resnap.replay.window import ReplayRules, SegmentSpan
+    from resnap.storage.log.names import TopicPartition
 
 
 _NOTHING_KNOWN: Final = BoundaryEvidence()

@@ -33,8 +33,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.log.producer_snapshot import NO_LAST_OFFSET, NO_OPEN_TRANSACTION, ProducerEntry
-from storage.log.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
+from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET, NO_OPEN_TRANSACTION, ProducerEntry
+from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

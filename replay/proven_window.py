@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from replay.largest_timestamp import largest_timestamp_by_batches
-from replay.plan import segment_at, window_begin
+from resnap.replay.largest_timestamp import largest_timestamp_by_batches
+from resnap.replay.plan import segment_at, window_begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from replay.plan import PartitionPlan
-    from replay.window import SegmentSpan
-    from storage.log.partition_dir import Segment
-    from storage.source import Sources
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.window import SegmentSpan
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.source import Sources
 
 
 def proven(

@@ -7,21 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from replay.made_snapshot import make_idle
-from replay.results import join_rounds, next_round, partition_result
-from replay.run_combine import RunCombine
-from replay.scan.parts import by_segment, scan_part, whole
-from replay.scan.reading import Reading
-from replay.scan.splits import part_bytes, plan_splits
-from replay.watching import expect_more
+from resnap.replay.made_snapshot import make_idle
+from resnap.replay.results import join_rounds, next_round, partition_result
+from resnap.replay.run_combine import RunCombine
+from resnap.replay.scan.parts import by_segment, scan_part, whole
+from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import part_bytes, plan_splits
+from resnap.replay.watching import expect_more
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from replay.plan import PartitionPlan, Run
-    from replay.results import PartitionResult, SnapshotSink
-    from replay.scan.splits import Split, SplitSummary
-    from replay.watching import Watcher
+    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.results import PartitionResult, SnapshotSink
+    from resnap.replay.scan.splits import Split, SplitSummary
+    from resnap.replay.watching import Watcher
 
 
 def rebuild_locally(

@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from replay.plan import PartitionPlan, reach_back
-from storage.errors import DataError
+from resnap.replay.plan import PartitionPlan, reach_back
+from resnap.storage.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from replay.anchor import Anchor
-    from replay.boundary_state import LeftOut
-    from replay.comparison import Comparison
-    from replay.plan import Boundary
-    from replay.scan.header_scan import Array
-    from storage.errors import ResnapError
-    from storage.log.names import TopicPartition
-    from storage.log.producer_snapshot import SnapshotDigest
+    from resnap.replay.anchor import Anchor
+    from resnap.replay.boundary_state import LeftOut
+    from resnap.replay.comparison import Comparison
+    from resnap.replay.plan import Boundary
+    from resnap.replay.scan.header_scan import Array
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.producer_snapshot import SnapshotDigest
 
 
 class Outcome(StrEnum):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replay.anchor import forsaken, keep_state, kept_places, may_be_pruned
-from replay.base_state import NEVER, NO_BASE, Base, base_of
-from replay.boundary_state import (
+from resnap.replay.anchor import forsaken, keep_state, kept_places, may_be_pruned
+from resnap.replay.base_state import NEVER, NO_BASE, Base, base_of
+from resnap.replay.boundary_state import (
     BoundaryState,
     boundary_state,
     fewest,
@@ -21,26 +21,26 @@ from replay.boundary_state import (
     undoubted_state,
     with_a_past,
 )
-from replay.made_snapshot import make_snapshot
-from replay.partial_state import NONE, IntArray
-from replay.plan import Coverage
-from replay.results import BoundaryResult, Outcome, RunResult, blind_outcome
-from replay.scan.producer_table import ProducerTable, producer_table
-from replay.scan.splits import ANCHOR_PART, Piece
-from replay.window import roll_time_ms
-from storage.source import PLAIN
+from resnap.replay.made_snapshot import make_snapshot
+from resnap.replay.partial_state import NONE, IntArray
+from resnap.replay.plan import Coverage
+from resnap.replay.results import BoundaryResult, Outcome, RunResult, blind_outcome
+from resnap.replay.scan.producer_table import ProducerTable, producer_table
+from resnap.replay.scan.splits import ANCHOR_PART, Piece
+from resnap.replay.window import roll_time_ms
+from resnap.storage.source import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.anchor import Anchor
-    from replay.distributed.ranges import IdRange
-    from replay.plan import Boundary, PartitionPlan, Run
-    from replay.results import SnapshotSink
-    from replay.scan.header_scan import Array
-    from replay.scan.splits import SplitSummary
-    from storage.errors import ResnapError
-    from storage.source import Sources
+    from resnap.replay.anchor import Anchor
+    from resnap.replay.distributed.ranges import IdRange
+    from resnap.replay.plan import Boundary, PartitionPlan, Run
+    from resnap.replay.results import SnapshotSink
+    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.scan.splits import SplitSummary
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.source import Sources
 
 
 @dataclass(slots=True)

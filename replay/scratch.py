@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import LogDirError
+from resnap.storage.errors import LogDirError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

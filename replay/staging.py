@@ -16,29 +16,29 @@ from uuid import uuid4
 
 import numpy as np
 
-from replay.scratch import scratch_directory
-from storage.crc32c import crc32c
-from storage.disk import Disk, make_directories, writable
-from storage.errors import LogDirError
-from storage.log.names import segment_name
-from storage.log.producer_snapshot import (
+from resnap.replay.scratch import scratch_directory
+from resnap.storage.crc32c import crc32c
+from resnap.storage.disk import Disk, make_directories, writable
+from resnap.storage.errors import LogDirError
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.producer_snapshot import (
     ENTRY_DTYPE,
     SnapshotDigest,
     snapshot_array_bytes,
     snapshot_array_parts,
     store_snapshot_arrays,
 )
-from storage.remote.urls import open_store
+from resnap.storage.remote.urls import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.results import PartSink
-    from replay.scan.header_scan import Array
-    from storage.crc32c import Buffer
-    from storage.log.names import TopicPartition
-    from storage.remote.object_store import ObjectStore
-    from storage.remote.s3_settings import S3Settings
+    from resnap.replay.results import PartSink
+    from resnap.replay.scan.header_scan import Array
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.s3_settings import S3Settings
 
 DISCARD: Final = "discard:"
 """URL of the sink for replays that only look."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from replay.plan import PartitionPlan
+    from resnap.replay.plan import PartitionPlan
 
 Phase: TypeAlias = Literal["waiting", "scanning", "combining", "shipping"]
 """Combining includes the writing of snapshots: both are done by the same tasks."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from replay.producer_state import Expiry
+from resnap.replay.producer_state import Expiry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,41 +7,41 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.producer_state import Expiry
-from replay.scan.reading import Reading
-from replay.spark.settings import processors
-from replay.window import AsOf, ReplayRules
-from scheduler.clock import instant
-from scheduler.settings.layers import FLAG_ORIGIN
-from scheduler.settings.loading import process_environment, state_directory
-from scheduler.use_cases.cluster_metadata import find_metadata_log
-from scheduler.use_cases.engines import Engine
-from scheduler.use_cases.remembering import Remembering
-from scheduler.use_cases.service import Service
-from scheduler.use_cases.sources import Scope, nothing_in
-from scheduler.use_cases.tier_run import Uploading
-from scheduler.version import resnap_version
-from storage.disk import legible
-from storage.errors import ConfigurationError, UsageError, in_file
-from storage.log.log_dir import log_dir_around
-from storage.log.properties import read_properties
-from storage.remote.store_log_dir import open_source
-from storage.source import Sources
-from tiering.checking.verification_journal import VerificationJournal
-from tiering.cluster.client import Cluster
-from tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
-from tiering.cluster.connecting import SETUP_TIMEOUT_S
-from tiering.controller.audit import audit
-from tiering.controller.metadata.folding import load_image
-from tiering.remembered.memory_file import MemoryFiles
-from tiering.shipping.stored_rules import Asked
+from resnap.replay.producer_state import Expiry
+from resnap.replay.scan.reading import Reading
+from resnap.replay.spark.settings import processors
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.scheduler.clock import instant
+from resnap.scheduler.settings.layers import FLAG_ORIGIN
+from resnap.scheduler.settings.loading import process_environment, state_directory
+from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
+from resnap.scheduler.use_cases.engines import Engine
+from resnap.scheduler.use_cases.remembering import Remembering
+from resnap.scheduler.use_cases.service import Service
+from resnap.scheduler.use_cases.sources import Scope, nothing_in
+from resnap.scheduler.use_cases.tier_run import Uploading
+from resnap.scheduler.version import resnap_version
+from resnap.storage.disk import legible
+from resnap.storage.errors import ConfigurationError, UsageError, in_file
+from resnap.storage.log.log_dir import log_dir_around
+from resnap.storage.log.properties import read_properties
+from resnap.storage.remote.store_log_dir import open_source
+from resnap.storage.source import Sources
+from resnap.tiering.checking.verification_journal import VerificationJournal
+from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
+from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S
+from resnap.tiering.controller.audit import audit
+from resnap.tiering.controller.metadata.folding import load_image
+from resnap.tiering.remembered.memory_file import MemoryFiles
+from resnap.tiering.shipping.stored_rules import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from scheduler.clock import Clock
-    from scheduler.settings.settings import Settings
-    from tiering.controller.audit import Audit
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.controller.audit import Audit
 
 
 def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:

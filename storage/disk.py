@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FileGoneError, LogDirError
-from storage.whole_file import open_file
+from resnap.storage.errors import FileGoneError, LogDirError
+from resnap.storage.whole_file import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

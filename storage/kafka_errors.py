@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from storage.errors import ResnapError
+from resnap.storage.errors import ResnapError
 
 
 class KafkaError(IntEnum):

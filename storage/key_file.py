@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from storage.errors import ConfigurationError
+from resnap.storage.errors import ConfigurationError
 
 _HINT = "Spark's workers read key files themselves: each needs the same file at the same path, readable by its user"
 

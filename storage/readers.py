@@ -7,9 +7,9 @@ import os
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from storage.disk import unread_error
-from storage.errors import FileGoneError
-from storage.whole_file import open_regular
+from resnap.storage.disk import unread_error
+from resnap.storage.errors import FileGoneError
+from resnap.storage.whole_file import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import logging.config
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = {"tiering", "replay", "storage", "scheduler"}
 TOP_LEVEL: Final = PACKAGES | {
+    "resnap",
     "tests",
     "docs",
     "Dockerfile",
@@ -94,7 +96,14 @@ def test_each_package_imports_only_what_stands_below_it(monkeypatch: pytest.Monk
 
 
 def test_the_top_level_holds_exactly_the_packages_that_are_named() -> None:
-    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"} == PACKAGES
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "resnap"} == PACKAGES
+
+
+def test_a_checkout_has_the_packages_where_the_wheel_has_them() -> None:
+    links = {path.name: path.readlink().as_posix() for path in (ROOT / "resnap").iterdir() if path.is_symlink()}
+    assert links == {package: f"../{package}" for package in PACKAGES}
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["sources"] == {package: f"resnap/{package}" for package in PACKAGES}
 
 
 def test_nothing_else_is_kept_at_the_top_level() -> None:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import typer
 
-from replay.comparison import Verdict
-from scheduler.cli import app, failures
-from scheduler.settings.layers import flag_of
-from scheduler.settings.settings import SETTING_NAMES, display_name
-from storage import errors
-from storage.remote.layouts.flat import EXTENSIONS
-from tiering.installing.installation import Fate
-from tiering.inventory import SnapshotState
-from tiering.refusal import Reason
-from tiering.remote_log.hurdles import Hurdle
+from resnap.replay.comparison import Verdict
+from resnap.scheduler.cli import app, failures
+from resnap.scheduler.settings.layers import flag_of
+from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
+from resnap.storage import errors
+from resnap.storage.remote.layouts.flat import EXTENSIONS
+from resnap.tiering.installing.installation import Fate
+from resnap.tiering.inventory import SnapshotState
+from resnap.tiering.refusal import Reason
+from resnap.tiering.remote_log.hurdles import Hurdle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

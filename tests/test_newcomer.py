@@ -41,7 +41,7 @@ class Newcomer:
         (root / "tests").mkdir()
         (root / "tests" / "fixtures").symlink_to(PROJECT / "tests" / "fixtures")
         (root / "bin").mkdir()
-        for name, words in (("resnap", "-m scheduler"), ("python3", "")):
+        for name, words in (("resnap", "-m resnap"), ("python3", "")):
             tool = root / "bin" / name
             tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
             tool.chmod(0o755)

@@ -8,7 +8,7 @@ import shlex
 import pytest
 import typer
 
-from scheduler.cli import app
+from resnap.scheduler.cli import app
 from tests.kafka.runbook import FOLLOWED, blocks
 
 RESNAP = sorted({

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.log.log_writer import PartitionWriter
+from resnap.storage.log.log_writer import PartitionWriter
 from tests.builders import a_partition
 from tests.strategies import (
     DataEvent,

@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from replay.results import BLIND, Outcome, blind_outcome
-from storage.errors import FormatError
-from tiering.inventory import Compaction, CompactionOrigin, SnapshotState
-from tiering.refusal import Reason, Refusal, first_blocking, refuse
+from resnap.replay.results import BLIND, Outcome, blind_outcome
+from resnap.storage.errors import FormatError
+from resnap.tiering.inventory import Compaction, CompactionOrigin, SnapshotState
+from resnap.tiering.refusal import Reason, Refusal, first_blocking, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.results import BoundaryResult, PartitionResult
-    from storage.log.log_dir import PartitionDir, Segment
-    from tiering.inventory import BoundaryStatus, PartitionInventory
+    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.storage.log.log_dir import PartitionDir, Segment
+    from resnap.tiering.inventory import BoundaryStatus, PartitionInventory
 
 __all__ = [
     "BrokerBlockers",

@@ -18,18 +18,18 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError, LogDirError
-from storage.log.log_dir import PartitionProblem
-from storage.log.producer_snapshot import ENTRY, HEADER, VERSION, read_snapshot_array
-from storage.source import GONE, PLAIN, each
-from tiering.leader_epochs import ALL_KNOWN, known_epochs
+from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.log.log_dir import PartitionProblem
+from resnap.storage.log.producer_snapshot import ENTRY, HEADER, VERSION, read_snapshot_array
+from resnap.storage.source import GONE, PLAIN, each
+from resnap.tiering.leader_epochs import ALL_KNOWN, known_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from storage.log.log_dir import LogDir, PartitionDir, Segment, SnapshotFile
-    from storage.source import Sources
-    from tiering.leader_epochs import KnownEpochs
+    from resnap.storage.log.log_dir import LogDir, PartitionDir, Segment, SnapshotFile
+    from resnap.storage.source import Sources
+    from resnap.tiering.leader_epochs import KnownEpochs
 
 INTERNAL_COMPACTED_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Compacted by nature: brokers create them so."""

@@ -14,14 +14,14 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
-from storage.log.checkpoints import read_leader_epochs
-from storage.source import GONE
+from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
+from resnap.storage.log.checkpoints import read_leader_epochs
+from resnap.storage.source import GONE
 
 if TYPE_CHECKING:
-    from storage.log.checkpoints import LeaderEpoch
-    from storage.log.partition_dir import PartitionDir, Segment
-    from storage.source import Sources
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.source import Sources
 
 _BATCH_START: Final = struct.Struct(">qiiB")
 """Base offset, length, partition leader epoch (of magic 0 and 1: the checksum), and magic."""

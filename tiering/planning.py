@@ -13,21 +13,21 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from replay.evidence import Evidence, load_evidence, segment_spans
-from replay.plan import Coverage, PartitionPlan, plan_partition
-from replay.producer_state import Expiry
-from replay.proven_window import proven
-from replay.window import AsOf, ReplayRules, SegmentSpan
-from storage.errors import FormatError, StalePlanError
-from storage.log.names import TopicPartition
-from storage.source import PLAIN
-from tiering.inventory import Compaction, PartitionInventory
+from resnap.replay.evidence import Evidence, load_evidence, segment_spans
+from resnap.replay.plan import Coverage, PartitionPlan, plan_partition
+from resnap.replay.producer_state import Expiry
+from resnap.replay.proven_window import proven
+from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
+from resnap.storage.errors import FormatError, StalePlanError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.source import PLAIN
+from resnap.tiering.inventory import Compaction, PartitionInventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from storage.log.log_dir import PartitionDir, SnapshotFile
-    from storage.source import Sources
+    from resnap.storage.log.log_dir import PartitionDir, SnapshotFile
+    from resnap.storage.source import Sources
 
 SAVED_PLAN_VERSION: Final = 1
 _T = TypeVar("_T")

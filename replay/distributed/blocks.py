@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from replay.partial_state import SUMMARY_DTYPE, empty
+from resnap.replay.partial_state import SUMMARY_DTYPE, empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from replay.distributed.spool import Stored
-    from replay.plan import PartitionPlan, Run
-    from replay.scan.header_scan import Array
-    from replay.scan.splits import Piece, Split, SplitSummary
-    from storage.crc32c import Buffer
+    from resnap.replay.distributed.spool import Stored
+    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.scan.splits import Piece, Split, SplitSummary
+    from resnap.storage.crc32c import Buffer
 
 MOST_BYTES: Final = 1 << 20
 LEAST_BYTES: Final = 64 << 10

@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from replay.distributed.blocks import plan_of, summaries
-from replay.distributed.ranges import IdRange, join_boundaries, of_range, within
-from replay.distributed.spool import Spool, Stored
-from replay.evidence import BoundaryEvidence
-from replay.results import Outcome
-from replay.run_combine import RunCombine
-from replay.scan.parts import by_segment, whole
-from storage.errors import ResnapError
-from storage.log.producer_snapshot import ENTRY_DTYPE
+from resnap.replay.distributed.blocks import plan_of, summaries
+from resnap.replay.distributed.ranges import IdRange, join_boundaries, of_range, within
+from resnap.replay.distributed.spool import Spool, Stored
+from resnap.replay.evidence import BoundaryEvidence
+from resnap.replay.results import Outcome
+from resnap.replay.run_combine import RunCombine
+from resnap.replay.scan.parts import by_segment, whole
+from resnap.storage.errors import ResnapError
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from replay.distributed.blocks import Block
-    from replay.plan import PartitionPlan, Run
-    from replay.results import BoundaryResult, PartSink, RunResult
-    from replay.scan.header_scan import Array
-    from replay.scan.reading import Reading
-    from replay.scan.splits import SplitSummary
-    from storage.log.names import TopicPartition
-    from storage.source import Sources
+    from resnap.replay.distributed.blocks import Block
+    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.results import BoundaryResult, PartSink, RunResult
+    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.scan.reading import Reading
+    from resnap.replay.scan.splits import SplitSummary
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.source import Sources
 
 RUN: Final = -1
 """Number of the boundary in what concerns the whole run."""

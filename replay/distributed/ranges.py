@@ -11,20 +11,20 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from replay.boundary_state import fewest
-from replay.comparison import Producers, Verdict
-from replay.results import Outcome
+from resnap.replay.boundary_state import fewest
+from resnap.replay.comparison import Producers, Verdict
+from resnap.replay.results import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from replay.anchor import Anchor
-    from replay.comparison import Comparison
-    from replay.evidence import BoundaryEvidence, Evidence
-    from replay.plan import PartitionPlan, Run
-    from replay.results import BoundaryResult, RunResult
-    from replay.scan.header_scan import Array
-    from replay.scan.splits import SplitSummary
+    from resnap.replay.anchor import Anchor
+    from resnap.replay.comparison import Comparison
+    from resnap.replay.evidence import BoundaryEvidence, Evidence
+    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.results import BoundaryResult, RunResult
+    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.scan.splits import SplitSummary
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

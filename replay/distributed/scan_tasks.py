@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from replay.distributed.blocks import facts_block, plan_block, row_blocks
-from replay.distributed.distinct import join, sketch
-from replay.scan.parts import begin_part, empty_part
-from replay.scan.splits import TASKS_PER_SLOT, part_bytes, plan_splits
+from resnap.replay.distributed.blocks import facts_block, plan_block, row_blocks
+from resnap.replay.distributed.distinct import join, sketch
+from resnap.replay.scan.parts import begin_part, empty_part
+from resnap.replay.scan.splits import TASKS_PER_SLOT, part_bytes, plan_splits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from replay.distributed.blocks import Block
-    from replay.distributed.distinct import IntArray
-    from replay.plan import PartitionPlan, Run
-    from replay.scan.reading import Reading
-    from replay.scan.splits import Piece, Split
+    from resnap.replay.distributed.blocks import Block
+    from resnap.replay.distributed.distinct import IntArray
+    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.scan.reading import Reading
+    from resnap.replay.scan.splits import Piece, Split
 
 
 class Scheduled(NamedTuple):

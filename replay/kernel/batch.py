@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from replay.kernel.checksum import crc32c
-from replay.kernel.compiling import inlined
-from replay.kernel.control import MARKER, read_marker
-from replay.kernel.control import ODD as ODD_RECORD
-from replay.kernel.fold import append_data, append_marker, has_room
-from replay.kernel.machine import Record, load_8, load_16, load_32, load_64, pread
-from replay.kernel.stretch import FULL, LEGACY, MORE, ODD, STOPPED, TAKEN, leader_epoch_at
-from storage.log.record_batch import (
+from resnap.replay.kernel.checksum import crc32c
+from resnap.replay.kernel.compiling import inlined
+from resnap.replay.kernel.control import MARKER, read_marker
+from resnap.replay.kernel.control import ODD as ODD_RECORD
+from resnap.replay.kernel.fold import append_data, append_marker, has_room
+from resnap.replay.kernel.machine import Record, load_8, load_16, load_32, load_64, pread
+from resnap.replay.kernel.stretch import FULL, LEGACY, MORE, ODD, STOPPED, TAKEN, leader_epoch_at
+from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
     DELETE_HORIZON,

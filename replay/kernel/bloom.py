@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from replay.kernel.compiling import compiled, inlined
-from replay.kernel.machine import Record, prefetch, record_at
+from resnap.replay.kernel.compiling import compiled, inlined
+from resnap.replay.kernel.machine import Record, prefetch, record_at
 
 LAYER_DTYPE: Final = np.dtype([("bits_at", "i8"), ("bits", "i8"), ("hashes", "i8")])
 """Where the bytes of a layer lie, how many bits they are, and how many of them an id sets."""

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from replay.kernel.compiling import inlined
-from replay.kernel.machine import (
+from resnap.replay.kernel.compiling import inlined
+from resnap.replay.kernel.machine import (
     FOLD_BYTES,
     HAS_CARRYLESS,
     HAS_CRC32C,

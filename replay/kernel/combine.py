@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from replay.kernel.compiling import compiled, inlined
-from replay.kernel.fold import FREE, find_slot, newest_since, push_clock, record_of_fold, row_at
-from replay.kernel.machine import Record, record_at
-from replay.partial_state import NONE
+from resnap.replay.kernel.compiling import compiled, inlined
+from resnap.replay.kernel.fold import FREE, find_slot, newest_since, push_clock, record_of_fold, row_at
+from resnap.replay.kernel.machine import Record, record_at
+from resnap.replay.partial_state import NONE
 
 JOINED_DTYPE: Final = np.dtype([("piece", "i8")])
 """The number of the piece up to whose end ``clock_since_ms`` of a row is known."""

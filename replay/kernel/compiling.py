@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 SOURCES: Final = (
-    "replay.kernel.compiling",
-    "replay.kernel.machine",
-    "replay.kernel.checksum",
-    "replay.kernel.control",
-    "replay.kernel.fold",
-    "replay.kernel.stretch",
-    "replay.kernel.batch",
-    "replay.kernel.hop",
-    "replay.kernel.combine",
-    "replay.kernel.entries",
-    "replay.kernel.bloom",
-    "replay.partial_state",
-    "replay.scan.producer_events",
-    "storage.log.control_record",
-    "storage.log.producer_snapshot",
-    "storage.log.record_batch",
+    "resnap.replay.kernel.compiling",
+    "resnap.replay.kernel.machine",
+    "resnap.replay.kernel.checksum",
+    "resnap.replay.kernel.control",
+    "resnap.replay.kernel.fold",
+    "resnap.replay.kernel.stretch",
+    "resnap.replay.kernel.batch",
+    "resnap.replay.kernel.hop",
+    "resnap.replay.kernel.combine",
+    "resnap.replay.kernel.entries",
+    "resnap.replay.kernel.bloom",
+    "resnap.replay.partial_state",
+    "resnap.replay.scan.producer_events",
+    "resnap.storage.log.control_record",
+    "resnap.storage.log.producer_snapshot",
+    "resnap.storage.log.record_batch",
 )
 """Modules whose code or constants end up in machine code."""
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from replay.kernel.checksum import crc32c
-from replay.kernel.compiling import inlined
-from replay.kernel.machine import load_8, load_16, load_32, load_64
-from storage.log.control_record import ABORT, COMMIT, KEY, MARKER_VALUE, RECORDS_COUNT_POSITION
-from storage.log.record_batch import (
+from resnap.replay.kernel.checksum import crc32c
+from resnap.replay.kernel.compiling import inlined
+from resnap.replay.kernel.machine import load_8, load_16, load_32, load_64
+from resnap.storage.log.control_record import ABORT, COMMIT, KEY, MARKER_VALUE, RECORDS_COUNT_POSITION
+from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
     CRC_POSITION,

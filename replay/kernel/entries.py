@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from replay.kernel.compiling import compiled, inlined
-from replay.kernel.fold import record_of_fold, row_at
-from replay.kernel.machine import Record, record_at, store_16, store_32, store_64
-from replay.partial_state import NONE
-from storage.log.producer_snapshot import ENTRY_DTYPE
+from resnap.replay.kernel.compiling import compiled, inlined
+from resnap.replay.kernel.fold import record_of_fold, row_at
+from resnap.replay.kernel.machine import Record, record_at, store_16, store_32, store_64
+from resnap.replay.partial_state import NONE
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 ORDER_DTYPE: Final = np.dtype([("row", "i8")])
 """The number of the row that stands at a place."""

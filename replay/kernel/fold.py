@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from replay.kernel.compiling import compiled, inlined
-from replay.kernel.machine import Record, record_at
-from replay.partial_state import NONE, SUMMARY_DTYPE
-from replay.scan.producer_events import EVENT_DTYPE
+from resnap.replay.kernel.compiling import compiled, inlined
+from resnap.replay.kernel.machine import Record, record_at
+from resnap.replay.partial_state import NONE, SUMMARY_DTYPE
+from resnap.replay.scan.producer_events import EVENT_DTYPE
 
 FOLD_DTYPE: Final = np.dtype(
     [

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from replay.kernel.batch import HEADER_BYTES, check, check_crc, header_of, note, take_control, take_data
-from replay.kernel.compiling import compiled, inlined
-from replay.kernel.fold import record_of_fold
-from replay.kernel.machine import RWF_NOWAIT, Record, pread, preadv2
-from replay.kernel.stretch import END, FAILED, MORE, ODD, PAUSED, TAKEN, scan_at
-from storage.log.record_batch import CONTROL
+from resnap.replay.kernel.batch import HEADER_BYTES, check, check_crc, header_of, note, take_control, take_data
+from resnap.replay.kernel.compiling import compiled, inlined
+from resnap.replay.kernel.fold import record_of_fold
+from resnap.replay.kernel.machine import RWF_NOWAIT, Record, pread, preadv2
+from resnap.replay.kernel.stretch import END, FAILED, MORE, ODD, PAUSED, TAKEN, scan_at
+from resnap.storage.log.record_batch import CONTROL
 
 COST_AT_ONCE: Final = 4096
 """In reads of a header, of which a block counts as several."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from replay.kernel.machine import record_at
+from resnap.replay.kernel.machine import record_at
 
 SCAN_DTYPE: Final = np.dtype(
     [

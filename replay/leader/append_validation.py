@@ -30,10 +30,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from replay.producer_state import DataBatch, Marker, after_data, after_marker, no_entry
-from storage.kafka_errors import KafkaError, RefusedError
-from storage.log.producer_snapshot import NO_LAST_OFFSET, ProducerEntry
-from storage.log.record_batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE
+from resnap.replay.producer_state import DataBatch, Marker, after_data, after_marker, no_entry
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET, ProducerEntry
+from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE
 
 MAX_EPOCH: Final = 2**15 - 1
 BATCHES_TO_RETAIN: Final = 5

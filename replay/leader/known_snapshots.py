@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from storage.errors import FormatError
-from storage.log.names import FileKind, FileState, parse_file_name, segment_name
-from storage.log.producer_snapshot import read_snapshot, snapshot_bytes, store_snapshot
+from resnap.storage.errors import FormatError
+from resnap.storage.log.names import FileKind, FileState, parse_file_name, segment_name
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes, store_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.storage.log.producer_snapshot import ProducerEntry
 
 
 class SnapshotStore(Protocol):

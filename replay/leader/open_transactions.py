@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from replay.leader.append_validation import CompletedTransaction
+    from resnap.replay.leader.append_validation import CompletedTransaction
 
 
 class OpenTransactions:

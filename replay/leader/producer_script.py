@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from replay.leader.append_validation import MAX_EPOCH, AppendOrigin, rules_of
-from replay.leader.simulated_partition import MAX_TIME, SimulatedPartition
-from replay.producer_state import Expiry
-from storage.errors import UsageError
-from storage.log.record_batch import MAX_SEQUENCE
+from resnap.replay.leader.append_validation import MAX_EPOCH, AppendOrigin, rules_of
+from resnap.replay.leader.simulated_partition import MAX_TIME, SimulatedPartition
+from resnap.replay.producer_state import Expiry
+from resnap.storage.errors import UsageError
+from resnap.storage.log.record_batch import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from replay.leader.simulated_partition import Verdict
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.replay.leader.simulated_partition import Verdict
+    from resnap.storage.log.producer_snapshot import ProducerEntry
 
 MAX_LONG: Final = 2**63 - 1
 MAX_INT: Final = 2**31 - 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from replay.leader.append_validation import (
+from resnap.replay.leader.append_validation import (
     RULES_3_6,
     AppendOrigin,
     KnownProducer,
@@ -23,17 +23,22 @@ from replay.leader.append_validation import (
     ValidationRules,
     Verification,
 )
-from replay.leader.known_snapshots import KnownSnapshots
-from replay.leader.open_transactions import OpenTransactions
-from replay.producer_state import DataBatch, Expiry
-from storage.kafka_errors import KafkaError, RefusedError
+from resnap.replay.leader.known_snapshots import KnownSnapshots
+from resnap.replay.leader.open_transactions import OpenTransactions
+from resnap.replay.producer_state import DataBatch, Expiry
+from resnap.storage.kafka_errors import KafkaError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.leader.append_validation import BatchMetadata, CompletedTransaction, ProducerBatch, VerificationGuard
-    from replay.leader.known_snapshots import SnapshotStore
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.replay.leader.append_validation import (
+        BatchMetadata,
+        CompletedTransaction,
+        ProducerBatch,
+        VerificationGuard,
+    )
+    from resnap.replay.leader.known_snapshots import SnapshotStore
+    from resnap.storage.log.producer_snapshot import ProducerEntry
 
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 NO_TIMESTAMP: Final = -1

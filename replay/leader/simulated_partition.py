@@ -10,19 +10,25 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from replay.leader.append_validation import MAX_EPOCH, TRANSACTIONS_V2, AppendOrigin, ProducerBatch, ValidationRules
-from replay.leader.known_snapshots import MemorySnapshots
-from replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
-from replay.producer_state import DataBatch, Expiry, Marker
-from storage.errors import UsageError
-from storage.kafka_errors import KafkaError, RefusedError
-from storage.log.names import MAX_OFFSET
-from storage.log.record_batch import wrap_sequence
+from resnap.replay.leader.append_validation import (
+    MAX_EPOCH,
+    TRANSACTIONS_V2,
+    AppendOrigin,
+    ProducerBatch,
+    ValidationRules,
+)
+from resnap.replay.leader.known_snapshots import MemorySnapshots
+from resnap.replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
+from resnap.replay.producer_state import DataBatch, Expiry, Marker
+from resnap.storage.errors import UsageError
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.log.names import MAX_OFFSET
+from resnap.storage.log.record_batch import wrap_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.leader.append_validation import VerificationGuard
+    from resnap.replay.leader.append_validation import VerificationGuard
 
 MAX_TIME: Final = 2**63 - 1
 """Milliseconds that a timestamp can hold."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from storage.crc32c import crc32c
-from storage.errors import FormatError
-from storage.log.message_set import check_legacy_crc
-from storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError
+from resnap.storage.log.message_set import check_legacy_crc
+from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage.readers import RangeReader
+    from resnap.storage.readers import RangeReader
 
 _CHUNK_BYTES: Final = 1 << 20
 _LENGTH: Final = struct.Struct(">i")

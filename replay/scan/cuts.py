@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from storage.errors import LogDirError, StoreError
-from storage.log.indexes import OFFSET_ENTRY
+from resnap.storage.errors import LogDirError, StoreError
+from resnap.storage.log.indexes import OFFSET_ENTRY
 
 if TYPE_CHECKING:
-    from replay.scan.header_scan import SegmentRange
-    from replay.scan.splits import Split
-    from storage.readers import RangeReader
-    from storage.source import Sources
+    from resnap.replay.scan.header_scan import SegmentRange
+    from resnap.replay.scan.splits import Split
+    from resnap.storage.readers import RangeReader
+    from resnap.storage.source import Sources
 
 BLOCK_ENTRIES: Final = 1024
 """What is read of an index at a time, 8 KiB: mostly one look is enough."""

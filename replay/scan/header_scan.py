@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from replay.scan.crc_check import check_crcs
-from storage.errors import FormatError, in_file
-from storage.log.message_set import HEADER as LEGACY_HEADER
-from storage.log.message_set import LENGTH, MAGIC_V1, MIN_SIZES, LegacyMessage, read_legacy_message
-from storage.log.message_set import TIMESTAMP as LEGACY_TIMESTAMP
-from storage.log.record_batch import (
+from resnap.replay.scan.crc_check import check_crcs
+from resnap.storage.errors import FormatError, in_file
+from resnap.storage.log.message_set import HEADER as LEGACY_HEADER
+from resnap.storage.log.message_set import LENGTH, MAGIC_V1, MIN_SIZES, LegacyMessage, read_legacy_message
+from resnap.storage.log.message_set import TIMESTAMP as LEGACY_TIMESTAMP
+from resnap.storage.log.record_batch import (
     CONTROL,
     DELETE_HORIZON,
     HEADER,
@@ -38,8 +38,8 @@ from storage.log.record_batch import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.crc32c import Buffer
-    from storage.readers import RangeReader
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.readers import RangeReader
 
 Array = npt.NDArray[np.void]
 """A structured array; the dtype is named where it matters."""

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from replay.kernel import hop, stretch
-from replay.kernel.machine import HAS_CRC32C
-from replay.scan.header_scan import begin, finish, next_block
-from replay.scan.plain_scan import divide, plain_pieces
-from replay.scan.producer_events import events_of
-from replay.scan.producer_fold import ProducerFold
-from storage.errors import FormatError, in_file
-from storage.readers import FileReader
+from resnap.replay.kernel import hop, stretch
+from resnap.replay.kernel.machine import HAS_CRC32C
+from resnap.replay.scan.header_scan import begin, finish, next_block
+from resnap.replay.scan.plain_scan import divide, plain_pieces
+from resnap.replay.scan.producer_events import events_of
+from resnap.replay.scan.producer_fold import ProducerFold
+from resnap.storage.errors import FormatError, in_file
+from resnap.storage.readers import FileReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.scan.header_scan import Array, ScanFacts
-    from replay.scan.reading import Reading
-    from replay.scan.splits import Piece, Split
-    from storage.readers import RangeReader
+    from resnap.replay.scan.header_scan import Array, ScanFacts
+    from resnap.replay.scan.reading import Reading
+    from resnap.replay.scan.splits import Piece, Split
+    from resnap.storage.readers import RangeReader
 
 BLOCK_BYTES: Final = 256 << 10
 """Read at once from a file: small enough to stay in the processor's second-level cache."""

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replay.kernel import combine, entries
-from replay.partial_state import SUMMARY_DTYPE
-from replay.scan.producer_fold import FoldArrays, new_rows
-from storage.log.producer_snapshot import ENTRY_DTYPE
+from resnap.replay.kernel import combine, entries
+from resnap.replay.partial_state import SUMMARY_DTYPE
+from resnap.replay.scan.producer_fold import FoldArrays, new_rows
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
-    from replay.partial_state import IntArray
-    from replay.scan.header_scan import Array
-    from replay.scan.producer_table import Past
-    from replay.scan.splits import Piece
+    from resnap.replay.partial_state import IntArray
+    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.scan.producer_table import Past
+    from resnap.replay.scan.splits import Piece
 
 
 class KernelTable(FoldArrays):

@@ -12,19 +12,19 @@ from functools import reduce
 from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING
 
-from replay.scan.cuts import locate
-from replay.scan.header_scan import ScanFacts
-from replay.scan.split_scan import SplitScan, scan_split
-from replay.scan.splits import ANCHOR_PART, PartStart, SplitSummary, whole_segment
-from storage.errors import FormatError, LogDirError, StoreError
-from storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2
+from resnap.replay.scan.cuts import locate
+from resnap.replay.scan.header_scan import ScanFacts
+from resnap.replay.scan.split_scan import SplitScan, scan_split
+from resnap.replay.scan.splits import ANCHOR_PART, PartStart, SplitSummary, whole_segment
+from resnap.storage.errors import FormatError, LogDirError, StoreError
+from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from replay.plan import PartitionPlan
-    from replay.scan.reading import Reading
-    from replay.scan.splits import Split
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.scan.reading import Reading
+    from resnap.replay.scan.splits import Split
 
 
 def scan_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitSummary:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from replay import partial_state
-from replay.scan.producer_events import scan
-from replay.scan.splits import NOTHING, Piece, join
+from resnap.replay import partial_state
+from resnap.replay.scan.producer_events import scan
+from resnap.replay.scan.splits import NOTHING, Piece, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.scan.header_scan import Array, ScanFacts
-    from replay.scan.splits import Split
-    from storage.readers import RangeReader
+    from resnap.replay.scan.header_scan import Array, ScanFacts
+    from resnap.replay.scan.splits import Split
+    from resnap.storage.readers import RangeReader
 
 CHUNK_EVENTS: Final = 1 << 17
 """Events summarised at once: bounds the memory of a scan to some tens of MiB, whatever the segment's size."""

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from replay.scan.header_scan import last_sequences, read_blocks, whole_batch
-from storage.errors import FormatError, in_file
-from storage.log.control_record import ABORT, COMMIT, read_control_record
-from storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, read_header
+from resnap.replay.scan.header_scan import last_sequences, read_blocks, whole_batch
+from resnap.storage.errors import FormatError, in_file
+from resnap.storage.log.control_record import ABORT, COMMIT, read_control_record
+from resnap.storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.scan.header_scan import Array, Block, ScanFacts, SegmentRange
-    from storage.crc32c import Buffer
-    from storage.readers import RangeReader
+    from resnap.replay.scan.header_scan import Array, Block, ScanFacts, SegmentRange
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.readers import RangeReader
 
 EVENT_DTYPE: Final = np.dtype(
     [

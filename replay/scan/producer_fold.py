@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from replay.kernel import fold as kernel
-from replay.partial_state import NONE, SUMMARY_DTYPE
-from replay.scan.splits import Piece
+from resnap.replay.kernel import fold as kernel
+from resnap.replay.partial_state import NONE, SUMMARY_DTYPE
+from resnap.replay.scan.splits import Piece
 
 if TYPE_CHECKING:
-    from replay.scan.header_scan import Array
+    from resnap.replay.scan.header_scan import Array
 
 ROWS_AT_FIRST: Final = 1024
 CLOCKS_AT_FIRST: Final = 64

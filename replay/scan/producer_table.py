@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from replay.scan.split_scan import why_no_kernel
-from replay.scan.splits import NOTHING, Piece, join
+from resnap.replay.scan.split_scan import why_no_kernel
+from resnap.replay.scan.splits import NOTHING, Piece, join
 
 if TYPE_CHECKING:
-    from replay.partial_state import IntArray
-    from replay.scan.header_scan import Array
+    from resnap.replay.partial_state import IntArray
+    from resnap.replay.scan.header_scan import Array
 
 
 class Past(NamedTuple):
@@ -54,7 +54,7 @@ def producer_table(certain_silence_ms: int, begins_with: Piece = NOTHING, *, ker
     """Return the table that holds ``begins_with``."""
     if not kernel or why_no_kernel() is not None:
         return PlainTable(certain_silence_ms, begins_with)
-    from replay.scan.kernel_table import KernelTable  # noqa: PLC0415 - loads numba
+    from resnap.replay.scan.kernel_table import KernelTable  # noqa: PLC0415 - loads numba
 
     table = KernelTable(certain_silence_ms)
     table.append(begins_with)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from replay.scan.header_scan import ScanFacts
-from replay.scan.plain_scan import plain_pieces
-from replay.scan.reading import Reading
-from replay.scan.splits import PartStart, Piece, Split, SplitSummary
-from replay.state_file import read_state
-from storage.errors import FormatError, LogDirError, ResnapError, StoreError
+from resnap.replay.scan.header_scan import ScanFacts
+from resnap.replay.scan.plain_scan import plain_pieces
+from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import PartStart, Piece, Split, SplitSummary
+from resnap.replay.state_file import read_state
+from resnap.storage.errors import FormatError, LogDirError, ResnapError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.anchor import Anchor
-    from storage.readers import RangeReader
+    from resnap.replay.anchor import Anchor
+    from resnap.storage.readers import RangeReader
 
 _PLAINLY: Final = Reading()
 
@@ -79,7 +79,7 @@ def _pieces(
 ) -> Iterator[Piece]:
     if not reading.kernel or why_no_kernel() is not None:
         return plain_pieces(reader, split, certain_silence_ms, facts, reading.producers_per_task)
-    from replay.scan.kernel_scan import kernel_pieces  # noqa: PLC0415 - loads numba
+    from resnap.replay.scan.kernel_scan import kernel_pieces  # noqa: PLC0415 - loads numba
 
     return kernel_pieces(reader, split, certain_silence_ms, facts, reading)
 
@@ -88,7 +88,7 @@ def _pieces(
 def why_no_kernel() -> str | None:
     """Return why scans run without machine code in this process, None if they run with it; loads numba."""
     try:
-        import_module("replay.scan.kernel_scan")
+        import_module("resnap.replay.scan.kernel_scan")
     except (ImportError, OSError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return None

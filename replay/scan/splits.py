@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from replay import partial_state
-from replay.scan.header_scan import Array, ScanFacts, SegmentRange
+from resnap.replay import partial_state
+from resnap.replay.scan.header_scan import Array, ScanFacts, SegmentRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from replay.anchor import Anchor
-    from replay.plan import PartitionPlan, Run
-    from replay.scan.reading import Reading
-    from storage.errors import ResnapError
+    from resnap.replay.anchor import Anchor
+    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.scan.reading import Reading
+    from resnap.storage.errors import ResnapError
 
 
 TASKS_PER_SLOT: Final = 3

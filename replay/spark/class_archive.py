@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from replay.spark.jvm import cache_directories
+from resnap.replay.spark.jvm import cache_directories
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from replay.spark.jvm import JavaRuntime
+    from resnap.replay.spark.jvm import JavaRuntime
 
 CLASS_PATH_VARIABLES: Final = frozenset({"SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"})
 """Variables by which an operator puts more on the class path, which is then not ours to fix."""

@@ -25,13 +25,13 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.java_gateway import launch_gateway
 
-from replay.scratch import scratch_directory
-from replay.spark.class_archive import find_archive
-from replay.spark.failures import check_reachable, death_told, failure_told, without_tracebacks_of_py4j
-from replay.spark.jvm import JavaRuntime, find_java
-from replay.spark.jvm_output import JvmOutput
-from replay.spark.packages import ship_packages
-from replay.spark.settings import (
+from resnap.replay.scratch import scratch_directory
+from resnap.replay.spark.class_archive import find_archive
+from resnap.replay.spark.failures import check_reachable, death_told, failure_told, without_tracebacks_of_py4j
+from resnap.replay.spark.jvm import JavaRuntime, find_java
+from resnap.replay.spark.jvm_output import JvmOutput
+from resnap.replay.spark.packages import ship_packages
+from resnap.replay.spark.settings import (
     LOOPBACK,
     SparkSettings,
     has_user_name,
@@ -39,7 +39,7 @@ from replay.spark.settings import (
     properties_text,
     spark_properties,
 )
-from storage.errors import UsageError
+from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

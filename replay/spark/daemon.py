@@ -16,9 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from replay.scan.split_scan import why_no_kernel
+from resnap.replay.scan.split_scan import why_no_kernel
 
-_NEEDED: Final = ("pyspark.worker", "replay.spark.job")
+_NEEDED: Final = ("pyspark.worker", "resnap.replay.spark.job")
 _ZIPS: Final = ("pyspark.zip", "py4j-")
 
 
@@ -28,7 +28,7 @@ def preload() -> None:
     for name in _NEEDED:
         import_module(name)
     if why_no_kernel() is None:
-        import_module("replay.scan.kernel_table")
+        import_module("resnap.replay.scan.kernel_table")
     gc.collect()
     gc.freeze()
 

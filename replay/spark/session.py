@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from replay.spark.context import spark_context
+from resnap.replay.spark.context import spark_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from replay.spark.settings import SparkSettings
+    from resnap.replay.spark.settings import SparkSettings
 
 
 @contextmanager

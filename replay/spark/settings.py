@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import ConfigurationError
+from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LOOPBACK: Final = "127.0.0.1"
-PROJECT_ROOT: Final = Path(__file__).absolute().parents[2]
+PROJECT_ROOT: Final = Path(__file__).absolute().parents[3]
 """The directory that our packages are in: a checkout, or the site directory of an installation."""
-DAEMON: Final = "replay.spark.daemon"
+DAEMON: Final = "resnap.replay.spark.daemon"
 WITHOUT_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1"}
 """Variables under which numpy starts no thread when it is imported, so that the daemon may fork."""
 

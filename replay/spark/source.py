@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from replay.scan.header_scan import SegmentRange
-from replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
-from replay.spark.packages import ship_packages
-from replay.spark.worker import freeze_worker
-from storage.errors import ResnapError, UsageError
-from storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
-from storage.log.partition_dir import Checkpoints, read_partition_dir, readable
-from storage.remote.store_log_dir import open_source
-from storage.remote.urls import is_store_url, local_path
-from storage.source import PLAIN
+from resnap.replay.scan.header_scan import SegmentRange
+from resnap.replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
+from resnap.replay.spark.packages import ship_packages
+from resnap.replay.spark.worker import freeze_worker
+from resnap.storage.errors import ResnapError, UsageError
+from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
+from resnap.storage.log.partition_dir import Checkpoints, read_partition_dir, readable
+from resnap.storage.remote.store_log_dir import open_source
+from resnap.storage.remote.urls import is_store_url, local_path
+from resnap.storage.source import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir
 
 FORMAT: Final = "kafka_log"
 TASK_BYTES: Final = 64 << 20

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from replay.spark.context import spark_context
-from replay.spark.failures import death_told, has_ended
-from storage.errors import UsageError
+from resnap.replay.spark.context import spark_context
+from resnap.replay.spark.failures import death_told, has_ended
+from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
     import subprocess
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from replay.spark.settings import SparkSettings
+    from resnap.replay.spark.settings import SparkSettings
 
 
 class WarmSpark:

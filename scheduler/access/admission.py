@@ -18,22 +18,22 @@ import math
 import threading
 from typing import TYPE_CHECKING, Final
 
-from scheduler.access.errors import QuotaExceededError
-from scheduler.quotas.client_quotas import Origin, rates_of
-from scheduler.runs.disk_reads import READ_S, DiskReads
-from storage.disk import Disk
-from storage.errors import LogDirError, ResnapError
-from tiering.quota.client_quotas import PREFIX, ClientQuotas
-from tiering.quota.metadata_quotas import MetadataQuotas
-from tiering.quota.quota_file import QuotaFile
-from tiering.quota.quota_manager import ProducerIdQuotaManager
+from resnap.scheduler.access.errors import QuotaExceededError
+from resnap.scheduler.quotas.client_quotas import Origin, rates_of
+from resnap.scheduler.runs.disk_reads import READ_S, DiskReads
+from resnap.storage.disk import Disk
+from resnap.storage.errors import LogDirError, ResnapError
+from resnap.tiering.quota.client_quotas import PREFIX, ClientQuotas
+from resnap.tiering.quota.metadata_quotas import MetadataQuotas
+from resnap.tiering.quota.quota_file import QuotaFile
+from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from scheduler.clock import Clock
-    from tiering.quota.client_quotas import UserRates
+    from resnap.scheduler.clock import Clock
+    from resnap.tiering.quota.client_quotas import UserRates
 
 REFRESH_S: Final = 5.0
 """How long limits that were set meanwhile may go unnoticed."""

@@ -6,15 +6,15 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.redaction import redacted
-from scheduler.runs.database import Database, inserted
-from scheduler.settings.values import shown
+from resnap.scheduler.answers.redaction import redacted
+from resnap.scheduler.runs.database import Database, inserted
+from resnap.scheduler.settings.values import shown
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
 
-    from scheduler.clock import Clock
+    from resnap.scheduler.clock import Clock
 
 _TEXT: Final = 300
 """Characters of a field at most: what is refused may be as long as its sender likes."""

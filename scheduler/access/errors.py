@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.errors import ResnapError
+from resnap.storage.errors import ResnapError
 
 
 class AccessError(ResnapError):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scheduler.access.audit_log import AuditLog
-from scheduler.access.errors import ForbiddenError, TooManyFailuresError, UnauthenticatedError
-from scheduler.access.logins import AttemptLimit
-from scheduler.access.roles import LOCAL, Principal, Role
-from scheduler.access.sessions import Sessions
-from scheduler.access.tokens import Tokens
+from resnap.scheduler.access.audit_log import AuditLog
+from resnap.scheduler.access.errors import ForbiddenError, TooManyFailuresError, UnauthenticatedError
+from resnap.scheduler.access.logins import AttemptLimit
+from resnap.scheduler.access.roles import LOCAL, Principal, Role
+from resnap.scheduler.access.sessions import Sessions
+from resnap.scheduler.access.tokens import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scheduler.access.hosts import AuthMode, Hosts
-    from scheduler.clock import Clock
-    from scheduler.runs.database import Database
+    from resnap.scheduler.access.hosts import AuthMode, Hosts
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.database import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from scheduler.access.errors import CrossSiteError, UnknownHostError
-from storage.errors import ConfigurationError
+from resnap.scheduler.access.errors import CrossSiteError, UnknownHostError
+from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from scheduler.clock import Clock
+    from resnap.scheduler.clock import Clock
 
 BURST: Final = 10
 REFILL_S: Final = 6.0

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scheduler.access.errors import PlaceForbiddenError
-from storage.errors import ConfigurationError, UsageError
-from storage.remote.object_store import is_safe_path
-from storage.remote.urls import is_store_url, local_path
+from resnap.scheduler.access.errors import PlaceForbiddenError
+from resnap.storage.errors import ConfigurationError, UsageError
+from resnap.storage.remote.object_store import is_safe_path
+from resnap.storage.remote.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

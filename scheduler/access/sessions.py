@@ -9,15 +9,15 @@ import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scheduler.access.roles import Principal, Role
-from scheduler.access.tokens import SECRET_BYTES, digest
-from scheduler.runs.database import Database, inserted
+from resnap.scheduler.access.roles import Principal, Role
+from resnap.scheduler.access.tokens import SECRET_BYTES, digest
+from resnap.scheduler.runs.database import Database, inserted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scheduler.access.tokens import Token
-    from scheduler.clock import Clock
+    from resnap.scheduler.access.tokens import Token
+    from resnap.scheduler.clock import Clock
 
 SESSION_S: Final = 12 * 3600
 SESSIONS_PER_TOKEN: Final = 20

@@ -14,16 +14,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scheduler.access.roles import ANONYMOUS, LOCAL, Principal, Role
-from scheduler.runs.database import Database, inserted
-from storage.errors import UsageError
+from resnap.scheduler.access.roles import ANONYMOUS, LOCAL, Principal, Role
+from resnap.scheduler.runs.database import Database, inserted
+from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
     from datetime import timedelta
 
-    from scheduler.clock import Clock
+    from resnap.scheduler.clock import Clock
 
 PREFIX: Final = "resnap_"
 """Begins every secret, so that it is known for one wherever it turns up."""

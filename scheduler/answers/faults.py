@@ -5,18 +5,18 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from replay.results import Outcome
-from storage.errors import DataError, UsageError, VerificationError
-from tiering.refusal import FAULTS
+from resnap.replay.results import Outcome
+from resnap.storage.errors import DataError, UsageError, VerificationError
+from resnap.tiering.refusal import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from replay.results import PartitionResult
-    from storage.errors import ResnapError
-    from storage.log.names import TopicPartition
-    from tiering.checking.chains import Chain
-    from tiering.refusal import Refusal
+    from resnap.replay.results import PartitionResult
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.checking.chains import Chain
+    from resnap.tiering.refusal import Refusal
 
 
 class Mismatch(StrEnum):

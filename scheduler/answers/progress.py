@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from scheduler.answers.rendering import human_bytes, human_count, human_duration
+from resnap.scheduler.answers.rendering import human_bytes, human_count, human_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from replay.watching import Phase
-    from scheduler.clock import Clock
+    from resnap.replay.watching import Phase
+    from resnap.scheduler.clock import Clock
 
 LINE_INTERVAL_S: Final = 10.0
 

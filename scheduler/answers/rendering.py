@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final, Literal, TextIO, TypeAlias
 
-from storage.errors import ResnapError
+from resnap.storage.errors import ResnapError
 
 Row: TypeAlias = Mapping[str, object]
 Form: TypeAlias = Literal["table", "json", "ndjson", "dump-log"]

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replay.results import Outcome
-from tiering.inventory import SnapshotState
+from resnap.replay.results import Outcome
+from resnap.tiering.inventory import SnapshotState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.explain import Batch, Explanation
-    from replay.results import BoundaryResult, PartitionResult
-    from scheduler.answers.rendering import Row
-    from scheduler.use_cases.sources import Sighted
-    from scheduler.use_cases.work_items import Cost, PartitionScan, Planned
-    from storage.log.names import TopicPartition
-    from storage.remote.layouts.aiven_log import CopiedSegment
-    from storage.remote.manifest import Manifest
-    from tiering.checking.chains import Chain
-    from tiering.checking.verification import VerifiedSegment
-    from tiering.inventory import PartitionInventory
-    from tiering.refusal import Refusal
-    from tiering.remembered.memory import KnownBoundary
-    from tiering.shipping.shipment import PartitionShipment
+    from resnap.replay.explain import Batch, Explanation
+    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.scheduler.answers.rendering import Row
+    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.scheduler.use_cases.work_items import Cost, PartitionScan, Planned
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.remote.layouts.aiven_log import CopiedSegment
+    from resnap.storage.remote.manifest import Manifest
+    from resnap.tiering.checking.chains import Chain
+    from resnap.tiering.checking.verification import VerifiedSegment
+    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.refusal import Refusal
+    from resnap.tiering.remembered.memory import KnownBoundary
+    from resnap.tiering.shipping.shipment import PartitionShipment
 
 
 def identity(topic_partition: TopicPartition) -> dict[str, object]:

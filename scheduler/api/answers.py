@@ -2,11 +2,11 @@
 
 from typing import Any, Literal, Self
 
-from scheduler.api.bodies import Form
-from scheduler.clock import instant
-from scheduler.daemon.schedules import ScheduleView
-from scheduler.runs.plans import KeptPlan
-from scheduler.runs.run import PartitionOutcome, PartitionState, Run, RunKind, RunRequest, RunState
+from resnap.scheduler.api.bodies import Form
+from resnap.scheduler.clock import instant
+from resnap.scheduler.daemon.schedules import ScheduleView
+from resnap.scheduler.runs.plans import KeptPlan
+from resnap.scheduler.runs.run import PartitionOutcome, PartitionState, Run, RunKind, RunRequest, RunState
 
 
 def maybe_instant(at_ms: int | None) -> str | None:

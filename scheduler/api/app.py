@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from scheduler.api import audit, partitions, plans, probes, runs, schedules
-from scheduler.api.following import Following
-from scheduler.api.guard import guard
-from scheduler.api.notes import route_in
-from scheduler.web import explain, keeping, login, overview, static_files
-from scheduler.web import partitions as partition_pages
-from scheduler.web import plans as plan_pages
-from scheduler.web import runs as run_pages
+from resnap.scheduler.api import audit, partitions, plans, probes, runs, schedules
+from resnap.scheduler.api.following import Following
+from resnap.scheduler.api.guard import guard
+from resnap.scheduler.api.notes import route_in
+from resnap.scheduler.web import explain, keeping, login, overview, static_files
+from resnap.scheduler.web import partitions as partition_pages
+from resnap.scheduler.web import plans as plan_pages
+from resnap.scheduler.web import runs as run_pages
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from scheduler.daemon.services import Services
+    from resnap.scheduler.daemon.services import Services
 
 DESCRIPTION = """Asks for replays of producer state, watches them, and tells partition by partition whether tiering can
 be turned on yet. Rows are those of the shell command's JSON."""

@@ -6,15 +6,15 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from scheduler.answers.records import plain
-from scheduler.api.problem_kinds import KeyReusedError
-from scheduler.runs.database import inserted
-from scheduler.runs.run import BY_API
+from resnap.scheduler.answers.records import plain
+from resnap.scheduler.api.problem_kinds import KeyReusedError
+from resnap.scheduler.runs.database import inserted
+from resnap.scheduler.runs.run import BY_API
 
 if TYPE_CHECKING:
-    from scheduler.access.roles import Principal
-    from scheduler.daemon.services import Services
-    from scheduler.runs.run import Run, RunRequest
+    from resnap.scheduler.access.roles import Principal
+    from resnap.scheduler.daemon.services import Services
+    from resnap.scheduler.runs.run import Run, RunRequest
 
 
 def submitted(

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from scheduler.access.audit_log import AuditFilter
-from scheduler.api.answers import AuditAnswer, AuditEntryAnswer
-from scheduler.api.context import Serving
-from scheduler.api.etags import validated
-from scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
-from scheduler.api.security import Admin
-from scheduler.clock import instant
+from resnap.scheduler.access.audit_log import AuditFilter
+from resnap.scheduler.api.answers import AuditAnswer, AuditEntryAnswer
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.etags import validated
+from resnap.scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
+from resnap.scheduler.api.security import Admin
+from resnap.scheduler.clock import instant
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 Text = Annotated[str | None, Query(max_length=200)]

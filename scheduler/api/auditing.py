@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.access.roles import ANONYMOUS
-from scheduler.api.notes import SAFE_METHODS, address_in, note_in, route_in
-from scheduler.api.problem_kinds import INTERNAL
-from storage.errors import ResnapError
+from resnap.scheduler.access.roles import ANONYMOUS
+from resnap.scheduler.api.notes import SAFE_METHODS, address_in, note_in, route_in
+from resnap.scheduler.api.problem_kinds import INTERNAL
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from scheduler.access.gate import Gate
+    from resnap.scheduler.access.gate import Gate
 
 
 class Auditing:

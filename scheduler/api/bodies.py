@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
 
-from scheduler.runs.run import RunRequest
+from resnap.scheduler.runs.run import RunRequest
 
 Place = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 PartitionName = Annotated[str, StringConstraints(min_length=3, max_length=260, pattern=r"^[a-zA-Z0-9._-]+-[0-9]+$")]

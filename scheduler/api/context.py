@@ -4,7 +4,7 @@ from typing import Annotated, TypeAlias
 
 from fastapi import Depends, Request
 
-from scheduler.daemon.services import Services
+from resnap.scheduler.daemon.services import Services
 
 
 async def services_in(request: Request) -> Services:

@@ -11,15 +11,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from scheduler.api.notes import SAFE_METHODS, address_in, answer_of, note_in
-from scheduler.api.problem_kinds import BodyTooLargeError, InvalidRequestError, NotJsonError
-from storage.errors import ResnapError
+from resnap.scheduler.api.notes import SAFE_METHODS, address_in, answer_of, note_in
+from resnap.scheduler.api.problem_kinds import BodyTooLargeError, InvalidRequestError, NotJsonError
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from scheduler.access.gate import Gate
-    from scheduler.access.roles import Principal
+    from resnap.scheduler.access.gate import Gate
+    from resnap.scheduler.access.roles import Principal
 
 BODY_BYTES: Final = 1 << 20
 LOGIN_PATH: Final = "/login"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import MutableHeaders
 
-from scheduler.api.notes import Note, add_note, answer_of
+from resnap.scheduler.api.notes import Note, add_note, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.api.following import AT_ONCE, message_of
+from resnap.scheduler.api.following import AT_ONCE, message_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from starlette.types import Receive, Scope, Send
 
-    from scheduler.api.following import Following, Message, Tail
-    from scheduler.runs.history import History
-    from scheduler.runs.run import Run
+    from resnap.scheduler.api.following import Following, Message, Tail
+    from resnap.scheduler.runs.history import History
+    from resnap.scheduler.runs.run import Run
 
 LARGEST_ID: Final = (1 << 63) - 1
 """Largest id of an event that SQLite takes."""

@@ -13,15 +13,15 @@ from collections import deque
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scheduler.answers.records import plain
-from scheduler.api.problem_kinds import TooManyStreamsError
-from scheduler.runs.run import RunState
+from resnap.scheduler.answers.records import plain
+from resnap.scheduler.api.problem_kinds import TooManyStreamsError
+from resnap.scheduler.runs.run import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from scheduler.daemon.services import Services
-    from scheduler.runs.run import RunEvent
+    from resnap.scheduler.daemon.services import Services
+    from resnap.scheduler.runs.run import RunEvent
 
 MOST_STREAMS: Final = 500
 """Open at once; each is a connection, and a process may have 1,024 files by default."""

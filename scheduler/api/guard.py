@@ -12,21 +12,21 @@ from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
-from scheduler.access.errors import UnauthenticatedError
-from scheduler.api.auditing import Auditing
-from scheduler.api.doorkeeper import LOGIN_PATH, Doorkeeper
-from scheduler.api.envelope import Envelope
-from scheduler.api.notes import answer_of
-from scheduler.api.openapi import describe
-from scheduler.api.problem_kinds import BY_CODE, KINDS, PROBLEMS_PATH, Kind, MethodNotAllowedError, NotFoundError
-from scheduler.api.problems import problems
-from scheduler.web.error_page import opens_page
-from storage.errors import ResnapError
+from resnap.scheduler.access.errors import UnauthenticatedError
+from resnap.scheduler.api.auditing import Auditing
+from resnap.scheduler.api.doorkeeper import LOGIN_PATH, Doorkeeper
+from resnap.scheduler.api.envelope import Envelope
+from resnap.scheduler.api.notes import answer_of
+from resnap.scheduler.api.openapi import describe
+from resnap.scheduler.api.problem_kinds import BY_CODE, KINDS, PROBLEMS_PATH, Kind, MethodNotAllowedError, NotFoundError
+from resnap.scheduler.api.problems import problems
+from resnap.scheduler.web.error_page import opens_page
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
 
-    from scheduler.access.gate import Gate
+    from resnap.scheduler.access.gate import Gate
 
 METHOD_NOT_ALLOWED: Final = KINDS[MethodNotAllowedError].status
 

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from scheduler.api.problem_kinds import INTERNAL
-from scheduler.api.problems import problem_answer, problem_kind
-from scheduler.observing.logs import logger
-from scheduler.web.error_page import error_page, opens_page
+from resnap.scheduler.api.problem_kinds import INTERNAL
+from resnap.scheduler.api.problems import problem_answer, problem_kind
+from resnap.scheduler.observing.logs import logger
+from resnap.scheduler.web.error_page import error_page, opens_page
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastapi import Response
     from starlette.requests import HTTPConnection
 
-    from scheduler.access.roles import Principal
+    from resnap.scheduler.access.roles import Principal
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110); all others are audited."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi.openapi.utils import get_openapi
 
-from scheduler.api.problems import Problem, problems
+from resnap.scheduler.api.problems import Problem, problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

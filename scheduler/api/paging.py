@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 from fastapi import Query
 
-from scheduler.api.problem_kinds import InvalidRequestError
+from resnap.scheduler.api.problem_kinds import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,11 +2,11 @@
 
 from typing import Any, Self
 
-from scheduler.api.answers import maybe_instant
-from scheduler.api.bodies import Form
-from scheduler.clock import instant
-from scheduler.runs.readiness import Readiness
-from scheduler.runs.sightings import SeenPartition, SeenSource
+from resnap.scheduler.api.answers import maybe_instant
+from resnap.scheduler.api.bodies import Form
+from resnap.scheduler.clock import instant
+from resnap.scheduler.runs.readiness import Readiness
+from resnap.scheduler.runs.sightings import SeenPartition, SeenSource
 
 
 class PartitionAnswer(Form):

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from scheduler.access.roles import Principal
-from scheduler.api.context import Serving
-from scheduler.api.etags import validated
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
-from scheduler.api.partition_answers import (
+from resnap.scheduler.access.roles import Principal
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.etags import validated
+from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.partition_answers import (
     BoundariesAnswer,
     BoundaryAnswer,
     ChangedEntry,
@@ -21,15 +21,15 @@ from scheduler.api.partition_answers import (
     SourceAnswer,
     SourcesAnswer,
 )
-from scheduler.api.problem_kinds import ConflictError, NotFoundError
-from scheduler.api.problems import problems
-from scheduler.api.security import Viewer
-from scheduler.daemon.services import Services
-from scheduler.inspecting.inspection import producer_row
-from scheduler.runs.looking import difference, name_of
-from scheduler.runs.readiness import Readiness
-from scheduler.runs.run import Row
-from scheduler.runs.sightings import SeenFilter, SeenPartition
+from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
+from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.security import Viewer
+from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.inspecting.inspection import producer_row
+from resnap.scheduler.runs.looking import difference, name_of
+from resnap.scheduler.runs.readiness import Readiness
+from resnap.scheduler.runs.run import Row
+from resnap.scheduler.runs.sightings import SeenFilter, SeenPartition
 
 router = APIRouter(prefix="/v1", tags=["partitions"])
 Topic = Annotated[str, Path(max_length=249)]

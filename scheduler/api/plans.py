@@ -4,20 +4,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from scheduler.api.answers import PlanAnswer, PlansAnswer
-from scheduler.api.asking import submitted, things
-from scheduler.api.bodies import PlanBody, PlannedRunBody
-from scheduler.api.context import Serving
-from scheduler.api.etags import validated
-from scheduler.api.notes import note_of
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
-from scheduler.api.problem_kinds import NotFoundError
-from scheduler.api.problems import problems
-from scheduler.api.runs import TAKEN, IdempotencyKey, accepted
-from scheduler.api.security import Operator, Viewer
-from scheduler.daemon.services import Services
-from scheduler.runs.plans import KeptPlan
-from scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.api.answers import PlanAnswer, PlansAnswer
+from resnap.scheduler.api.asking import submitted, things
+from resnap.scheduler.api.bodies import PlanBody, PlannedRunBody
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.etags import validated
+from resnap.scheduler.api.notes import note_of
+from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.problem_kinds import NotFoundError
+from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.runs import TAKEN, IdempotencyKey, accepted
+from resnap.scheduler.api.security import Operator, Viewer
+from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.runs.plans import KeptPlan
+from resnap.scheduler.runs.run import RunKind, RunRequest
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 PlanId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]

@@ -14,10 +14,10 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from scheduler.api.answers import Readyz
-from scheduler.api.context import Serving
-from scheduler.daemon.services import PROBE_S, Services
-from storage.errors import ResnapError
+from resnap.scheduler.api.answers import Readyz
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.daemon.services import PROBE_S, Services
+from resnap.storage.errors import ResnapError
 
 router = APIRouter(tags=["probes"])
 _THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="resnap-probe")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scheduler.access import errors as access
-from scheduler.runs.database import StateError
-from scheduler.runs.looking import NoSnapshotError
-from scheduler.runs.worker import RETRY_AFTER_S, QueueFullError
-from storage import errors
+from resnap.scheduler.access import errors as access
+from resnap.scheduler.runs.database import StateError
+from resnap.scheduler.runs.looking import NoSnapshotError
+from resnap.scheduler.runs.worker import RETRY_AFTER_S, QueueFullError
+from resnap.storage import errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,9 +15,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from scheduler.access.errors import UnauthenticatedError
-from scheduler.answers.redaction import redacted
-from scheduler.api.problem_kinds import (
+from resnap.scheduler.access.errors import UnauthenticatedError
+from resnap.scheduler.answers.redaction import redacted
+from resnap.scheduler.api.problem_kinds import (
     BY_CODE,
     INTERNAL,
     BodyTooLargeError,
@@ -29,7 +29,7 @@ from scheduler.api.problem_kinds import (
     OtherHttpError,
     kind_of,
 )
-from storage.errors import ResnapError
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,20 +6,29 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from scheduler.api.answers import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
-from scheduler.api.asking import submitted
-from scheduler.api.bodies import ReplayBody
-from scheduler.api.context import Serving
-from scheduler.api.etags import validated
-from scheduler.api.events import LARGEST_ID, event_stream
-from scheduler.api.notes import note_of
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
-from scheduler.api.problem_kinds import ConflictError, NotFoundError
-from scheduler.api.problems import problems
-from scheduler.api.security import Operator, Viewer
-from scheduler.daemon.services import Services
-from scheduler.runs.history import RunFilter
-from scheduler.runs.run import BY_API, OTHER_FAILURES, REPLAYS, PartitionState, Run, RunKind, RunRequest, RunState
+from resnap.scheduler.api.answers import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
+from resnap.scheduler.api.asking import submitted
+from resnap.scheduler.api.bodies import ReplayBody
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.etags import validated
+from resnap.scheduler.api.events import LARGEST_ID, event_stream
+from resnap.scheduler.api.notes import note_of
+from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
+from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.security import Operator, Viewer
+from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.run import (
+    BY_API,
+    OTHER_FAILURES,
+    REPLAYS,
+    PartitionState,
+    Run,
+    RunKind,
+    RunRequest,
+    RunState,
+)
 
 RunId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
 IdempotencyKey = Annotated[

@@ -4,16 +4,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from scheduler.api.answers import ScheduleAnswer, SchedulesAnswer
-from scheduler.api.asking import things
-from scheduler.api.context import Serving
-from scheduler.api.etags import validated
-from scheduler.api.problem_kinds import NotFoundError
-from scheduler.api.problems import problems
-from scheduler.api.runs import TAKEN, accepted
-from scheduler.api.security import Admin, Operator, Viewer
-from scheduler.daemon.schedules import ScheduleView, request_of
-from scheduler.daemon.services import Services
+from resnap.scheduler.api.answers import ScheduleAnswer, SchedulesAnswer
+from resnap.scheduler.api.asking import things
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.etags import validated
+from resnap.scheduler.api.problem_kinds import NotFoundError
+from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.runs import TAKEN, accepted
+from resnap.scheduler.api.security import Admin, Operator, Viewer
+from resnap.scheduler.daemon.schedules import ScheduleView, request_of
+from resnap.scheduler.daemon.services import Services
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 Name = Annotated[str, Path(max_length=64)]

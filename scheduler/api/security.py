@@ -11,9 +11,9 @@ from fastapi import Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.access.gate import Gate, require
-from scheduler.access.roles import Principal, Role
-from scheduler.api.notes import address_in, note_of
+from resnap.scheduler.access.gate import Gate, require
+from resnap.scheduler.access.roles import Principal, Role
+from resnap.scheduler.api.notes import address_in, note_of
 
 SESSION_COOKIE: Final = "resnap_session"
 SCHEME: Final = "token"

@@ -15,7 +15,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from typer.main import get_command
 
-from scheduler.cli import (
+from resnap.scheduler.cli import (
     announce,
     controller,
     demo,
@@ -34,8 +34,8 @@ from scheduler.cli import (
     token,
     work,
 )
-from scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, USAGE, Failures
-from scheduler.cli.interrupts import forget_the_interrupt, heed_interrupts, is_interrupted
+from resnap.scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, USAGE, Failures
+from resnap.scheduler.cli.interrupts import forget_the_interrupt, heed_interrupts, is_interrupted
 
 FAMILIES = (
     survey.app,
@@ -133,7 +133,7 @@ def _top(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     if show_version:
-        from scheduler.version import resnap_version  # costs more than the rest of --help
+        from resnap.scheduler.version import resnap_version  # costs more than the rest of --help
 
         typer.echo(f"resnap {resnap_version()}")
         raise typer.Exit(OK)
@@ -144,7 +144,7 @@ def _top(
 
 def _settle(failures: Failures, arguments: Sequence[str]) -> None:
     if not failures.settled:
-        from scheduler.settings.loading import process_environment  # slow, and only needed when it went wrong
+        from resnap.scheduler.settings.loading import process_environment  # slow, and only needed when it went wrong
 
         failures.guess(arguments, process_environment())
 

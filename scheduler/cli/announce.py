@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
-from scheduler.cli.failures import OK
-from scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
-    from tiering.remote_log.announcement import Announcement
+    from resnap.tiering.remote_log.announcement import Announcement
 
 app = typer.Typer()
 
@@ -34,11 +34,11 @@ def announce(
 
     A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down.
     """
-    from scheduler.use_cases.announcing import Announcing
-    from scheduler.wiring import cluster_of, scope_of
-    from storage.errors import UsageError
-    from storage.remote.urls import open_store
-    from storage.source import Sources
+    from resnap.scheduler.use_cases.announcing import Announcing
+    from resnap.scheduler.wiring import cluster_of, scope_of
+    from resnap.storage.errors import UsageError
+    from resnap.storage.remote.urls import open_store
+    from resnap.storage.source import Sources
 
     with cluster_of(run.settings) as cluster, run.progress("read back") as progress:
         announcing = Announcing(

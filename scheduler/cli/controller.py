@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.cli.failures import OK
-from scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
-    from tiering.controller.metadata.image import MetadataImage
+    from resnap.tiering.controller.metadata.image import MetadataImage
 
 app = typer.Typer()
 controller_app = typer.Typer(help="What a cluster's metadata log says: image, producer ids, settings, audit.")
@@ -30,7 +30,7 @@ MetadataLog = Annotated[
 @with_settings(METADATA, SERVER)
 def show_image(run: Invocation, directory: MetadataLog = None) -> None:
     """Show topics with their ids, and all else that the log amounts to: --output json has everything."""
-    from scheduler.use_cases.controlling import image_answer
+    from resnap.scheduler.use_cases.controlling import image_answer
 
     run.answer(image_answer(_image(run, directory), whole=run.output.form != "table"))
 
@@ -39,8 +39,8 @@ def show_image(run: Invocation, directory: MetadataLog = None) -> None:
 @with_settings(METADATA, SERVER)
 def show_producer_ids(run: Invocation, directory: MetadataLog = None) -> None:
     """Show every block of producer ids: which broker got it, under which epoch, and when."""
-    from scheduler.use_cases.controlling import producer_ids_answer
-    from tiering.controller.metadata.records import ProducerIdsRecord
+    from resnap.scheduler.use_cases.controlling import producer_ids_answer
+    from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 
     run.answer(producer_ids_answer(_image(run, directory).relying_on(ProducerIdsRecord)))
 
@@ -49,9 +49,9 @@ def show_producer_ids(run: Invocation, directory: MetadataLog = None) -> None:
 @with_settings(METADATA, SERVER)
 def show_brokers_config(run: Invocation, directory: MetadataLog = None) -> None:
     """Show what brokers go by: each setting's value, who set it, and what that overrules."""
-    from scheduler.settings.layers import static_properties
-    from scheduler.use_cases.controlling import config_answer
-    from tiering.controller.metadata.folding import SETTINGS_TYPES
+    from resnap.scheduler.settings.layers import static_properties
+    from resnap.scheduler.use_cases.controlling import config_answer
+    from resnap.tiering.controller.metadata.folding import SETTINGS_TYPES
 
     properties = run.settings.server_properties
     static = {} if properties is None else static_properties(properties)
@@ -65,9 +65,9 @@ def audit_log_dir(
     log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")],
 ) -> int:
     """Check that every producer id in snapshots and segments lies in exactly one block that was allocated."""
-    from scheduler.use_cases.controlling import audit_answer
-    from scheduler.wiring import audit_of
-    from storage.errors import VerificationError
+    from resnap.scheduler.use_cases.controlling import audit_answer
+    from resnap.scheduler.wiring import audit_of
+    from resnap.storage.errors import VerificationError
 
     audit = audit_of(run.settings, log_dir)
     run.answer(audit_answer(audit))
@@ -78,7 +78,7 @@ def audit_log_dir(
 
 
 def _image(run: Invocation, directory: Path | None) -> "MetadataImage":
-    from scheduler.wiring import metadata_log_of
-    from tiering.controller.metadata.folding import load_image
+    from resnap.scheduler.wiring import metadata_log_of
+    from resnap.tiering.controller.metadata.folding import load_image
 
     return load_image(metadata_log_of(run.settings, None if directory is None else str(directory)))

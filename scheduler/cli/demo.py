@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.flags import ENGINE
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.cli.flags import ENGINE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 app = typer.Typer()
 
@@ -28,9 +28,9 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Another seed makes another log.", min=0)] = 1,
 ) -> None:
     """See it work: a log loses its snapshots, the whole job is done, and the result compared; in a minute, here."""
-    from scheduler.cli.demo_story import Story
-    from scheduler.demo.story import Demo, rules_at, workplace
-    from scheduler.wiring import service_of
+    from resnap.scheduler.cli.demo_story import Story
+    from resnap.scheduler.demo.story import Demo, rules_at, workplace
+    from resnap.scheduler.wiring import service_of
 
     # Whatever cluster is configured, its executors would not see a directory of this machine.
     settings = run.settings.model_copy(update={"spark_master": "local[*]"})

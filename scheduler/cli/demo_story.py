@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scheduler.answers.rendering import (
+from resnap.scheduler.answers.rendering import (
     PARTITION,
     Answer,
     Column,
@@ -15,17 +15,17 @@ from scheduler.answers.rendering import (
     human_duration,
     partition_name,
 )
-from scheduler.answers.reports import identity, scan_row, shipment_row
-from scheduler.demo.proof import Fate
-from storage.errors import ResnapError
+from resnap.scheduler.answers.reports import identity, scan_row, shipment_row
+from resnap.scheduler.demo.proof import Fate
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from scheduler.cli.invocation import Invocation
-    from scheduler.demo.log import DemoPartition
-    from scheduler.demo.proof import PartitionProof, Proof
-    from scheduler.demo.story import Demo, Tiered
+    from resnap.scheduler.cli.invocation import Invocation
+    from resnap.scheduler.demo.log import DemoPartition
+    from resnap.scheduler.demo.proof import PartitionProof, Proof
+    from resnap.scheduler.demo.story import Demo, Tiered
 
 MARKS: Final = {Fate.EQUAL: "#", Fate.WAITING: "~", Fate.DIFFERENT: "!", Fate.ABSENT: "!", Fate.TOO_EARLY: "!"}
 """How a timeline shows a boundary in the store."""

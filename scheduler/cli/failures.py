@@ -9,7 +9,7 @@ import json
 import traceback
 from typing import TYPE_CHECKING, Final, TextIO
 
-from storage.errors import DataError, FormatError, ResnapError, StoreError, limit_met
+from resnap.storage.errors import DataError, FormatError, ResnapError, StoreError, limit_met
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

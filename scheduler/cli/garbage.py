@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
-from scheduler.cli.flags import STORE
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
-from scheduler.clock import instant
+from resnap.scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.flags import STORE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.clock import instant
 
 if TYPE_CHECKING:
-    from storage.remote.object_store import ObjectStore
-    from tiering.keeping.garbage import Garbage
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.keeping.garbage import Garbage
 
 app = typer.Typer()
 
@@ -47,8 +47,8 @@ def gc(
     ] = False,
 ) -> None:
     """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""
-    from storage.remote.urls import open_store
-    from tiering.keeping.garbage import find_garbage
+    from resnap.storage.remote.urls import open_store
+    from resnap.tiering.keeping.garbage import find_garbage
 
     age_ms = _age_ms(older_than)
     store = open_store(url, run.settings.s3())
@@ -81,8 +81,8 @@ def gc(
 def _age_ms(text: str) -> int:
     from datetime import timedelta
 
-    from scheduler.settings.values import parse_duration
-    from storage.errors import UsageError
+    from resnap.scheduler.settings.values import parse_duration
+    from resnap.storage.errors import UsageError
 
     try:
         return parse_duration(text) // timedelta(milliseconds=1)
@@ -92,8 +92,8 @@ def _age_ms(text: str) -> int:
 
 def _check_alone(store: "ObjectStore", age_ms: int) -> None:
     """Refuse to delete where a run at work could not be told from one that was killed."""
-    from storage.errors import UsageError
-    from storage.remote.probe import Condition, condition
+    from resnap.storage.errors import UsageError
+    from resnap.storage.remote.probe import Condition, condition
 
     if age_ms < LEAST_AGE_MS:
         raise UsageError("--delete of what is less than an hour old might take it from a run that is at work",
@@ -119,8 +119,8 @@ def _listed(garbage: "Garbage", totals: dict[str, int]) -> Iterator[Row]:
 def _deleted(
     run: Invocation, store: "ObjectStore", garbage: "Garbage", totals: dict[str, int], *, is_alone: bool
 ) -> Iterator[Row]:
-    from scheduler.use_cases.tier_run import this_run
-    from tiering.keeping.garbage import collect
+    from resnap.scheduler.use_cases.tier_run import this_run
+    from resnap.tiering.keeping.garbage import collect
 
     written = {info.key: info.modified_ms for info in garbage.objects}
     for one in collect(store, garbage, who=f"{this_run()} (gc)", now_ms=run.clock.now_ms(), is_alone=is_alone):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_count
-from scheduler.cli.failures import OK
-from scheduler.cli.flags import STORE, TOPIC, WRITE
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
-from scheduler.cli.plan_file import PlanFile, saved_plan
+from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_count
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.flags import STORE, TOPIC, WRITE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 
 if TYPE_CHECKING:
-    from scheduler.use_cases.installing import Installing, InstallOrder, InstallReport
-    from storage.errors import ResnapError
+    from resnap.scheduler.use_cases.installing import Installing, InstallOrder, InstallReport
+    from resnap.storage.errors import ResnapError
 
 app = typer.Typer()
 
@@ -61,7 +61,7 @@ def install(
 
     The log dir's lock is held until the end; a valid snapshot is never replaced; --undo restores what was before.
     """
-    from scheduler.use_cases.installing import Installing
+    from resnap.scheduler.use_cases.installing import Installing
 
     if undo is not None:
         _refuse_beside_undo(staged, replacing, undo_dir, plan_file)
@@ -73,7 +73,7 @@ def install(
 
 
 def _refuse_beside_undo(staged: str | None, *others: object) -> None:
-    from storage.errors import UsageError
+    from resnap.storage.errors import UsageError
 
     if staged is not None or any(others):
         raise UsageError("--undo stands alone", hint="the manifest names the log dir and all that is to be done there")
@@ -82,10 +82,10 @@ def _refuse_beside_undo(staged: str | None, *others: object) -> None:
 def _order(
     run: Invocation, staged: str | None, log_dir: Path | None, replacing: list[str], undo_dir: Path | None
 ) -> "InstallOrder":
-    from scheduler.use_cases.installing import InstallOrder
-    from scheduler.use_cases.sources import Scope
-    from storage.errors import UsageError
-    from tiering.installing.installation import Replace
+    from resnap.scheduler.use_cases.installing import InstallOrder
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.storage.errors import UsageError
+    from resnap.tiering.installing.installation import Replace
 
     if staged is None or log_dir is None:
         raise UsageError("STAGED and LOG_DIR say what to install where",
@@ -121,7 +121,7 @@ def _install(run: Invocation, installing: "Installing", order: "InstallOrder") -
 
 
 def _answer(run: Invocation, report: "InstallReport") -> None:
-    from scheduler.use_cases.install_rows import install_tail, installation_row
+    from resnap.scheduler.use_cases.install_rows import install_tail, installation_row
 
     is_table, dry_run = run.output.form == "table", run.settings.dry_run
     run.answer(
@@ -146,7 +146,7 @@ def _answer(run: Invocation, report: "InstallReport") -> None:
 
 
 def _closing(report: "InstallReport", *, dry_run: bool) -> list[str]:
-    from scheduler.use_cases.install_rows import install_tail
+    from resnap.scheduler.use_cases.install_rows import install_tail
 
     number = {key: int(str(value)) for key, value in install_tail(report).items()}
     counts = f"{human_count(number['installed'])} snapshots installed, {human_count(number['replaced'])} replaced"
@@ -183,7 +183,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def _report(run: Invocation, report: "InstallReport") -> None:
-    from scheduler.use_cases.install_rows import refusals_of
+    from resnap.scheduler.use_cases.install_rows import refusals_of
 
     run.partly_done = not run.settings.dry_run and any(one.changes for one in report.partitions)
     for key in report.absent:
@@ -196,9 +196,9 @@ def _report(run: Invocation, report: "InstallReport") -> None:
 
 
 def _take_back(run: Invocation, manifest: Path) -> int:
-    from scheduler.use_cases.install_rows import undo_row
-    from storage.disk import Disk
-    from tiering.installing.undo import UndoStep, read_undo
+    from resnap.scheduler.use_cases.install_rows import undo_row
+    from resnap.storage.disk import Disk
+    from resnap.tiering.installing.undo import UndoStep, read_undo
 
     undo, done = read_undo(manifest, Disk()), list[UndoStep]()
     try:

@@ -23,8 +23,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from scheduler.cli.failures import INTERRUPTED
-from storage.waiting import end_pauses
+from resnap.scheduler.cli.failures import INTERRUPTED
+from resnap.storage.waiting import end_pauses
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -7,20 +7,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.answers.progress import show_progress
-from scheduler.clock import SystemClock
+from resnap.scheduler.answers.progress import show_progress
+from resnap.scheduler.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from replay.window import ReplayRules
-    from scheduler.answers.progress import Progress
-    from scheduler.answers.rendering import Answer, Output
-    from scheduler.cli.failures import Failures
-    from scheduler.clock import Clock
-    from scheduler.settings.settings import Settings
-    from scheduler.use_cases.service import Service
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.answers.rendering import Answer, Output
+    from resnap.scheduler.cli.failures import Failures
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.scheduler.use_cases.service import Service
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Invocation:
             remembers: whether what earlier runs found out counts.
 
         """
-        from scheduler.wiring import service_of, with_memory  # slow to import
+        from resnap.scheduler.wiring import service_of, with_memory  # slow to import
 
         service = service_of(self.settings, self.clock, rules, ahead=replays and not self.settings.dry_run)
         self.at_end.enter_context(service.engine)

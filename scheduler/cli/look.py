@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, Row
-from scheduler.cli.failures import FAILED, OK
-from scheduler.cli.flags import ALL, CHECKING, DUMPED, ENGINE, EXPIRATION, STORE
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.answers.rendering import Answer, Column, Row
+from resnap.scheduler.cli.failures import FAILED, OK
+from resnap.scheduler.cli.flags import ALL, CHECKING, DUMPED, ENGINE, EXPIRATION, STORE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 app = typer.Typer()
 config_app = typer.Typer(help="The settings, and where they come from.")
@@ -36,8 +36,8 @@ def inspect_file(
     ] = None,
 ) -> None:
     """Show any file of a log dir or a store: snapshot, segment, index, checkpoint, manifest."""
-    from scheduler.inspecting.file_kinds import Kind
-    from scheduler.inspecting.inspection import inspected
+    from resnap.scheduler.inspecting.file_kinds import Kind
+    from resnap.scheduler.inspecting.inspection import inspected
 
     with inspected(
         file,
@@ -65,10 +65,10 @@ def doctor(
     ] = None,
 ) -> int:
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
-    from scheduler.answers.records import record
-    from scheduler.doctor.examination import examine
-    from scheduler.doctor.findings import Health
-    from scheduler.settings.loading import process_environment
+    from resnap.scheduler.answers.records import record
+    from resnap.scheduler.doctor.examination import examine
+    from resnap.scheduler.doctor.findings import Health
+    from resnap.scheduler.settings.loading import process_environment
 
     places = log_dirs or [str(path) for path in run.settings.log_dirs]
     counts = dict.fromkeys(map(str, Health), 0)
@@ -92,8 +92,8 @@ def doctor(
 @with_settings()
 def show_version(run: Invocation) -> None:
     """Print the versions of Resnap and of what it runs on."""
-    from scheduler.settings.loading import process_environment
-    from scheduler.version import versions
+    from resnap.scheduler.settings.loading import process_environment
+    from resnap.scheduler.version import versions
 
     run.answer(Answer(head=versions(process_environment())))
 
@@ -102,8 +102,8 @@ def show_version(run: Invocation) -> None:
 @with_settings(ALL)
 def show_config(run: Invocation) -> None:
     """Print every setting, its value, and where that comes from; credentials are masked."""
-    from scheduler.settings.settings import SETTING_NAMES, display_name
-    from scheduler.settings.values import shown
+    from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
+    from resnap.scheduler.settings.values import shown
 
     rows = [
         {"name": display_name(name), "value": shown(getattr(run.settings, name)), "origin": run.settings.origin(name)}

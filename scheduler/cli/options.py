@@ -17,11 +17,11 @@ from typing import Any, Concatenate, ParamSpec, TextIO, TypeAlias
 
 import typer
 
-from scheduler.answers.rendering import Output, OutputClosedError
-from scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CLOSED, Failures
-from scheduler.cli.flags import COMMON, SERVE, Group
-from scheduler.cli.invocation import Invocation
-from storage.errors import UsageError, check_address_space
+from resnap.scheduler.answers.rendering import Output, OutputClosedError
+from resnap.scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CLOSED, Failures
+from resnap.scheduler.cli.flags import COMMON, SERVE, Group
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.storage.errors import UsageError, check_address_space
 
 P = ParamSpec("P")
 Command: TypeAlias = Callable[Concatenate[Invocation, P], int | None]
@@ -92,7 +92,7 @@ def _invocation(
     is_service: bool,
 ) -> Invocation:
     check_address_space()
-    from scheduler.settings.loading import load_settings  # takes half a second, which --help need not wait for
+    from resnap.scheduler.settings.loading import load_settings  # takes half a second, which --help need not wait for
 
     settings = load_settings(flags, places=places)
     log_format = settings.log_format if is_service else None

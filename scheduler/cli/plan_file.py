@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tiering.planning import SavedPlan
+    from resnap.tiering.planning import SavedPlan
 
 PlanFile = Annotated[
     Path | None,
@@ -26,8 +26,8 @@ def saved_plan(plan_file: Path | None, sources: list[str] | None) -> "SavedPlan 
         FormatError: it is no plan.
 
     """
-    from storage.errors import UsageError, in_file
-    from tiering.planning import read_saved_plan
+    from resnap.storage.errors import UsageError, in_file
+    from resnap.tiering.planning import read_saved_plan
 
     if plan_file is None:
         return None

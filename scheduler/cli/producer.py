@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 app = typer.Typer()
 producer_app = typer.Typer(help="How a broker answers what producers send.")
@@ -20,6 +20,6 @@ def simulate(
     script: Annotated[Path, typer.Argument(metavar="FILE", help="The script: JSON lines, one step each.")],
 ) -> None:
     """Tell what a broker of a release would answer to each step of a script: appends, bumps, expiries, restarts."""
-    from scheduler.use_cases.simulating import simulation
+    from resnap.scheduler.use_cases.simulating import simulation
 
     run.answer(simulation(script))

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import Answer
-from scheduler.cli.flags import MEMORY
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.answers.rendering import Answer
+from resnap.scheduler.cli.flags import MEMORY
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
-    from scheduler.quotas.client_quotas import Named, Origin
-    from tiering.quota.quota_file import QuotaFile
+    from resnap.scheduler.quotas.client_quotas import Named, Origin
+    from resnap.tiering.quota.quota_file import QuotaFile
 
 app = typer.Typer()
 quota_app = typer.Typer(
@@ -42,7 +42,7 @@ def set_quota(
     user_default: UserDefault = False,
 ) -> None:
     """Set the producer_ids_rate of a user, or of the default user."""
-    from scheduler.quotas.client_quotas import set_rate
+    from resnap.scheduler.quotas.client_quotas import set_rate
 
     whom = _whom(user, default=user_default)
     file = _file(run)
@@ -54,7 +54,7 @@ def set_quota(
 @with_settings(STATE)
 def delete_quota(run: Invocation, *, user: User = None, user_default: UserDefault = False) -> None:
     """Delete the producer_ids_rate of a user, or of the default user."""
-    from scheduler.quotas.client_quotas import delete_rate
+    from resnap.scheduler.quotas.client_quotas import delete_rate
 
     whom = _whom(user, default=user_default)
     file = _file(run)
@@ -68,8 +68,8 @@ def describe_quotas(
     run: Invocation, *, user: User = None, user_default: UserDefault = False, metadata_log: MetadataLog = None
 ) -> None:
     """Show the quotas that are set, and those of a cluster, with their origin."""
-    from scheduler.quotas.client_quotas import consequence, described, named
-    from scheduler.quotas.rows import QUOTA_COLUMNS, quota_rows
+    from resnap.scheduler.quotas.client_quotas import consequence, described, named
+    from resnap.scheduler.quotas.rows import QUOTA_COLUMNS, quota_rows
 
     found = quota_origins(run, metadata_log)
     whom = named(user, default=user_default)
@@ -79,8 +79,8 @@ def describe_quotas(
 
 
 def _whom(user: str | None, *, default: bool) -> "Named":
-    from scheduler.quotas.client_quotas import named
-    from storage.errors import UsageError
+    from resnap.scheduler.quotas.client_quotas import named
+    from resnap.storage.errors import UsageError
 
     whom = named(user, default=default)
     if whom is None:
@@ -89,7 +89,7 @@ def _whom(user: str | None, *, default: bool) -> "Named":
 
 
 def _file(run: Invocation) -> "QuotaFile":
-    from storage.errors import UsageError
+    from resnap.storage.errors import UsageError
 
     file = _file_if_any(run)
     if file is None:
@@ -98,9 +98,9 @@ def _file(run: Invocation) -> "QuotaFile":
 
 
 def _file_if_any(run: Invocation) -> "QuotaFile | None":
-    from scheduler.settings.loading import process_environment, state_directory
-    from storage.disk import Disk
-    from tiering.quota.quota_file import QuotaFile
+    from resnap.scheduler.settings.loading import process_environment, state_directory
+    from resnap.storage.disk import Disk
+    from resnap.tiering.quota.quota_file import QuotaFile
 
     directory = state_directory(run.settings, process_environment())
     return None if directory is None else QuotaFile(directory, Disk(), run.note)
@@ -108,6 +108,6 @@ def _file_if_any(run: Invocation) -> "QuotaFile | None":
 
 def quota_origins(run: Invocation, metadata_log: Path | None) -> "list[Origin]":
     """Return the quotas of the state directory, and of a cluster's metadata log where one is given."""
-    from scheduler.quotas.client_quotas import origins
+    from resnap.scheduler.quotas.client_quotas import origins
 
     return origins(_file_if_any(run), metadata_log, run.warn)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scheduler.answers.rendering import Answer, Row, human_bytes, human_count
-from scheduler.cli.flags import ENGINE, STORE, TOPIC, Sources
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
-from scheduler.cli.quota import STATE, MetadataLog, quota_origins
+from resnap.scheduler.answers.rendering import Answer, Row, human_bytes, human_count
+from resnap.scheduler.cli.flags import ENGINE, STORE, TOPIC, Sources
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.cli.quota import STATE, MetadataLog, quota_origins
 
 if TYPE_CHECKING:
-    from scheduler.quotas.trial import LogUses
-    from tiering.quota.client_quotas import UserRates
-    from tiering.quota.principals import PrincipalMap
-    from tiering.quota.simulation import Outcome, Rules
+    from resnap.scheduler.quotas.trial import LogUses
+    from resnap.tiering.quota.client_quotas import UserRates
+    from resnap.tiering.quota.principals import PrincipalMap
+    from resnap.tiering.quota.simulation import Outcome, Rules
 
 app = typer.Typer()
 """Stands in `resnap quota`."""
@@ -71,9 +71,9 @@ def simulate_quota(
     ] = None,
 ) -> None:
     """Replay a log's producers through a quota, and show whom it would have throttled, when, and for how long."""
-    from scheduler.quotas.plot import check_plot, draw
-    from scheduler.quotas.rows import OUTCOME_COLUMNS, outcome_row, outcome_tail
-    from scheduler.quotas.trial import simulated, without_rate
+    from resnap.scheduler.quotas.plot import check_plot, draw
+    from resnap.scheduler.quotas.rows import OUTCOME_COLUMNS, outcome_row, outcome_tail
+    from resnap.scheduler.quotas.trial import simulated, without_rate
 
     if plot is not None:
         check_plot(plot)
@@ -130,9 +130,9 @@ def advise_quota(
     unit: Unit = "hour",
 ) -> None:
     """Find the rate that would have left the quietest 99 % of principals alone, and what it would have stopped."""
-    from scheduler.quotas.rows import ADVICE_COLUMNS, advice_row, number
-    from scheduler.quotas.trial import advised
-    from tiering.quota.simulation import simulate
+    from resnap.scheduler.quotas.rows import ADVICE_COLUMNS, advice_row, number
+    from resnap.scheduler.quotas.trial import advised
+    from resnap.tiering.quota.simulation import simulate
 
     rules = _rules(profile, samples, window_seconds, unit, 0.01, permissive=False)
     uses = _uses(run, sources, _principals(run, principal_map))
@@ -161,9 +161,9 @@ def advise_quota(
 
 
 def _rates(run: Invocation, rate: float | None, metadata_log: Path | None) -> "UserRates":
-    from scheduler.quotas.client_quotas import rates_of
-    from storage.errors import UsageError
-    from tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
+    from resnap.scheduler.quotas.client_quotas import rates_of
+    from resnap.storage.errors import UsageError
+    from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
 
     if rate is not None:
         check_value(user(None), PRODUCER_IDS_RATE, rate)
@@ -177,10 +177,10 @@ def _rates(run: Invocation, rate: float | None, metadata_log: Path | None) -> "U
 def _rules(
     profile: str, samples: int, window_seconds: int, unit: str, false_positive_rate: float, *, permissive: bool
 ) -> "Rules":
-    from tiering.quota.active_producers import Remembering
-    from tiering.quota.profiles import life_cycle
-    from tiering.quota.simulation import Rules
-    from tiering.quota.token_bucket import QuotaConfig, RateUnit
+    from resnap.tiering.quota.active_producers import Remembering
+    from resnap.tiering.quota.profiles import life_cycle
+    from resnap.tiering.quota.simulation import Rules
+    from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
 
     window_ms = window_seconds * 1000
     return Rules(
@@ -191,8 +191,8 @@ def _rules(
 
 
 def _principals(run: Invocation, path: Path | None) -> "PrincipalMap":
-    from storage.errors import UsageError
-    from tiering.quota.principals import PrincipalMap, read_principal_map
+    from resnap.storage.errors import UsageError
+    from resnap.tiering.quota.principals import PrincipalMap, read_principal_map
 
     if path is None:
         run.note(
@@ -207,8 +207,8 @@ def _principals(run: Invocation, path: Path | None) -> "PrincipalMap":
 
 
 def _uses(run: Invocation, sources: list[str] | None, principals: "PrincipalMap") -> "LogUses":
-    from scheduler.quotas.trial import gather
-    from scheduler.wiring import scope_of
+    from resnap.scheduler.quotas.trial import gather
+    from resnap.scheduler.wiring import scope_of
 
     return gather(scope_of(run.settings, sources), run.service(replays=False).engine, principals)
 

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.failures import OK
-from scheduler.cli.flags import CLUSTER, STORE, TOPIC
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.flags import CLUSTER, STORE, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 app = typer.Typer()
 remote_app = typer.Typer(help="What brokers believe is in remote storage.")
@@ -33,13 +33,13 @@ def show_status(
 
     By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR may be left out.
     """
-    from scheduler.use_cases.remote_status import look, status_answer
-    from scheduler.wiring import cluster_of, scope_of
-    from storage.errors import VerificationError
-    from storage.remote.store_log_dir import open_source
-    from storage.remote.urls import open_store
-    from storage.source import Sources
-    from tiering.remote_log.standing import HARMFUL
+    from resnap.scheduler.use_cases.remote_status import look, status_answer
+    from resnap.scheduler.wiring import cluster_of, scope_of
+    from resnap.storage.errors import VerificationError
+    from resnap.storage.remote.store_log_dir import open_source
+    from resnap.storage.remote.urls import open_store
+    from resnap.storage.source import Sources
+    from resnap.tiering.remote_log.standing import HARMFUL
 
     live = run.settings.bootstrap_server
     places = log_dirs or list(map(str, run.settings.log_dirs))

@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
-from scheduler.cli.invocation import Invocation
-from scheduler.clock import instant
+from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.clock import instant
 
 if TYPE_CHECKING:
-    from replay.boundary_state import LeftOut
-    from replay.results import BoundaryResult, PartitionResult
-    from scheduler.use_cases.service import Service
-    from scheduler.use_cases.sources import Sight
-    from scheduler.use_cases.work_items import Replayed
-    from storage.log.names import TopicPartition
-    from tiering.remembered.memory import KnownBoundary
+    from resnap.replay.boundary_state import LeftOut
+    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.scheduler.use_cases.service import Service
+    from resnap.scheduler.use_cases.sources import Sight
+    from resnap.scheduler.use_cases.work_items import Replayed
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.remembered.memory import KnownBoundary
 
 
 _SHARED: Final = (
@@ -28,8 +28,8 @@ _SHARED: Final = (
 
 def answer_replay(run: Invocation, found: "Iterable[Replayed]", *, judged: bool, strict: bool = False) -> None:
     """Print what replays gave; ``judged`` shows the verdicts, ``strict`` makes a difference an error."""
-    from scheduler.answers.reports import replay_tail
-    from storage.errors import ResnapError
+    from resnap.scheduler.answers.reports import replay_tail
+    from resnap.storage.errors import ResnapError
 
     told = _Told(run)
     columns = _VERDICTS if judged else _LEFT_OUT
@@ -66,8 +66,8 @@ class _Told:
 
     def rows(self, found: "Iterable[Replayed]") -> Iterator[Row]:
         """Yield a row per boundary, as the replays give them."""
-        from replay.results import Outcome
-        from scheduler.answers.reports import boundary_row, known_row
+        from resnap.replay.results import Outcome
+        from resnap.scheduler.answers.reports import boundary_row, known_row
 
         for replayed in found:
             topic_partition, result = replayed.planned.sighted.topic_partition, replayed.result
@@ -107,7 +107,7 @@ MOST_NAMED: Final = 3
 
 
 def _report_differences(run: Invocation, results: "Iterable[PartitionResult]") -> None:
-    from storage.errors import VerificationError
+    from resnap.storage.errors import VerificationError
 
     wrong = sum(_is_wrong(found) for result in results for found in result.boundaries)
     if wrong:
@@ -171,7 +171,7 @@ def _unchanged_sum(
 
 
 def _replay_sum(results: "list[PartitionResult]", known: "list[tuple[TopicPartition, KnownBoundary]]") -> Iterator[str]:
-    from scheduler.answers.reports import replay_tail
+    from resnap.scheduler.answers.reports import replay_tail
 
     if known and not any(result.boundaries for result in results):
         return
@@ -189,7 +189,7 @@ def _replay_sum(results: "list[PartitionResult]", known: "list[tuple[TopicPartit
 
 
 def _report_result(run: Invocation, result: "PartitionResult") -> None:
-    from scheduler.answers.faults import replay_faults, replay_warnings
+    from resnap.scheduler.answers.faults import replay_faults, replay_warnings
 
     for fault in replay_faults(result):
         run.error(fault)
@@ -212,7 +212,7 @@ def _report_left_out(
 
 def report_unusable(run: Invocation, sight: "Sight") -> None:
     """Report the snapshots that are there and that no broker could load."""
-    from storage.errors import VerificationError
+    from resnap.storage.errors import VerificationError
 
     for sighted in sight.partitions:
         for boundary in sighted.inventory.boundaries:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
-from scheduler.cli.failures import OK
-from scheduler.cli.flags import ENGINE, REPLAY, STORE, TOPIC, WRITE
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.flags import ENGINE, REPLAY, STORE, TOPIC, WRITE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
-    from scheduler.use_cases.restoring import RestoredPartition, RestoreReport
+    from resnap.scheduler.use_cases.restoring import RestoredPartition, RestoreReport
 
 app = typer.Typer()
 
@@ -46,10 +46,10 @@ def restore(
 
     Each is whole and compared with its manifests before it has its name; what is there already is never touched.
     """
-    from scheduler.use_cases.restored_snapshots import SnapshotRepair
-    from scheduler.use_cases.restoring import RestoreOrder, Restoring
-    from scheduler.use_cases.sources import Scope
-    from storage.source import Sources
+    from resnap.scheduler.use_cases.restored_snapshots import SnapshotRepair
+    from resnap.scheduler.use_cases.restoring import RestoreOrder, Restoring
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.storage.source import Sources
 
     scope = Scope(sources=(url,), topics=run.settings.topics)
     order = RestoreOrder(scope=scope, log_dir=into, topic_ids=dict(map(_topic_id, topic_id or ())))
@@ -64,8 +64,8 @@ def restore(
 
 def _topic_id(text: str) -> tuple[str, str]:
     """Return the topic and its id."""
-    from storage.errors import UsageError
-    from storage.log.properties import is_topic_id
+    from resnap.storage.errors import UsageError
+    from resnap.storage.log.properties import is_topic_id
 
     topic, _, topic_id = text.partition("=")
     if not topic or not is_topic_id(topic_id):
@@ -74,7 +74,7 @@ def _topic_id(text: str) -> tuple[str, str]:
 
 
 def _answer(run: Invocation, report: "RestoreReport") -> None:
-    from tiering.keeping.restorer import Restored
+    from resnap.tiering.keeping.restorer import Restored
 
     done = [one for one in report.partitions if one.outcome is Restored.RESTORED]
     total = {
@@ -128,7 +128,7 @@ def _open_transactions(one: "RestoredPartition") -> Iterator[str]:
 
 
 def _row(one: "RestoredPartition") -> Row:
-    from scheduler.answers.reports import identity
+    from resnap.scheduler.answers.reports import identity
 
     return {
         **identity(one.restoration.topic_partition),

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
-from scheduler.cli.failures import OK
-from scheduler.cli.flags import STORE, TOPIC
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.flags import STORE, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
-    from scheduler.use_cases.retaining import Retaining
-    from tiering.keeping.retention import Limits, PartitionRetention
+    from resnap.scheduler.use_cases.retaining import Retaining
+    from resnap.tiering.keeping.retention import Limits, PartitionRetention
 
 app = typer.Typer()
 
@@ -42,10 +42,10 @@ def retain(
 
     Give no less than the topic's own retention: a segment that a broker still has would be shipped again.
     """
-    from scheduler.use_cases.retaining import Retaining
-    from scheduler.use_cases.sources import Scope
-    from storage.remote.store_log_dir import shipped_part
-    from storage.source import Sources
+    from resnap.scheduler.use_cases.retaining import Retaining
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.storage.remote.store_log_dir import shipped_part
+    from resnap.storage.source import Sources
 
     limits = _limits(retention, retention_bytes)
     scope = Scope(sources=(url,), topics=run.settings.topics)
@@ -60,9 +60,9 @@ def retain(
 def _limits(retention: str | None, retention_bytes: str | None) -> "Limits":
     from datetime import timedelta
 
-    from scheduler.settings.values import parse_duration, parse_size
-    from storage.errors import UsageError
-    from tiering.keeping.retention import Limits
+    from resnap.scheduler.settings.values import parse_duration, parse_size
+    from resnap.storage.errors import UsageError
+    from resnap.tiering.keeping.retention import Limits
 
     if retention is None and retention_bytes is None:
         raise UsageError("no retention is given", hint="give --retention DURATION, --retention-bytes SIZE, or both")
@@ -109,7 +109,7 @@ def _answer(run: Invocation, retaining: "Retaining", found: "Iterator[PartitionR
 
 
 def _row(one: "PartitionRetention") -> Row:
-    from scheduler.answers.reports import identity
+    from resnap.scheduler.answers.reports import identity
 
     return {
         **identity(one.topic_partition),

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, Row, human_duration
-from scheduler.cli.flags import MEMORY
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
-from scheduler.runs.run import RunKind, RunState
+from resnap.scheduler.answers.rendering import Answer, Column, Row, human_duration
+from resnap.scheduler.cli.flags import MEMORY
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.runs.run import RunKind, RunState
 
 if TYPE_CHECKING:
-    from scheduler.runs.history import History
-    from scheduler.runs.run import Run
+    from resnap.scheduler.runs.history import History
+    from resnap.scheduler.runs.run import Run
 
 app = typer.Typer()
 runs_app = typer.Typer(help="Runs of the service, past and waiting; read from its file, so it need not be running.")
@@ -56,7 +56,7 @@ _PAGE = 500
 @with_settings(STATE)
 def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limit: Limit = 50) -> None:
     """Show runs, the newest first."""
-    from scheduler.runs.history import RunFilter
+    from resnap.scheduler.runs.history import RunFilter
 
     wanted = RunFilter(kinds=tuple(kind or ()), states=tuple(state or ()))
     with _history(run) as history:
@@ -71,7 +71,7 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
 @with_settings(STATE)
 def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", help="Id of the run.")]) -> None:  # noqa: A002
     """Show one run: what was asked for, how far it has come, what went wrong, and its partitions."""
-    from storage.errors import UsageError
+    from resnap.storage.errors import UsageError
 
     with _history(run) as history:
         found = history.get(id)
@@ -91,7 +91,7 @@ def _partitions(history: "History", run_id: str) -> Iterator[Row]:
 
 
 def _row(run: "Run") -> Row:
-    from scheduler.clock import instant
+    from resnap.scheduler.clock import instant
 
     ends = {"created": run.created_ms, "started": run.started_ms, "finished": run.finished_ms}
     return {
@@ -111,7 +111,7 @@ def _took_s(run: "Run") -> float | None:
 
 
 def _told_in_full(run: "Run") -> Row:
-    from scheduler.answers.records import plain
+    from resnap.scheduler.answers.records import plain
 
     return {
         "retryOf": run.retry_of,
@@ -125,10 +125,10 @@ def _told_in_full(run: "Run") -> Row:
 @contextmanager
 def _history(run: Invocation) -> Iterator["History"]:
     """Give the history that lies in the state directory, to be read."""
-    from scheduler.daemon.services import state_directory_of
-    from scheduler.runs.database import DATABASE_FILE, DatabaseView
-    from scheduler.runs.history import History
-    from storage.errors import UsageError
+    from resnap.scheduler.daemon.services import state_directory_of
+    from resnap.scheduler.runs.database import DATABASE_FILE, DatabaseView
+    from resnap.scheduler.runs.history import History
+    from resnap.storage.errors import UsageError
 
     path = state_directory_of(run.settings) / DATABASE_FILE
     if not path.is_file():

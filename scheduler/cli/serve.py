@@ -2,9 +2,9 @@
 
 import typer
 
-from scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SERVE, SOURCE, STORE, UPLOAD
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SERVE, SOURCE, STORE, UPLOAD
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 app = typer.Typer()
 
@@ -19,10 +19,10 @@ def serve(run: Invocation) -> None:
     """
     import sys
 
-    from scheduler.daemon.serve import Daemon
-    from scheduler.daemon.services import services_of
-    from scheduler.observing.logs import set_up
-    from scheduler.runs.configuration import Configuration
+    from resnap.scheduler.daemon.serve import Daemon
+    from resnap.scheduler.daemon.services import services_of
+    from resnap.scheduler.observing.logs import set_up
+    from resnap.scheduler.runs.configuration import Configuration
 
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
     services = services_of(Configuration(flags=run.flags), run.clock)

@@ -4,19 +4,19 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
-from scheduler.cli.failures import OK
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.replayed import count_of
-from scheduler.clock import instant
+from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.replayed import count_of
+from resnap.scheduler.clock import instant
 
 if TYPE_CHECKING:
-    from scheduler.answers.progress import CountedProgress
-    from scheduler.use_cases.work_items import TierOrder
-    from storage.errors import VerificationError
-    from storage.log.names import TopicPartition
-    from tiering.eligibility import Candidates, Eligibility
-    from tiering.shipping.shipment import PartitionShipment
+    from resnap.scheduler.answers.progress import CountedProgress
+    from resnap.scheduler.use_cases.work_items import TierOrder
+    from resnap.storage.errors import VerificationError
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.eligibility import Candidates, Eligibility
+    from resnap.tiering.shipping.shipment import PartitionShipment
 
 
 def answer_tier(
@@ -81,8 +81,8 @@ class _Told:
 
     def rows(self, shipments: "Iterator[PartitionShipment]") -> Iterator[Row]:
         """Yield a row per partition: what was shipped as it happens, then those with nothing to ship."""
-        from scheduler.answers.reports import shipment_row
-        from storage.errors import LockedError
+        from resnap.scheduler.answers.reports import shipment_row
+        from resnap.storage.errors import LockedError
 
         waiting = {order.sighted.topic_partition: order for order in self._orders}
         coming = [partition for partition, order in waiting.items() if order.candidates.segments]
@@ -102,7 +102,7 @@ class _Told:
         self._is_through = not self.failures
 
     def _judge(self, topic_partition: "TopicPartition", judged: "Candidates | Eligibility") -> None:
-        from scheduler.answers.faults import shipping_faults
+        from resnap.scheduler.answers.faults import shipping_faults
 
         self.totals["refused"] += len(judged.refusals)
         self.faults.extend(shipping_faults(topic_partition, judged.refusals))
@@ -139,7 +139,7 @@ def _in_order(
 
 
 def _nothing_left(order: "TierOrder") -> Row:
-    from scheduler.answers.reports import identity, refusal_row
+    from resnap.scheduler.answers.reports import identity, refusal_row
 
     return {
         **identity(order.sighted.topic_partition),

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count, partition_name
-from scheduler.cli.failures import MISSING_FOUND, OK
-from scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count, partition_name
+from resnap.scheduler.cli.failures import MISSING_FOUND, OK
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
-    from scheduler.use_cases.sources import Sight
-    from scheduler.use_cases.work_items import PartitionScan, Planned
-    from storage.log.survey import PartitionProblem
+    from resnap.scheduler.use_cases.sources import Sight
+    from resnap.scheduler.use_cases.work_items import PartitionScan, Planned
+    from resnap.storage.log.survey import PartitionProblem
 
 app = typer.Typer()
 
@@ -29,7 +29,7 @@ def report_problems(run: Invocation, problems: "Iterable[PartitionProblem]") -> 
 
 def report_sight(run: Invocation, sight: "Sight") -> None:
     """Report what could not be read, and say what is left aside."""
-    from tiering.planning import can_be_tiered
+    from resnap.tiering.planning import can_be_tiered
 
     report_problems(run, sight.problems)
     compacted = sum(not can_be_tiered(sighted.inventory) for sighted in sight.partitions)
@@ -57,7 +57,7 @@ def scan(
     Reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
     not cover, the first batch header of a few.
     """
-    from scheduler.wiring import scope_of
+    from resnap.scheduler.wiring import scope_of
 
     scans, problems = run.service(replays=False).scan(scope_of(run.settings, sources))
     told = _Scanned(len(problems))
@@ -86,7 +86,7 @@ class _Scanned:
 
     def rows(self, scans: "Iterable[PartitionScan]") -> Iterator[Row]:
         """Yield a row per partition."""
-        from scheduler.answers.reports import scan_row
+        from resnap.scheduler.answers.reports import scan_row
 
         for scanned in scans:
             row = scan_row(scanned)
@@ -151,9 +151,9 @@ def plan(
     ] = False,
 ) -> None:
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
-    from scheduler.answers.reports import plan_row
-    from scheduler.cli.replayed import answer_replay, beginnings_gone
-    from scheduler.wiring import scope_of
+    from resnap.scheduler.answers.reports import plan_row
+    from resnap.scheduler.cli.replayed import answer_replay, beginnings_gone
+    from resnap.scheduler.wiring import scope_of
 
     # Proving is finding out anew, and a saved plan is for whatever may be known by then.
     service = run.service(replays=prove, remembers=not prove and save is None)
@@ -161,7 +161,7 @@ def plan(
     planned, sight = service.plan(scope, boundaries="all" if prove else run.settings.boundaries)
     report_sight(run, sight)
     if save is not None:
-        from tiering.planning import write_saved_plan
+        from resnap.tiering.planning import write_saved_plan
 
         _keep(save, write_saved_plan(service.save(scope, planned)))
         run.note(f"plan written to {save}")
@@ -197,8 +197,8 @@ def plan(
 
 def _keep(path: Path, text: str) -> None:
     """Write a plan, whole or not at all."""
-    from storage.errors import ResnapError
-    from storage.whole_file import write_whole
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.whole_file import write_whole
 
     try:
         write_whole(path.absolute(), (text.encode(),))

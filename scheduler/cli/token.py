@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, Row
-from scheduler.cli.flags import MEMORY
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
+from resnap.scheduler.answers.rendering import Answer, Column, Row
+from resnap.scheduler.cli.flags import MEMORY
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from scheduler.access.audit_log import AuditLog
-    from scheduler.access.tokens import Token, Tokens
+    from resnap.scheduler.access.audit_log import AuditLog
+    from resnap.scheduler.access.tokens import Token, Tokens
 
 app = typer.Typer()
 token_app = typer.Typer(
@@ -44,7 +44,7 @@ def create_token(
     ] = None,
 ) -> None:
     """Make a token, and show it this once: what is kept is a digest, from which nobody can tell it."""
-    from scheduler.access.roles import Role
+    from resnap.scheduler.access.roles import Role
 
     lifetime = None if expires is None else _lifetime(expires)
     with _tokens(run) as (tokens, audit), tokens.database.write():
@@ -81,10 +81,10 @@ def _tokens(run: Invocation) -> Iterator[tuple["Tokens", "AuditLog"]]:
     """Give the tokens and the audit of the service that has this state directory."""
     import secrets
 
-    from scheduler.access.audit_log import AuditLog
-    from scheduler.access.tokens import Tokens
-    from scheduler.daemon.services import state_directory_of
-    from scheduler.runs.database import DATABASE_FILE, Database
+    from resnap.scheduler.access.audit_log import AuditLog
+    from resnap.scheduler.access.tokens import Tokens
+    from resnap.scheduler.daemon.services import state_directory_of
+    from resnap.scheduler.runs.database import DATABASE_FILE, Database
 
     database = Database(state_directory_of(run.settings) / DATABASE_FILE)
     try:
@@ -95,7 +95,7 @@ def _tokens(run: Invocation) -> Iterator[tuple["Tokens", "AuditLog"]]:
 
 def _note(audit: "AuditLog", action: str, token: "Token") -> None:
     """Keep who has done it, by the name that the system gives whoever has this shell."""
-    from scheduler.access.roles import Role
+    from resnap.scheduler.access.roles import Role
 
     detail = {"role": token.role.value, "expiresMs": token.expires_ms}
     audit.append(
@@ -120,8 +120,8 @@ def _user() -> str:
 
 
 def _lifetime(text: str) -> "timedelta":
-    from scheduler.settings.values import parse_duration
-    from storage.errors import UsageError
+    from resnap.scheduler.settings.values import parse_duration
+    from resnap.storage.errors import UsageError
 
     try:
         return parse_duration(text)
@@ -130,7 +130,7 @@ def _lifetime(text: str) -> "timedelta":
 
 
 def _row(token: "Token", now_ms: int) -> Row:
-    from scheduler.clock import instant
+    from resnap.scheduler.clock import instant
 
     ends = {"created": token.created_ms, "expires": token.expires_ms, "revoked": token.revoked_ms}
     return {

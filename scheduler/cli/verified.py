@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
-from scheduler.cli.invocation import Invocation
-from scheduler.clock import instant
+from resnap.scheduler.answers.rendering import Answer, Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.clock import instant
 
 if TYPE_CHECKING:
-    from scheduler.answers.progress import Progress
-    from scheduler.use_cases.service import Service
-    from scheduler.use_cases.store_check import StoreCheck
-    from storage.remote.layouts.aiven_log import CopiedSegment
-    from storage.remote.manifest import Manifest
-    from tiering.checking.chains import Chain
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.use_cases.service import Service
+    from resnap.scheduler.use_cases.store_check import StoreCheck
+    from resnap.storage.remote.layouts.aiven_log import CopiedSegment
+    from resnap.storage.remote.manifest import Manifest
+    from resnap.tiering.checking.chains import Chain
 
     Check: TypeAlias = StoreCheck[Manifest] | StoreCheck[CopiedSegment]
 
@@ -28,7 +28,7 @@ class _Totals:
 
     def row(self, check: "Check") -> Row:
         """Return the summary in JSON."""
-        from scheduler.answers.reports import chain_row
+        from resnap.scheduler.answers.reports import chain_row
 
         return {
             "segments": self.segments,
@@ -45,10 +45,10 @@ class _Totals:
 
 def answer_store(run: Invocation, service: "Service", url: str, since: str | None) -> None:
     """Print what reading a store back showed; every difference is an error."""
-    from scheduler.answers.faults import nothing_shipped
-    from scheduler.use_cases.sources import Scope
-    from scheduler.wiring import journal_of
-    from storage.remote.urls import open_store
+    from resnap.scheduler.answers.faults import nothing_shipped
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.scheduler.wiring import journal_of
+    from resnap.storage.remote.urls import open_store
 
     since_ms = _moment(run, since)
     store = open_store(url, run.settings.s3())
@@ -76,8 +76,8 @@ def answer_store(run: Invocation, service: "Service", url: str, since: str | Non
 
 
 def _moment(run: Invocation, since: str | None) -> int | None:
-    from scheduler.settings.values import parse_moment
-    from storage.errors import UsageError
+    from resnap.scheduler.settings.values import parse_moment
+    from resnap.storage.errors import UsageError
 
     if since is None:
         return None
@@ -91,8 +91,8 @@ def _rows(
     run: Invocation, check: "Check", totals: _Totals, reading: "Progress", replaying: "Progress"
 ) -> Iterator[Row]:
     """Yield a row per segment that was read or is wrong, and then look at what they are together."""
-    from scheduler.answers.faults import segment_faults
-    from scheduler.answers.reports import verified_row
+    from resnap.scheduler.answers.faults import segment_faults
+    from resnap.scheduler.answers.reports import verified_row
 
     for verified in check.segments(reading):
         totals.segments += verified.was_read
@@ -121,7 +121,7 @@ def _rows(
 
 
 def _report_chain(run: Invocation, chain: "Chain") -> None:
-    from scheduler.answers.faults import chain_faults
+    from resnap.scheduler.answers.faults import chain_faults
 
     for fault in chain_faults(chain):
         run.error(fault)

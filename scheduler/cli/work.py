@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.answers.rendering import Answer, Column, human_bytes, human_count
-from scheduler.cli.failures import OK
-from scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, UPLOAD, WRITE, Sources
-from scheduler.cli.invocation import Invocation
-from scheduler.cli.options import with_settings
-from scheduler.cli.plan_file import PlanFile, saved_plan
-from scheduler.cli.replayed import answer_replay, report_staged, report_unusable
-from scheduler.cli.shipped import answer_tier, doubts, report_held
-from scheduler.cli.survey import report_problems, report_sight, totals_of
-from scheduler.cli.verified import answer_store
+from resnap.scheduler.answers.rendering import Answer, Column, human_bytes, human_count
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, UPLOAD, WRITE, Sources
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
+from resnap.scheduler.cli.replayed import answer_replay, report_staged, report_unusable
+from resnap.scheduler.cli.shipped import answer_tier, doubts, report_held
+from resnap.scheduler.cli.survey import report_problems, report_sight, totals_of
+from resnap.scheduler.cli.verified import answer_store
 
 if TYPE_CHECKING:
-    from scheduler.use_cases.service import Service
-    from scheduler.use_cases.sources import Sight
-    from scheduler.use_cases.work_items import Planned
+    from resnap.scheduler.use_cases.service import Service
+    from resnap.scheduler.use_cases.sources import Sight
+    from resnap.scheduler.use_cases.work_items import Planned
 
 app = typer.Typer()
 
@@ -59,10 +59,10 @@ def tier(
     What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named
     (exit code 13). Frees no local disk by itself.
     """
-    from scheduler.answers.progress import CountedProgress
-    from scheduler.io_priority import set_io_priority
-    from scheduler.wiring import scope_of
-    from storage.remote.urls import open_store
+    from resnap.scheduler.answers.progress import CountedProgress
+    from resnap.scheduler.io_priority import set_io_priority
+    from resnap.scheduler.wiring import scope_of
+    from resnap.storage.remote.urls import open_store
 
     set_io_priority(run.settings.io_priority)
     saved = saved_plan(plan_file, sources)
@@ -116,8 +116,8 @@ def verify(
 
     With --store every object is compared with its manifest, and every snapshot with a replay of what is stored.
     """
-    from scheduler.wiring import scope_of
-    from storage.errors import UsageError
+    from resnap.scheduler.wiring import scope_of
+    from resnap.storage.errors import UsageError
 
     if (sources or snapshots) and store:
         raise UsageError("either SOURCE or --store is to be verified", hint="`resnap verify --help` shows both forms")
@@ -153,10 +153,10 @@ def explain(
     ] = None,
 ) -> None:
     """Show the batches that made each entry of the producer snapshot at OFFSET."""
-    from scheduler.answers.reports import explanation_rows
-    from scheduler.wiring import scope_of
-    from storage.errors import UsageError
-    from storage.log.names import parse_partition_dir_name
+    from resnap.scheduler.answers.reports import explanation_rows
+    from resnap.scheduler.wiring import scope_of
+    from resnap.storage.errors import UsageError
+    from resnap.storage.log.names import parse_partition_dir_name
 
     name = parse_partition_dir_name(topic_partition)
     if name is None:
@@ -179,7 +179,7 @@ def explain(
 def _planned(
     run: Invocation, sources: list[str] | None, plan_file: Path | None, into: str
 ) -> "tuple[Service, list[Planned], Sight]":
-    from scheduler.wiring import scope_of
+    from resnap.scheduler.wiring import scope_of
 
     saved = saved_plan(plan_file, sources)
     service = run.service(saved.rules if saved else None, remembers=True)

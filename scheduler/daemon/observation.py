@@ -5,20 +5,20 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from scheduler.observing.logs import logger
-from scheduler.runs.history import RunFilter
-from scheduler.runs.run import RunKind, RunState
-from storage.errors import StoreError
+from resnap.scheduler.observing.logs import logger
+from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.run import RunKind, RunState
+from resnap.storage.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from scheduler.answers.faults import Mismatch
-    from scheduler.clock import Clock
-    from scheduler.daemon.services import Services
-    from scheduler.observing.metrics import Metrics
-    from scheduler.runs.history import History
-    from scheduler.runs.run import Run, RunEnd
+    from resnap.scheduler.answers.faults import Mismatch
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.daemon.services import Services
+    from resnap.scheduler.observing.metrics import Metrics
+    from resnap.scheduler.runs.history import History
+    from resnap.scheduler.runs.run import Run, RunEnd
 
 _log = logger(__name__)
 

@@ -6,13 +6,13 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import ConfigurationError, UsageError
-from storage.remote.urls import is_store_url, open_store
+from resnap.storage.errors import ConfigurationError, UsageError
+from resnap.storage.remote.urls import is_store_url, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.settings.settings import Settings
+    from resnap.scheduler.settings.settings import Settings
 
 _MEMORY = "memory:"
 

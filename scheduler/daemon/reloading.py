@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from scheduler.settings.settings import SETTING_NAMES, display_name
+from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 
 if TYPE_CHECKING:
-    from scheduler.settings.settings import Settings
+    from resnap.scheduler.settings.settings import Settings
 
 OF_THE_PROCESS: Final = frozenset(
     {"listen", "auth", "allow_hosts", "trusted_proxies", "log_format", "verbose", "state_dir"}

@@ -20,22 +20,22 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from scheduler.clock import milliseconds
-from scheduler.runs.database import StateError
-from scheduler.runs.history import RunFilter
-from scheduler.runs.run import RunKind, RunRequest
-from scheduler.runs.worker import QueueFullError
-from storage.errors import ConfigurationError
+from resnap.scheduler.clock import milliseconds
+from resnap.scheduler.runs.database import StateError
+from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.runs.worker import QueueFullError
+from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.clock import Clock
-    from scheduler.runs.database import Database
-    from scheduler.runs.history import History
-    from scheduler.runs.run import Run
-    from scheduler.runs.worker import Worker
-    from scheduler.settings.service import ScheduleSpec
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.database import Database
+    from resnap.scheduler.runs.history import History
+    from resnap.scheduler.runs.run import Run
+    from resnap.scheduler.runs.worker import Worker
+    from resnap.scheduler.settings.service import ScheduleSpec
 
 BY_SCHEDULE: Final = "schedule"
 """Who asks for the runs of schedules."""

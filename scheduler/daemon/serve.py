@@ -17,17 +17,17 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from scheduler.api.app import create_app
-from scheduler.daemon.http_server import HttpServer
-from scheduler.daemon.notify import notifier_of, watchdog_interval_s
-from scheduler.daemon.services import address_of
-from scheduler.settings.loading import process_environment
-from scheduler.version import resnap_version
-from storage.errors import ConfigurationError, ResnapError
-from storage.waiting import end_pauses
+from resnap.scheduler.api.app import create_app
+from resnap.scheduler.daemon.http_server import HttpServer
+from resnap.scheduler.daemon.notify import notifier_of, watchdog_interval_s
+from resnap.scheduler.daemon.services import address_of
+from resnap.scheduler.settings.loading import process_environment
+from resnap.scheduler.version import resnap_version
+from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.waiting import end_pauses
 
 if TYPE_CHECKING:
-    from scheduler.daemon.services import Services
+    from resnap.scheduler.daemon.services import Services
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130

@@ -9,43 +9,43 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scheduler.access.admission import AdmissionControl
-from scheduler.access.gate import Gate
-from scheduler.access.hosts import Hosts, check_listening
-from scheduler.daemon.observation import Observation
-from scheduler.daemon.preconditions import check_places, warnings
-from scheduler.daemon.reloading import taken_over
-from scheduler.daemon.schedules import Schedules
-from scheduler.observing.metrics import Metrics, Watched
-from scheduler.runs.configuration import check_still_within_places, within_places
-from scheduler.runs.database import DATABASE_FILE, Database
-from scheduler.runs.disk_reads import DiskReads
-from scheduler.runs.execution import Execution
-from scheduler.runs.history import History
-from scheduler.runs.hub import Hub
-from scheduler.runs.ids import Ids
-from scheduler.runs.looking import Looking
-from scheduler.runs.plans import Plans
-from scheduler.runs.reporting import told
-from scheduler.runs.run import BY_API, RunEnd, RunKind, RunRequest, RunState
-from scheduler.runs.sightings import Sightings
-from scheduler.runs.work import Surroundings
-from scheduler.runs.worker import Worker
-from scheduler.settings.loading import process_environment, state_directory
-from scheduler.version import resnap_revision, resnap_version
-from scheduler.wiring import engine_of
-from storage.errors import ConfigurationError, ResnapError
-from storage.log.log_dir import META_PROPERTIES
-from storage.log.properties import read_properties
-from storage.whole_file import read_whole
-from tiering.quota.quota_metrics import series
+from resnap.scheduler.access.admission import AdmissionControl
+from resnap.scheduler.access.gate import Gate
+from resnap.scheduler.access.hosts import Hosts, check_listening
+from resnap.scheduler.daemon.observation import Observation
+from resnap.scheduler.daemon.preconditions import check_places, warnings
+from resnap.scheduler.daemon.reloading import taken_over
+from resnap.scheduler.daemon.schedules import Schedules
+from resnap.scheduler.observing.metrics import Metrics, Watched
+from resnap.scheduler.runs.configuration import check_still_within_places, within_places
+from resnap.scheduler.runs.database import DATABASE_FILE, Database
+from resnap.scheduler.runs.disk_reads import DiskReads
+from resnap.scheduler.runs.execution import Execution
+from resnap.scheduler.runs.history import History
+from resnap.scheduler.runs.hub import Hub
+from resnap.scheduler.runs.ids import Ids
+from resnap.scheduler.runs.looking import Looking
+from resnap.scheduler.runs.plans import Plans
+from resnap.scheduler.runs.reporting import told
+from resnap.scheduler.runs.run import BY_API, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.sightings import Sightings
+from resnap.scheduler.runs.work import Surroundings
+from resnap.scheduler.runs.worker import Worker
+from resnap.scheduler.settings.loading import process_environment, state_directory
+from resnap.scheduler.version import resnap_revision, resnap_version
+from resnap.scheduler.wiring import engine_of
+from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.log.log_dir import META_PROPERTIES
+from resnap.storage.log.properties import read_properties
+from resnap.storage.whole_file import read_whole
+from resnap.tiering.quota.quota_metrics import series
 
 if TYPE_CHECKING:
-    from scheduler.clock import Clock
-    from scheduler.runs.configuration import Configuration
-    from scheduler.runs.run import Run
-    from scheduler.settings.settings import Settings
-    from scheduler.use_cases.engines import Engine
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.configuration import Configuration
+    from resnap.scheduler.runs.run import Run
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.scheduler.use_cases.engines import Engine
 
 UNKNOWN_CLUSTER: Final = "unknown"
 PROBE_S: Final = 1.0

@@ -16,22 +16,22 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from replay.producer_state import DataBatch, Event, Marker, ProducerStates
-from replay.window import DEFAULT_EXPIRY
-from storage.errors import LogDirError
-from storage.log.control_record import COMMIT, read_control_record
-from storage.log.log_writer import PartitionWriter, write_log_dir_files
-from storage.log.names import FileKind, TopicPartition, parse_file_name, segment_name
-from storage.log.producer_snapshot import snapshot_bytes
-from storage.log.properties import MetaProperties
-from storage.log.record_batch import NO_TIMESTAMP, RecordBatchHeader, read_header
-from storage.log.workload import DAY_MS, Workload, generate
+from resnap.replay.producer_state import DataBatch, Event, Marker, ProducerStates
+from resnap.replay.window import DEFAULT_EXPIRY
+from resnap.storage.errors import LogDirError
+from resnap.storage.log.control_record import COMMIT, read_control_record
+from resnap.storage.log.log_writer import PartitionWriter, write_log_dir_files
+from resnap.storage.log.names import FileKind, TopicPartition, parse_file_name, segment_name
+from resnap.storage.log.producer_snapshot import snapshot_bytes
+from resnap.storage.log.properties import MetaProperties
+from resnap.storage.log.record_batch import NO_TIMESTAMP, RecordBatchHeader, read_header
+from resnap.storage.log.workload import DAY_MS, Workload, generate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.storage.log.producer_snapshot import ProducerEntry
 
 LASTING_MS: Final = 3 * DAY_MS
 SEGMENT_BYTES: Final = 384 << 10

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from scheduler.demo.log import surviving
-from storage.log.names import FileKind, segment_name
-from storage.log.producer_snapshot import load_snapshot, read_snapshot
-from storage.remote.manifest import ObjectKind
+from resnap.scheduler.demo.log import surviving
+from resnap.storage.log.names import FileKind, segment_name
+from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
+from resnap.storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from scheduler.demo.log import DemoPartition
-    from storage.log.producer_snapshot import ProducerEntry
-    from storage.remote.manifest import Manifest
-    from storage.remote.object_store import ObjectStore
-    from tiering.checking.verification import VerifiedSegment
+    from resnap.scheduler.demo.log import DemoPartition
+    from resnap.storage.log.producer_snapshot import ProducerEntry
+    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.checking.verification import VerifiedSegment
 
 
 class Fate(StrEnum):

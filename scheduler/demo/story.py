@@ -14,25 +14,25 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
-from replay.window import AsOf, ReplayRules
-from scheduler.answers.progress import SilentProgress
-from scheduler.demo.log import lose_snapshots, write_demo_log
-from scheduler.demo.proof import Proof, prove
-from scheduler.use_cases.sources import Scope
-from scheduler.use_cases.stored_layouts import ShippedLayout
-from storage.errors import LogDirError, UsageError
-from storage.remote.urls import open_store
-from tiering.checking.verification_journal import VerificationJournal
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.demo.log import lose_snapshots, write_demo_log
+from resnap.scheduler.demo.proof import Proof, prove
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.use_cases.stored_layouts import ShippedLayout
+from resnap.storage.errors import LogDirError, UsageError
+from resnap.storage.remote.urls import open_store
+from resnap.tiering.checking.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.answers.progress import Progress
-    from scheduler.demo.log import DemoPartition
-    from scheduler.use_cases.service import Service
-    from scheduler.use_cases.work_items import PartitionScan
-    from storage.remote.object_store import ObjectStore
-    from tiering.shipping.shipment import PartitionShipment, Shipped
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.demo.log import DemoPartition
+    from resnap.scheduler.use_cases.service import Service
+    from resnap.scheduler.use_cases.work_items import PartitionScan
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.shipping.shipment import PartitionShipment, Shipped
 
 TEMPORARY_PREFIX: Final = "resnap-demo-"
 

@@ -12,26 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from replay.scan.split_scan import why_no_kernel
-from replay.scratch import scratch_directory
-from replay.spark.jvm import find_java
-from scheduler.answers.rendering import human_count
-from scheduler.clock import instant
-from scheduler.doctor.findings import Finding, Health, fail, failed, ok, warn
-from scheduler.doctor.store_probe import probe_store
-from scheduler.version import package_version
-from storage.errors import ConfigurationError, ResnapError
-from storage.log.log_dir_lock import lock_holder
-from storage.remote.store_log_dir import open_source
-from storage.remote.urls import open_store
-from storage.source import Sources
+from resnap.replay.scan.split_scan import why_no_kernel
+from resnap.replay.scratch import scratch_directory
+from resnap.replay.spark.jvm import find_java
+from resnap.scheduler.answers.rendering import human_count
+from resnap.scheduler.clock import instant
+from resnap.scheduler.doctor.findings import Finding, Health, fail, failed, ok, warn
+from resnap.scheduler.doctor.store_probe import probe_store
+from resnap.scheduler.version import package_version
+from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.log.log_dir_lock import lock_holder
+from resnap.storage.remote.store_log_dir import open_source
+from resnap.storage.remote.urls import open_store
+from resnap.storage.source import Sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from scheduler.clock import Clock
-    from scheduler.settings.settings import Settings
-    from storage.log.log_dir import LogDir
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.storage.log.log_dir import LogDir
 
 MIN_PYTHON: Final = (3, 11)
 EARLIEST_NOW_MS: Final = 1_735_689_600_000
@@ -79,7 +79,7 @@ def _kernel() -> Finding:
     if reason is not None:
         return warn("numba", f"segments are read by the slow path: {reason}",
                     "install resnap again, on a platform that numba supports")  # fmt: skip
-    from replay.kernel.compiling import cache_directory  # noqa: PLC0415 - loads numba, which may not be there
+    from resnap.replay.kernel.compiling import cache_directory  # noqa: PLC0415 - loads numba, which may not be there
 
     version, kept = package_version("numba"), cache_directory()
     if kept is None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from storage.errors import ResnapError
+    from resnap.storage.errors import ResnapError
 
 
 class Health(StrEnum):

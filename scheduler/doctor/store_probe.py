@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.rendering import human_duration
-from scheduler.clock import instant
-from scheduler.doctor.findings import fail, failed, ok, warn
-from storage.errors import ObjectNotFoundError, ResnapError
-from storage.remote.probe import (
+from resnap.scheduler.answers.rendering import human_duration
+from resnap.scheduler.clock import instant
+from resnap.scheduler.doctor.findings import fail, failed, ok, warn
+from resnap.storage.errors import ObjectNotFoundError, ResnapError
+from resnap.storage.remote.probe import (
     BODY_BYTES,
     Check,
     Condition,
@@ -27,9 +27,9 @@ from storage.remote.probe import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.clock import Clock
-    from scheduler.doctor.findings import Finding
-    from storage.remote.object_store import ObjectStore
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.doctor.findings import Finding
+    from resnap.storage.remote.object_store import ObjectStore
 
 TOLERATED_SKEW_MS: Final = 300_000
 """S3 refuses requests whose clock is 15 minutes off; a third of it is worth a word."""

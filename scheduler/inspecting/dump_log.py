@@ -11,13 +11,13 @@ from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from scheduler.inspecting.file_kinds import Kind
-from storage.errors import FormatError, UsageError
+from resnap.scheduler.inspecting.file_kinds import Kind
+from resnap.storage.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from scheduler.answers.rendering import Answer, Row
+    from resnap.scheduler.answers.rendering import Answer, Row
 
 _BATCH_KEYS: Final = ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence", "producerId",
                       "producerEpoch", "partitionLeaderEpoch", "isTransactional", "isControl")  # fmt: skip

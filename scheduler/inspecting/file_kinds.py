@@ -6,14 +6,14 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from storage.log.names import OFFSET_DIGITS
-from storage.log.producer_snapshot import ENTRY, HEADER, VERSION
-from storage.log.record_batch import MAGIC_POSITION, MAGIC_V2
+from resnap.storage.log.names import OFFSET_DIGITS
+from resnap.storage.log.producer_snapshot import ENTRY, HEADER, VERSION
+from resnap.storage.log.record_batch import MAGIC_POSITION, MAGIC_V2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.readers import RangeReader
+    from resnap.storage.readers import RangeReader
 
 
 class Kind(StrEnum):

@@ -8,20 +8,20 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
-from scheduler.inspecting.file_kinds import leading_offset
-from storage.errors import UsageError
-from storage.log.names import FileKind, FileState, parse_file_name
-from storage.log.partition_dir import readable
-from storage.readers import RangeReader, open_reader
-from storage.remote.layouts.aiven import LOG, MANIFEST
-from storage.remote.layouts.aiven_members import MARK, Member, member_of, stem_of
-from storage.remote.urls import is_store_url
-from storage.source import GONE, PLAIN, Sources
+from resnap.scheduler.inspecting.file_kinds import leading_offset
+from resnap.storage.errors import UsageError
+from resnap.storage.log.names import FileKind, FileState, parse_file_name
+from resnap.storage.log.partition_dir import readable
+from resnap.storage.readers import RangeReader, open_reader
+from resnap.storage.remote.layouts.aiven import LOG, MANIFEST
+from resnap.storage.remote.layouts.aiven_members import MARK, Member, member_of, stem_of
+from resnap.storage.remote.urls import is_store_url
+from resnap.storage.source import GONE, PLAIN, Sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

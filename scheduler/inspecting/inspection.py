@@ -11,17 +11,17 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.records import record
-from scheduler.answers.rendering import Answer, Column, Row, human_bytes, plain_text
-from scheduler.clock import instant
-from scheduler.inspecting import aiven_inspection
-from scheduler.inspecting.dump_log import dump_lines
-from scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_by_name
-from scheduler.inspecting.inspected_file import InspectedFile, opened_file
-from scheduler.inspecting.segment_inspection import SegmentInspection
-from storage.errors import FormatError, UsageError, in_file
-from storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
-from storage.log.indexes import (
+from resnap.scheduler.answers.records import record
+from resnap.scheduler.answers.rendering import Answer, Column, Row, human_bytes, plain_text
+from resnap.scheduler.clock import instant
+from resnap.scheduler.inspecting import aiven_inspection
+from resnap.scheduler.inspecting.dump_log import dump_lines
+from resnap.scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_by_name
+from resnap.scheduler.inspecting.inspected_file import InspectedFile, opened_file
+from resnap.scheduler.inspecting.segment_inspection import SegmentInspection
+from resnap.storage.errors import FormatError, UsageError, in_file
+from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
+from resnap.storage.log.indexes import (
     OFFSET_ENTRY,
     TIME_ENTRY,
     TRANSACTION_ENTRY,
@@ -31,25 +31,25 @@ from storage.log.indexes import (
     read_transaction_index,
     trimmed_length,
 )
-from storage.log.producer_snapshot import (
+from resnap.storage.log.producer_snapshot import (
     CRC_POSITION,
     ENTRY,
     NO_LAST_OFFSET,
     ProducerEntry,
     read_snapshot_array,
 )
-from storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
-from storage.log.properties import read_meta_properties, read_partition_metadata
-from storage.log.record_batch import MAX_SEQUENCE
-from storage.remote.layouts.aiven_keys import NO_KEYS, KeyRing
-from storage.remote.manifest import Manifest, read_manifest
-from storage.source import Sources
+from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
+from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
+from resnap.storage.log.record_batch import MAX_SEQUENCE
+from resnap.storage.remote.layouts.aiven_keys import NO_KEYS, KeyRing
+from resnap.storage.remote.manifest import Manifest, read_manifest
+from resnap.storage.source import Sources
 
 if TYPE_CHECKING:
     import struct
     from collections.abc import Callable, Iterator, Sequence
 
-    from storage.remote.s3_settings import S3Settings
+    from resnap.storage.remote.s3_settings import S3Settings
 
 
 def _show_time(value: object) -> str:

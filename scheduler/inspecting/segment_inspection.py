@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FormatError
-from storage.log.control_record import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.control_record import (
     ABORT,
     COMMIT,
     KRAFT_VERSION,
@@ -21,8 +21,8 @@ from storage.log.control_record import (
     SNAPSHOT_HEADER,
     read_control_record,
 )
-from storage.log.message_set import LegacyMessage, check_legacy_crc, read_legacy_message
-from storage.log.record_batch import (
+from resnap.storage.log.message_set import LegacyMessage, check_legacy_crc, read_legacy_message
+from resnap.storage.log.record_batch import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
     DELETE_HORIZON,
@@ -39,7 +39,7 @@ from storage.log.record_batch import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.readers import RangeReader
+    from resnap.storage.readers import RangeReader
 
 BLOCK_BYTES: Final = 1 << 20
 _CONTROL_TYPES: Final = {

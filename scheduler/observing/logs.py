@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import structlog
 
-from scheduler.answers.redaction import MASK, redacted
-from scheduler.settings.values import shown_as
+from resnap.scheduler.answers.redaction import MASK, redacted
+from resnap.scheduler.settings.values import shown_as
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor
 
 LogFormat: TypeAlias = Literal["auto", "json", "console"]
-OURS: Final = ("resnap", "scheduler", "tiering", "replay", "storage")
+OURS: Final = ("resnap",)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FIRST: Final = ("timestamp", "level", "logger", "event", "run", "partition")
 _MANY_LINES: Final = frozenset({"exception", "stack"})

@@ -16,15 +16,15 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from scheduler.observing.series import Series
-from scheduler.settings.values import shown
+from resnap.scheduler.observing.series import Series
+from resnap.scheduler.settings.values import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from prometheus_client import Metric
 
-    from tiering.quota.quota_metrics import Series as QuotaSeries
+    from resnap.tiering.quota.quota_metrics import Series as QuotaSeries
 
 OTHER: Final = "other"
 NO_CLUSTER: Final = "none"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage.errors import UsageError
-from tiering.quota.client_quotas import (
+from resnap.storage.errors import UsageError
+from resnap.tiering.quota.client_quotas import (
     PRODUCER_IDS_RATE,
     ClientQuotas,
     FilterPart,
@@ -17,14 +17,14 @@ from tiering.quota.client_quotas import (
     user,
     user_name,
 )
-from tiering.quota.metadata_quotas import MetadataQuotas
+from resnap.tiering.quota.metadata_quotas import MetadataQuotas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from tiering.quota.client_quotas import Entity
-    from tiering.quota.quota_file import QuotaFile
+    from resnap.tiering.quota.client_quotas import Entity
+    from resnap.tiering.quota.quota_file import QuotaFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

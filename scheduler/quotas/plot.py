@@ -6,13 +6,13 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import ConfigurationError, LogDirError, UsageError
+from resnap.storage.errors import ConfigurationError, LogDirError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tiering.quota.simulation import Outcome
+    from resnap.tiering.quota.simulation import Outcome
 
 MOST: Final = 6
 FORMATS: Final = (".png", ".svg")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.rendering import Column, human_bytes, human_duration, plain_text
-from scheduler.clock import instant
-from tiering.quota.client_quotas import shown_entity
+from resnap.scheduler.answers.rendering import Column, human_bytes, human_duration, plain_text
+from resnap.scheduler.clock import instant
+from resnap.tiering.quota.client_quotas import shown_entity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from scheduler.answers.rendering import Row
-    from scheduler.quotas.trial import Advice
-    from tiering.quota.client_quotas import Entity
-    from tiering.quota.simulation import Outcome
+    from resnap.scheduler.answers.rendering import Row
+    from resnap.scheduler.quotas.trial import Advice
+    from resnap.tiering.quota.client_quotas import Entity
+    from resnap.tiering.quota.simulation import Outcome
 
 
 _EXACT: Final = 2.0**53

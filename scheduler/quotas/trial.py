@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from replay.scan.header_scan import SegmentRange
-from scheduler.use_cases.sources import look
-from tiering.quota.advice import advised_rate, least_rate
-from tiering.quota.producer_activity import SegmentToRead, Uses, in_time, joined, read_uses
-from tiering.quota.simulation import simulate, without_limit
+from resnap.replay.scan.header_scan import SegmentRange
+from resnap.scheduler.use_cases.sources import look
+from resnap.tiering.quota.advice import advised_rate, least_rate
+from resnap.tiering.quota.producer_activity import SegmentToRead, Uses, in_time, joined, read_uses
+from resnap.tiering.quota.simulation import simulate, without_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from scheduler.use_cases.engines import Engine
-    from scheduler.use_cases.sources import Scope
-    from storage.errors import ResnapError
-    from tiering.quota.client_quotas import UserRates
-    from tiering.quota.principals import PrincipalMap
-    from tiering.quota.simulation import Outcome, Rules
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.storage.errors import ResnapError
+    from resnap.tiering.quota.client_quotas import UserRates
+    from resnap.tiering.quota.principals import PrincipalMap
+    from resnap.tiering.quota.simulation import Outcome, Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scheduler.access.places import Places
-from scheduler.settings.loading import load_settings, settings_file
-from storage.remote.urls import is_store_url
+from resnap.scheduler.access.places import Places
+from resnap.scheduler.settings.loading import load_settings, settings_file
+from resnap.storage.remote.urls import is_store_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from scheduler.runs.run import RunRequest
-    from scheduler.settings.layers import SettingFiles
-    from scheduler.settings.settings import Settings
+    from resnap.scheduler.runs.run import RunRequest
+    from resnap.scheduler.settings.layers import SettingFiles
+    from resnap.scheduler.settings.settings import Settings
 
 
 @dataclass(slots=True, kw_only=True)

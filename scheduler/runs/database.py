@@ -16,9 +16,9 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from scheduler.runs.schema import MIGRATIONS
-from storage.errors import DataError, LockedError, LogDirError
-from storage.log.work_lock import at_work_on
+from resnap.scheduler.runs.schema import MIGRATIONS
+from resnap.storage.errors import DataError, LockedError, LogDirError
+from resnap.storage.log.work_lock import at_work_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

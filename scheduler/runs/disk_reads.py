@@ -14,7 +14,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from storage.errors import CancelledError, LogDirError
+from resnap.storage.errors import CancelledError, LogDirError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from scheduler.runs.regenerating import Regeneration
-from scheduler.runs.run import RunKind
-from scheduler.runs.scanning import Scan
-from scheduler.runs.tiering import Tiering
-from scheduler.runs.verifying import Verification
-from scheduler.wiring import scope_of, service_of
-from storage.errors import UsageError
-from tiering.planning import read_saved_plan
+from resnap.scheduler.runs.regenerating import Regeneration
+from resnap.scheduler.runs.run import RunKind
+from resnap.scheduler.runs.scanning import Scan
+from resnap.scheduler.runs.tiering import Tiering
+from resnap.scheduler.runs.verifying import Verification
+from resnap.scheduler.wiring import scope_of, service_of
+from resnap.storage.errors import UsageError
+from resnap.tiering.planning import read_saved_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from scheduler.runs.configuration import Configuration
-    from scheduler.runs.reporting import RunReport
-    from scheduler.runs.run import Row, Run, RunRequest
-    from scheduler.runs.work import Surroundings, Work
-    from scheduler.settings.settings import Settings
-    from scheduler.use_cases.sources import Scope
-    from tiering.planning import SavedPlan
+    from resnap.scheduler.runs.configuration import Configuration
+    from resnap.scheduler.runs.reporting import RunReport
+    from resnap.scheduler.runs.run import Row, Run, RunRequest
+    from resnap.scheduler.runs.work import Surroundings, Work
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.tiering.planning import SavedPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

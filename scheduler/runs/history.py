@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.records import plain
-from scheduler.runs.database import Database, inserted
-from scheduler.runs.run import (
+from resnap.scheduler.answers.records import plain
+from resnap.scheduler.runs.database import Database, inserted
+from resnap.scheduler.runs.run import (
     FINAL,
     OPEN,
     PartitionOutcome,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Mapping, Sequence
 
-    from scheduler.runs.run import Row, RunEnd
+    from resnap.scheduler.runs.run import Row, RunEnd
 
 ORPHANED: Final = Told(
     code="RunOrphaned",

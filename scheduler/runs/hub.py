@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scheduler.runs.run import RunEvent
+    from resnap.scheduler.runs.run import RunEvent
 
 
 class Hub:

@@ -7,29 +7,29 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.answers.reports import explanation_rows
-from scheduler.inspecting.inspection import producer_row
-from scheduler.runs.disk_reads import LONG_READ_S, DiskReads
-from scheduler.runs.run import RunKind, RunRequest
-from scheduler.use_cases.sources import Scope, look
-from scheduler.wiring import service_of
-from storage.errors import ResnapError, UsageError, in_file
-from storage.log.names import TopicPartition, segment_name
-from storage.log.producer_snapshot import read_snapshot
-from storage.remote.store_log_dir import open_source
+from resnap.scheduler.answers.reports import explanation_rows
+from resnap.scheduler.inspecting.inspection import producer_row
+from resnap.scheduler.runs.disk_reads import LONG_READ_S, DiskReads
+from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.use_cases.sources import Scope, look
+from resnap.scheduler.wiring import service_of
+from resnap.storage.errors import ResnapError, UsageError, in_file
+from resnap.storage.log.names import TopicPartition, segment_name
+from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.storage.remote.store_log_dir import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scheduler.clock import Clock
-    from scheduler.runs.configuration import Configuration
-    from scheduler.runs.readiness import Mending
-    from scheduler.runs.run import Row
-    from scheduler.runs.sightings import SeenPartition, Sightings
-    from scheduler.use_cases.engines import Engine
-    from scheduler.use_cases.service import Service
-    from storage.log.partition_dir import PartitionDir
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.configuration import Configuration
+    from resnap.scheduler.runs.readiness import Mending
+    from resnap.scheduler.runs.run import Row
+    from resnap.scheduler.runs.sightings import SeenPartition, Sightings
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.service import Service
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.producer_snapshot import ProducerEntry
 
 
 class NoSnapshotError(ResnapError):

@@ -6,26 +6,26 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.answers.records import plain
-from scheduler.answers.reports import plan_row
-from scheduler.runs.database import Database, inserted
-from scheduler.runs.disk_reads import LONG_READ_S, DiskReads
-from scheduler.runs.execution import scope_for
-from scheduler.runs.run import request_from
-from scheduler.runs.work import dry_totals
-from scheduler.wiring import service_of
-from tiering.planning import read_saved_plan, write_saved_plan
+from resnap.scheduler.answers.records import plain
+from resnap.scheduler.answers.reports import plan_row
+from resnap.scheduler.runs.database import Database, inserted
+from resnap.scheduler.runs.disk_reads import LONG_READ_S, DiskReads
+from resnap.scheduler.runs.execution import scope_for
+from resnap.scheduler.runs.run import request_from
+from resnap.scheduler.runs.work import dry_totals
+from resnap.scheduler.wiring import service_of
+from resnap.tiering.planning import read_saved_plan, write_saved_plan
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from scheduler.clock import Clock
-    from scheduler.runs.configuration import Configuration
-    from scheduler.runs.ids import Ids
-    from scheduler.runs.run import Row, RunRequest
-    from scheduler.use_cases.engines import Engine
-    from scheduler.use_cases.work_items import Planned
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.configuration import Configuration
+    from resnap.scheduler.runs.ids import Ids
+    from resnap.scheduler.runs.run import Row, RunRequest
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.work_items import Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scheduler.runs.run import Row
+    from resnap.scheduler.runs.run import Row
 
 
 class Readiness(StrEnum):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replay.results import Outcome
-from replay.staging import snapshot_key
-from scheduler.answers.faults import replay_faults, replay_warnings
-from scheduler.answers.reports import boundary_row, known_row, replay_tail
-from scheduler.runs.run import PartitionState
-from scheduler.runs.work import Work
-from storage.errors import ResnapError
+from resnap.replay.results import Outcome
+from resnap.replay.staging import snapshot_key
+from resnap.scheduler.answers.faults import replay_faults, replay_warnings
+from resnap.scheduler.answers.reports import boundary_row, known_row, replay_tail
+from resnap.scheduler.runs.run import PartitionState
+from resnap.scheduler.runs.work import Work
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from scheduler.runs.run import Row
-    from scheduler.use_cases.work_items import Replayed
+    from resnap.scheduler.runs.run import Row
+    from resnap.scheduler.use_cases.work_items import Replayed
 
 
 class Regeneration(Work):

@@ -9,17 +9,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.progress import ProgressState, TrackedProgress, progress_row
-from scheduler.answers.redaction import redacted
-from scheduler.observing.logs import logger
-from scheduler.runs.run import PartitionState, Told
-from storage.errors import CancelledError, ResnapError, limit_met
+from resnap.scheduler.answers.progress import ProgressState, TrackedProgress, progress_row
+from resnap.scheduler.answers.redaction import redacted
+from resnap.scheduler.observing.logs import logger
+from resnap.scheduler.runs.run import PartitionState, Told
+from resnap.storage.errors import CancelledError, ResnapError, limit_met
 
 if TYPE_CHECKING:
-    from scheduler.answers.progress import Progress
-    from scheduler.clock import Clock
-    from scheduler.runs.history import History
-    from scheduler.runs.run import PartitionOutcome, Row
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.history import History
+    from resnap.scheduler.runs.run import PartitionOutcome, Row
 
 _log = logger(__name__)
 TELL_INTERVAL_S: Final = 1.0

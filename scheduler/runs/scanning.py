@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler.answers.reports import scan_row
-from scheduler.runs.work import Work
-from storage.errors import ResnapError
+from resnap.scheduler.answers.reports import scan_row
+from resnap.scheduler.runs.work import Work
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from scheduler.runs.run import Row
+    from resnap.scheduler.runs.run import Row
 
 
 class Scan(Work):

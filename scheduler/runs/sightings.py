@@ -6,16 +6,16 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from scheduler.answers.records import plain
-from scheduler.runs.database import Database, inserted
-from scheduler.runs.readiness import Judgement, Mending, Readiness, judge
-from storage.log.names import TopicPartition
+from resnap.scheduler.answers.records import plain
+from resnap.scheduler.runs.database import Database, inserted
+from resnap.scheduler.runs.readiness import Judgement, Mending, Readiness, judge
+from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from scheduler.runs.run import Row
+    from resnap.scheduler.runs.run import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from scheduler.answers.faults import Mismatch, shipping_faults
-from scheduler.answers.reports import refusal_row, shipment_row
-from scheduler.io_priority import set_io_priority
-from scheduler.runs.run import PartitionState
-from scheduler.runs.work import Work
-from storage.errors import ResnapError, VerificationError
-from storage.remote.urls import open_store
+from resnap.scheduler.answers.faults import Mismatch, shipping_faults
+from resnap.scheduler.answers.reports import refusal_row, shipment_row
+from resnap.scheduler.io_priority import set_io_priority
+from resnap.scheduler.runs.run import PartitionState
+from resnap.scheduler.runs.work import Work
+from resnap.storage.errors import ResnapError, VerificationError
+from resnap.storage.remote.urls import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.runs.run import Row
-    from scheduler.use_cases.work_items import Planned, TierOrder
-    from tiering.shipping.shipment import PartitionShipment
+    from resnap.scheduler.runs.run import Row
+    from resnap.scheduler.use_cases.work_items import Planned, TierOrder
+    from resnap.tiering.shipping.shipment import PartitionShipment
 
 
 class Tiering(Work):

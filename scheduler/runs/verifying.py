@@ -6,22 +6,22 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler.answers.faults import (
+from resnap.scheduler.answers.faults import (
     Mismatch,
     chain_gaps,
     chain_overlaps,
     nothing_shipped,
     segment_faults,
 )
-from scheduler.runs.work import Work
-from scheduler.wiring import journal_of
-from storage.remote.urls import open_store
+from resnap.scheduler.runs.work import Work
+from resnap.scheduler.wiring import journal_of
+from resnap.storage.remote.urls import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.runs.run import Row
-    from storage.errors import ResnapError
+    from resnap.scheduler.runs.run import Row
+    from resnap.storage.errors import ResnapError
 
 
 class Verification(Work):

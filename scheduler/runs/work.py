@@ -5,30 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from scheduler.answers.reports import plan_row
-from scheduler.runs.readiness import Mending
-from scheduler.runs.run import BY_API, PartitionOutcome, PartitionState
-from scheduler.use_cases.sources import is_of
-from scheduler.wiring import with_memory
-from storage.errors import ResnapError, UsageError
-from storage.log.names import parse_partition_dir_name
-from storage.log.producer_snapshot import read_snapshot_array
+from resnap.scheduler.answers.reports import plan_row
+from resnap.scheduler.runs.readiness import Mending
+from resnap.scheduler.runs.run import BY_API, PartitionOutcome, PartitionState
+from resnap.scheduler.use_cases.sources import is_of
+from resnap.scheduler.wiring import with_memory
+from resnap.storage.errors import ResnapError, UsageError
+from resnap.storage.log.names import parse_partition_dir_name
+from resnap.storage.log.producer_snapshot import read_snapshot_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.answers.faults import Mismatch
-    from scheduler.clock import Clock
-    from scheduler.runs.reporting import RunReport
-    from scheduler.runs.run import Row, Run
-    from scheduler.runs.sightings import Sightings
-    from scheduler.settings.settings import Settings
-    from scheduler.use_cases.engines import Engine
-    from scheduler.use_cases.service import Service
-    from scheduler.use_cases.sources import Scope, Sight, Sighted
-    from scheduler.use_cases.work_items import Planned
-    from storage.log.names import TopicPartition
-    from tiering.planning import SavedPlan
+    from resnap.scheduler.answers.faults import Mismatch
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.reporting import RunReport
+    from resnap.scheduler.runs.run import Row, Run
+    from resnap.scheduler.runs.sightings import Sightings
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.service import Service
+    from resnap.scheduler.use_cases.sources import Scope, Sight, Sighted
+    from resnap.scheduler.use_cases.work_items import Planned
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.planning import SavedPlan
 
 
 class WorkObserver(Protocol):

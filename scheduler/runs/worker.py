@@ -13,17 +13,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from scheduler.observing.logs import bound
-from scheduler.runs.database import StateError
-from scheduler.runs.reporting import RunReport, told
-from scheduler.runs.run import OTHER_FAILURES, Run, RunEnd, RunKind, RunState, Told
-from storage.errors import CancelledError, ResnapError
+from resnap.scheduler.observing.logs import bound
+from resnap.scheduler.runs.database import StateError
+from resnap.scheduler.runs.reporting import RunReport, told
+from resnap.scheduler.runs.run import OTHER_FAILURES, Run, RunEnd, RunKind, RunState, Told
+from resnap.storage.errors import CancelledError, ResnapError
 
 if TYPE_CHECKING:
-    from scheduler.clock import Clock
-    from scheduler.runs.history import History
-    from scheduler.runs.ids import Ids
-    from scheduler.runs.run import Row, RunRequest
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.history import History
+    from resnap.scheduler.runs.ids import Ids
+    from resnap.scheduler.runs.run import Row, RunRequest
 
 RETRY_AFTER_S: Final = 30
 """When to ask again where the queue is full."""

@@ -6,7 +6,7 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from scheduler.settings.values import parse_duration, parse_size, split_list
+from resnap.scheduler.settings.values import parse_duration, parse_size, split_list
 
 DEFAULT_ORIGIN: Final = "default"
 

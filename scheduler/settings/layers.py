@@ -16,8 +16,8 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from storage.errors import ConfigurationError, FormatError, UsageError, in_file
-from storage.log.properties import read_properties
+from resnap.storage.errors import ConfigurationError, FormatError, UsageError, in_file
+from resnap.storage.log.properties import read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

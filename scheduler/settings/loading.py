@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from scheduler.settings.layers import (
+from resnap.scheduler.settings.layers import (
     Layer,
     SettingFiles,
     environment_layer,
@@ -17,7 +17,7 @@ from scheduler.settings.layers import (
     server_properties_layer,
     value_in,
 )
-from scheduler.settings.metadata import (
+from resnap.scheduler.settings.metadata import (
     NOTHING,
     SETTING,
     FromMetadata,
@@ -25,11 +25,11 @@ from scheduler.settings.metadata import (
     metadata_layer,
     of_another_node,
 )
-from scheduler.settings.settings import SETTING_NAMES, Settings
-from scheduler.settings.values import split_list
-from scheduler.use_cases.cluster_metadata import find_metadata_log
-from storage.errors import UsageError
-from storage.remote.urls import is_store_url
+from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
+from resnap.scheduler.settings.values import split_list
+from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
+from resnap.storage.errors import UsageError
+from resnap.storage.remote.urls import is_store_url
 
 DEFAULT_FILE: Final = "resnap.toml"
 NOWHERE: Final = "none"

@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scheduler.settings.layers import KAFKA_PROPERTIES, Given, Layer, node_named, static_properties
-from scheduler.use_cases.cluster_metadata import ClusterMetadata, is_there
-from storage.errors import ResnapError, UsageError, in_file
-from storage.log.log_dir import META_PROPERTIES
-from storage.log.properties import read_meta_properties
-from storage.remote.urls import is_store_url
-from storage.whole_file import read_whole
-from tiering.controller.expiration import (
+from resnap.scheduler.settings.layers import KAFKA_PROPERTIES, Given, Layer, node_named, static_properties
+from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata, is_there
+from resnap.storage.errors import ResnapError, UsageError, in_file
+from resnap.storage.log.log_dir import META_PROPERTIES
+from resnap.storage.log.properties import read_meta_properties
+from resnap.storage.remote.urls import is_store_url
+from resnap.storage.whole_file import read_whole
+from resnap.tiering.controller.expiration import (
     EXPIRATION,
     SETTINGS,
     TRANSACTIONAL_EXPIRATION,
@@ -32,8 +32,8 @@ from tiering.controller.expiration import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from storage.log.properties import MetaProperties
-    from tiering.controller.metadata.image import MetadataImage
+    from resnap.storage.log.properties import MetaProperties
+    from resnap.tiering.controller.metadata.image import MetadataImage
 
 SETTING: Final = KAFKA_PROPERTIES[EXPIRATION]
 

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from replay.scan.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
-from replay.spark.settings import SparkSettings
-from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
-from scheduler.clock import milliseconds
-from scheduler.settings.kinds import Count, Listed, MaybeDuration, Milliseconds, Size, WithOrigins, from_text
-from scheduler.settings.values import parse_as_of
-from storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
+from resnap.replay.scan.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
+from resnap.replay.spark.settings import SparkSettings
+from resnap.replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
+from resnap.scheduler.clock import milliseconds
+from resnap.scheduler.settings.kinds import Count, Listed, MaybeDuration, Milliseconds, Size, WithOrigins, from_text
+from resnap.scheduler.settings.values import parse_as_of
+from resnap.storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
 
 
 class ReplaySettings(WithOrigins):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import ConfigurationError
-from storage.key_file import KeyFile
-from storage.remote.s3_settings import CUSTOMER_KEY_BYTES, decoded_key
+from resnap.storage.errors import ConfigurationError
+from resnap.storage.key_file import KeyFile
+from resnap.storage.remote.s3_settings import CUSTOMER_KEY_BYTES, decoded_key
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from scheduler.settings.kinds import Duration, Listed
+from resnap.scheduler.settings.kinds import Duration, Listed
 
 RUN_SETTINGS: Final = frozenset(
     {

@@ -11,16 +11,16 @@ from pydantic import Field, InstanceOf, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from scheduler.answers.rendering import Form
-from scheduler.settings.kinds import DEFAULT_ORIGIN, from_text
-from scheduler.settings.layers import KAFKA_PROPERTIES, Layer, SettingFiles, flag_of, origins_of, refusal
-from scheduler.settings.replay import EngineSettings, ReplaySettings
-from scheduler.settings.service import ServiceSettings
-from scheduler.settings.shipping import ShippingSettings
-from scheduler.settings.store import StoreSettings
-from scheduler.settings.values import shown_as, split_list
-from scheduler.use_cases.cluster_metadata import ClusterMetadata
-from storage.errors import ConfigurationError, UsageError
+from resnap.scheduler.answers.rendering import Form
+from resnap.scheduler.settings.kinds import DEFAULT_ORIGIN, from_text
+from resnap.scheduler.settings.layers import KAFKA_PROPERTIES, Layer, SettingFiles, flag_of, origins_of, refusal
+from resnap.scheduler.settings.replay import EngineSettings, ReplaySettings
+from resnap.scheduler.settings.service import ServiceSettings
+from resnap.scheduler.settings.shipping import ShippingSettings
+from resnap.scheduler.settings.store import StoreSettings
+from resnap.scheduler.settings.values import shown_as, split_list
+from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata
+from resnap.storage.errors import ConfigurationError, UsageError
 
 
 class Settings(ServiceSettings, StoreSettings, ShippingSettings, EngineSettings, ReplaySettings, BaseSettings):

@@ -5,16 +5,16 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from scheduler.inspecting.key_files import key_ring, public_key
-from scheduler.io_priority import IoPriority
-from scheduler.settings.kinds import WithOrigins, from_text
-from scheduler.settings.layers import FLAG_ORIGIN, flag_of
-from scheduler.settings.values import parse_size
-from storage.errors import UsageError
-from storage.remote.layouts.aiven_body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression
-from storage.remote.layouts.aiven_keys import KeyRing
-from tiering.shipping.delivery import Verification
-from tiering.shipping.uploader import Layout
+from resnap.scheduler.inspecting.key_files import key_ring, public_key
+from resnap.scheduler.io_priority import IoPriority
+from resnap.scheduler.settings.kinds import WithOrigins, from_text
+from resnap.scheduler.settings.layers import FLAG_ORIGIN, flag_of
+from resnap.scheduler.settings.values import parse_size
+from resnap.storage.errors import UsageError
+from resnap.storage.remote.layouts.aiven_body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression
+from resnap.storage.remote.layouts.aiven_keys import KeyRing
+from resnap.tiering.shipping.delivery import Verification
+from resnap.tiering.shipping.uploader import Layout
 
 _OF_AIVEN: Final = ("key_prefix", "chunk_size", "chunk_compression", "encryption_public_key")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from scheduler.answers.redaction import MASK, redacted
-from scheduler.clock import milliseconds
+from resnap.scheduler.answers.redaction import MASK, redacted
+from resnap.scheduler.clock import milliseconds
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhdw]))+")

@@ -5,38 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from scheduler.use_cases.tier_run import this_run
-from storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
-from storage.remote.layouts import aiven
-from storage.remote.layouts.flat import lease_place
-from storage.remote.layouts.local_tiered import LocalTieredKey
-from storage.remote.manifest import ObjectKind
-from tiering.checking.aiven_verification import holds_copies, list_copies, verify_copy
-from tiering.checking.verification import StoreReader, list_shipped
-from tiering.remote_log.announceable import is_ours, of_copy, of_manifest
-from tiering.remote_log.announced_records import payload, records_of
-from tiering.remote_log.announcement import Situation, changed, epochs_of, judge
-from tiering.remote_log.beliefs import begun_among, fold_events
-from tiering.remote_log.metadata_log import event_of
-from tiering.remote_log.partitioner import metadata_partition
-from tiering.remote_log.records import METADATA_TOPIC
-from tiering.shipping.lease import leased
+from resnap.scheduler.use_cases.tier_run import this_run
+from resnap.storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
+from resnap.storage.remote.layouts import aiven
+from resnap.storage.remote.layouts.flat import lease_place
+from resnap.storage.remote.layouts.local_tiered import LocalTieredKey
+from resnap.storage.remote.manifest import ObjectKind
+from resnap.tiering.checking.aiven_verification import holds_copies, list_copies, verify_copy
+from resnap.tiering.checking.verification import StoreReader, list_shipped
+from resnap.tiering.remote_log.announceable import is_ours, of_copy, of_manifest
+from resnap.tiering.remote_log.announced_records import payload, records_of
+from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of, judge
+from resnap.tiering.remote_log.beliefs import begun_among, fold_events
+from resnap.tiering.remote_log.metadata_log import event_of
+from resnap.tiering.remote_log.partitioner import metadata_partition
+from resnap.tiering.remote_log.records import METADATA_TOPIC
+from resnap.tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from scheduler.answers.progress import Progress
-    from scheduler.use_cases.sources import Scope
-    from storage.remote.layouts.flat import FlatKey
-    from storage.remote.object_store import ObjectStore
-    from storage.source import Sources
-    from tiering.checking.aiven_verification import PartitionSeen
-    from tiering.cluster.client import Cluster
-    from tiering.cluster.facts import ClusterFacts
-    from tiering.remote_log.announceable import Announceable
-    from tiering.remote_log.announcement import Announcement
-    from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs
-    from tiering.remote_log.records import TopicIdPartition
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.storage.remote.layouts.flat import FlatKey
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.source import Sources
+    from resnap.tiering.checking.aiven_verification import PartitionSeen
+    from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.cluster.facts import ClusterFacts
+    from resnap.tiering.remote_log.announceable import Announceable
+    from resnap.tiering.remote_log.announcement import Announcement
+    from resnap.tiering.remote_log.beliefs import Beliefs, PartitionBeliefs
+    from resnap.tiering.remote_log.records import TopicIdPartition
 
 _NOBODY: Final = -1
 """Stands for the broker that told, where none leads and none is known."""

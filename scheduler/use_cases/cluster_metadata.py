@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import ResnapError, UsageError
-from storage.remote.urls import is_store_url
-from tiering.controller.metadata.folding import TOPIC_TYPES, load_current_image, load_settings_image
-from tiering.controller.metadata.image import ResourceType
-from tiering.controller.metadata.log_files import METADATA_PARTITION
+from resnap.storage.errors import ResnapError, UsageError
+from resnap.storage.remote.urls import is_store_url
+from resnap.tiering.controller.metadata.folding import TOPIC_TYPES, load_current_image, load_settings_image
+from resnap.tiering.controller.metadata.image import ResourceType
+from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tiering.controller.metadata.image import MetadataImage
+    from resnap.tiering.controller.metadata.image import MetadataImage
 
 CLEANUP_POLICY: Final = "cleanup.policy"
 

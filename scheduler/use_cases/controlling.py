@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.records import plain, record
-from scheduler.answers.rendering import Answer, Column, Row, human_count
-from scheduler.clock import instant
-from scheduler.settings.layers import node_named
-from scheduler.settings.values import shown, shown_as
-from tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
-from tiering.controller.metadata.image import ResourceType, metadata_version_name
+from resnap.scheduler.answers.records import plain, record
+from resnap.scheduler.answers.rendering import Answer, Column, Row, human_count
+from resnap.scheduler.clock import instant
+from resnap.scheduler.settings.layers import node_named
+from resnap.scheduler.settings.values import shown, shown_as
+from resnap.tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
+from resnap.tiering.controller.metadata.image import ResourceType, metadata_version_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tiering.controller.audit import Audit, Finding
-    from tiering.controller.expiration import Effective
-    from tiering.controller.metadata.image import ConfigChange, MetadataImage, ProducerIdBlock
+    from resnap.tiering.controller.audit import Audit, Finding
+    from resnap.tiering.controller.expiration import Effective
+    from resnap.tiering.controller.metadata.image import ConfigChange, MetadataImage, ProducerIdBlock
 
 _RESOURCES: Final = {kind.value: kind.name.lower().replace("_", "-") for kind in ResourceType}
 

@@ -19,22 +19,22 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from replay.rebuild import rebuild_locally
-from replay.staging import open_sink
-from storage.errors import UsageError
-from storage.source import each
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.staging import open_sink
+from resnap.storage.errors import UsageError
+from resnap.storage.source import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from replay.plan import PartitionPlan
-    from replay.results import PartitionResult
-    from replay.scan.reading import Reading
-    from replay.spark.settings import SparkSettings
-    from replay.spark.warm import WarmSpark
-    from replay.watching import Watcher
-    from storage.remote.s3_settings import S3Settings
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import PartitionResult
+    from resnap.replay.scan.reading import Reading
+    from resnap.replay.spark.settings import SparkSettings
+    from resnap.replay.spark.warm import WarmSpark
+    from resnap.replay.watching import Watcher
+    from resnap.storage.remote.s3_settings import S3Settings
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -103,7 +103,7 @@ class Engine:
             sink = open_sink(sink_url, self.s3)
             yield from rebuild_locally(plans, sink, reading=self.reading, progress=progress, watcher=watcher)
             return
-        from replay.spark.job import SparkRebuild  # noqa: PLC0415 - half a second, and a JVM
+        from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - half a second, and a JVM
 
         with self._warm_spark().context() as context:
             job = SparkRebuild(
@@ -125,7 +125,7 @@ class Engine:
         """
         if not self.is_remote or not items:
             return list(each(look, items, remote=True))
-        from replay.spark.job import on_executors  # noqa: PLC0415 - imports pyspark
+        from resnap.replay.spark.job import on_executors  # noqa: PLC0415 - imports pyspark
 
         with self._warm_spark().context() as context:
             return on_executors(context, look, items)
@@ -139,7 +139,7 @@ class Engine:
         """
         if self.kind == "local" or not items:
             return list(map(look, items))
-        from replay.spark.job import on_executors  # noqa: PLC0415 - imports pyspark
+        from resnap.replay.spark.job import on_executors  # noqa: PLC0415 - imports pyspark
 
         with self._warm_spark().context() as context:
             return on_executors(context, look, items)
@@ -152,7 +152,7 @@ class Engine:
             warm.close(in_order=in_order)
 
     def _warm_spark(self) -> WarmSpark:
-        from replay.spark.warm import WarmSpark  # noqa: PLC0415 - imports pyspark
+        from resnap.replay.spark.warm import WarmSpark  # noqa: PLC0415 - imports pyspark
 
         with self._guard:
             if self._warm is None:

@@ -11,25 +11,25 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from replay.results import Outcome
-from replay.staging import DISCARD
-from scheduler.clock import instant
-from scheduler.use_cases.store_check import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
-from storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
-from tiering.planning import load_facts, plan_replay
-from tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
+from resnap.replay.results import Outcome
+from resnap.replay.staging import DISCARD
+from resnap.scheduler.clock import instant
+from resnap.scheduler.use_cases.store_check import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
+from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
+from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from replay.plan import PartitionPlan
-    from replay.results import BoundaryResult
-    from replay.window import ReplayRules
-    from scheduler.answers.progress import Progress
-    from scheduler.use_cases.engines import Engine
-    from scheduler.use_cases.work_items import TierOrder
-    from storage.log.names import TopicPartition
-    from tiering.shipping.shipped import ShippedSegment
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import BoundaryResult
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.work_items import TierOrder
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.shipping.shipped import ShippedSegment
 
 
 _AGAIN: Final = (

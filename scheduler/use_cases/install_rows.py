@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.reports import identity
-from storage.errors import LogDirError, ResnapError, StalePlanError, VerificationError
-from tiering.installing.installation import REFUSALS, Decision, Fate
+from resnap.scheduler.answers.reports import identity
+from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, VerificationError
+from resnap.tiering.installing.installation import REFUSALS, Decision, Fate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from scheduler.answers.rendering import Row
-    from scheduler.use_cases.installing import InstallReport
-    from tiering.installing.installation import PartitionInstallation
-    from tiering.installing.undo import UndoStep
+    from resnap.scheduler.answers.rendering import Row
+    from resnap.scheduler.use_cases.installing import InstallReport
+    from resnap.tiering.installing.installation import PartitionInstallation
+    from resnap.tiering.installing.undo import UndoStep
 
 _COUNTED: Final = {
     Fate.INSTALLED: "installed",

@@ -9,29 +9,29 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.disk import Disk, is_directory, make_directories, make_new_directory
-from storage.errors import ResnapError, UsageError
-from storage.log.log_dir import log_dir_around, open_log_dir_or_partition
-from storage.remote.urls import is_store_url, local_path, open_store
-from tiering.installing.install_survey import Surveyed, survey
-from tiering.installing.installation import Decision, Fate, PartitionInstallation
-from tiering.installing.installer import Installer
-from tiering.installing.staging_area import StagingArea
-from tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
-from tiering.installing.undo_manifest import MANIFEST_FILE
-from tiering.inventory import take_inventory
+from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory
+from resnap.storage.errors import ResnapError, UsageError
+from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
+from resnap.storage.remote.urls import is_store_url, local_path, open_store
+from resnap.tiering.installing.install_survey import Surveyed, survey
+from resnap.tiering.installing.installation import Decision, Fate, PartitionInstallation
+from resnap.tiering.installing.installer import Installer
+from resnap.tiering.installing.staging_area import StagingArea
+from resnap.tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
+from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
+from resnap.tiering.inventory import take_inventory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from scheduler.answers.progress import Progress
-    from scheduler.clock import Clock
-    from scheduler.use_cases.sources import Scope
-    from storage.log.names import TopicPartition
-    from storage.remote.s3_settings import S3Settings
-    from tiering.installing.installation import Replace
-    from tiering.installing.undo_manifest import ShutdownMark
-    from tiering.planning import SavedPlan
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.tiering.installing.installation import Replace
+    from resnap.tiering.installing.undo_manifest import ShutdownMark
+    from resnap.tiering.planning import SavedPlan
 
 UNDO_SUFFIX: Final = ".undo"
 """Ends the name of the folder, beside the staged snapshots, that holds what undoes their installations."""

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from scheduler.use_cases.remembering import Remembering, nothing_to_read
-from scheduler.use_cases.sources import Scope, look
-from scheduler.use_cases.staged import staged_snapshots
-from scheduler.use_cases.work_items import NO_COST, Cost, Planned, TierOrder, cost_of
-from storage.errors import UsageError
-from tiering.planning import ReplayFacts, SavedPlan, can_be_tiered, load_facts, lost_boundaries, plan_replay
-from tiering.remembered.memory import is_known_as_well
+from resnap.scheduler.use_cases.remembering import Remembering, nothing_to_read
+from resnap.scheduler.use_cases.sources import Scope, look
+from resnap.scheduler.use_cases.staged import staged_snapshots
+from resnap.scheduler.use_cases.work_items import NO_COST, Cost, Planned, TierOrder, cost_of
+from resnap.storage.errors import UsageError
+from resnap.tiering.planning import ReplayFacts, SavedPlan, can_be_tiered, load_facts, lost_boundaries, plan_replay
+from resnap.tiering.remembered.memory import is_known_as_well
 
 if TYPE_CHECKING:
-    from replay.plan import PartitionPlan
-    from replay.window import ReplayRules
-    from scheduler.use_cases.engines import Engine
-    from scheduler.use_cases.sources import Sighted
-    from storage.source import Sources
-    from tiering.inventory import PartitionInventory
-    from tiering.remembered.memory import KnownBoundary
-    from tiering.remembered.recollection import Recollection
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.storage.source import Sources
+    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.remembered.memory import KnownBoundary
+    from resnap.tiering.remembered.recollection import Recollection
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,30 +9,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from replay.anchor import anchored
-from replay.evidence import Evidence
-from replay.plan import PartitionPlan
-from replay.staging import digest_of, snapshot_key
-from storage.errors import LogDirError, StoreError
-from storage.remote.urls import open_store
-from tiering.remembered.memory import known_looks
-from tiering.remembered.recollection import learnt, recall, with_refusals
+from resnap.replay.anchor import anchored
+from resnap.replay.evidence import Evidence
+from resnap.replay.plan import PartitionPlan
+from resnap.replay.staging import digest_of, snapshot_key
+from resnap.storage.errors import LogDirError, StoreError
+from resnap.storage.remote.urls import open_store
+from resnap.tiering.remembered.memory import known_looks
+from resnap.tiering.remembered.recollection import learnt, recall, with_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from replay.results import PartitionResult
-    from replay.window import ReplayRules
-    from scheduler.use_cases.work_items import TierOrder
-    from storage.log.names import TopicPartition
-    from storage.log.partition_dir import PartitionDir, SnapshotFile
-    from storage.remote.s3_settings import S3Settings
-    from storage.source import Sources
-    from tiering.inventory import PartitionInventory, SnapshotLook
-    from tiering.remembered.memory import KnownBoundary, Memory
-    from tiering.remembered.memory_file import MemoryFiles
-    from tiering.remembered.recollection import Recollection
-    from tiering.shipping.shipment import PartitionShipment
+    from resnap.replay.results import PartitionResult
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.use_cases.work_items import TierOrder
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.storage.source import Sources
+    from resnap.tiering.inventory import PartitionInventory, SnapshotLook
+    from resnap.tiering.remembered.memory import KnownBoundary, Memory
+    from resnap.tiering.remembered.memory_file import MemoryFiles
+    from resnap.tiering.remembered.recollection import Recollection
+    from resnap.tiering.shipping.shipment import PartitionShipment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

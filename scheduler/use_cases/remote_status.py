@@ -6,28 +6,28 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
-from scheduler.clock import instant
-from storage.errors import FormatError, UsageError
-from storage.remote.layouts.aiven_metadata import read_custom_metadata
-from tiering.remote_log.beliefs import fold_events
-from tiering.remote_log.metadata_log import event_of, metadata_partitions, read_events
-from tiering.remote_log.records import METADATA_TOPIC, SegmentState
-from tiering.remote_log.standing import HARMFUL, Standing, stand
-from tiering.remote_log.stored import stored_segments
+from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
+from resnap.scheduler.clock import instant
+from resnap.storage.errors import FormatError, UsageError
+from resnap.storage.remote.layouts.aiven_metadata import read_custom_metadata
+from resnap.tiering.remote_log.beliefs import fold_events
+from resnap.tiering.remote_log.metadata_log import event_of, metadata_partitions, read_events
+from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState
+from resnap.tiering.remote_log.standing import HARMFUL, Standing, stand
+from resnap.tiering.remote_log.stored import stored_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from scheduler.use_cases.sources import Scope
-    from storage.errors import ResnapError
-    from storage.log.survey import LogDir
-    from storage.remote.object_store import ObjectStore
-    from tiering.cluster.client import Cluster
-    from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs, RemoteSegment
-    from tiering.remote_log.metadata_log import Event
-    from tiering.remote_log.standing import Finding, PartitionStanding
-    from tiering.remote_log.stored import SegmentPlace, StoredSegment
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.remote_log.beliefs import Beliefs, PartitionBeliefs, RemoteSegment
+    from resnap.tiering.remote_log.metadata_log import Event
+    from resnap.tiering.remote_log.standing import Finding, PartitionStanding
+    from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment
 
 _NO_METADATA: Final = (
     "give the log dirs of a broker with tiered storage; only brokers that follow a partition of the topic have it"

@@ -10,21 +10,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from replay.scratch import scratch_directory
-from replay.staging import DISCARD
-from scheduler.use_cases.stored_layouts import CopiedLayout
-from storage.errors import VerificationError
-from tiering.checking.verification_journal import VerificationJournal
-from tiering.keeping.aiven_restoration import Replaced
+from resnap.replay.scratch import scratch_directory
+from resnap.replay.staging import DISCARD
+from resnap.scheduler.use_cases.stored_layouts import CopiedLayout
+from resnap.storage.errors import VerificationError
+from resnap.tiering.checking.verification_journal import VerificationJournal
+from resnap.tiering.keeping.aiven_restoration import Replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from scheduler.answers.progress import Progress
-    from scheduler.use_cases.service import Service
-    from scheduler.use_cases.sources import Scope
-    from scheduler.use_cases.store_check import SnapshotCheck
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.use_cases.service import Service
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.scheduler.use_cases.store_check import SnapshotCheck
 
 REBUILT = "it was not restored, and rebuilt from the stored segments"
 LEFT_OUT = "it was not restored: the broker makes it again when it loads the log"

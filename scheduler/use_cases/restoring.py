@@ -6,36 +6,36 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from scheduler.use_cases.sources import look
-from storage.disk import Disk, is_directory
-from storage.errors import LogDirError, ResnapError, UsageError, VerificationError, in_file
-from storage.log.checkpoints import read_offset_checkpoint
-from storage.log.log_dir import load_log_dir
-from storage.log.log_dir_lock import locked
-from storage.log.partition_dir import read_small, readable
-from storage.log.survey import LOG_START_OFFSETS
-from storage.remote.layouts.aiven_members import member_of
-from storage.remote.layouts.brokers_own import BrokersFolders
-from storage.remote.layouts.flat_log import manifest_locator
-from storage.remote.manifest import ObjectKind, read_manifest
-from tiering.installing.stopped_broker import refuse_running
-from tiering.keeping.aiven_restoration import of_copies
-from tiering.keeping.restored_log import kept_log_start, open_at_end
-from tiering.keeping.restorer import Restored, Restorer, of_manifests
+from resnap.scheduler.use_cases.sources import look
+from resnap.storage.disk import Disk, is_directory
+from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError, in_file
+from resnap.storage.log.checkpoints import read_offset_checkpoint
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.log_dir_lock import locked
+from resnap.storage.log.partition_dir import read_small, readable
+from resnap.storage.log.survey import LOG_START_OFFSETS
+from resnap.storage.remote.layouts.aiven_members import member_of
+from resnap.storage.remote.layouts.brokers_own import BrokersFolders
+from resnap.storage.remote.layouts.flat_log import manifest_locator
+from resnap.storage.remote.manifest import ObjectKind, read_manifest
+from resnap.tiering.installing.stopped_broker import refuse_running
+from resnap.tiering.keeping.aiven_restoration import of_copies
+from resnap.tiering.keeping.restored_log import kept_log_start, open_at_end
+from resnap.tiering.keeping.restorer import Restored, Restorer, of_manifests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from scheduler.answers.progress import Progress
-    from scheduler.use_cases.restored_snapshots import SnapshotRepair
-    from scheduler.use_cases.sources import Scope, Sight, Sighted
-    from storage.log.log_dir import LogDir
-    from storage.remote.manifest import Manifest
-    from storage.source import Sources
-    from tiering.keeping.aiven_restoration import Replaced
-    from tiering.keeping.restorer import Restoration
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.use_cases.restored_snapshots import SnapshotRepair
+    from resnap.scheduler.use_cases.sources import Scope, Sight, Sighted
+    from resnap.storage.log.log_dir import LogDir
+    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.source import Sources
+    from resnap.tiering.keeping.aiven_restoration import Replaced
+    from resnap.tiering.keeping.restorer import Restoration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

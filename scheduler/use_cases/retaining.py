@@ -6,25 +6,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from scheduler.use_cases.tier_run import this_run
-from storage.errors import LockedError, ObjectNotFoundError, StoreError, UsageError, VerificationError
-from storage.remote.layouts.flat import is_tombstone, lease_place
-from storage.remote.layouts.local_tiered import ROOT
-from tiering.checking.aiven_verification import holds_copies
-from tiering.checking.verification import StoreReader, list_shipped
-from tiering.keeping.retention import delete_beyond, retention_of
-from tiering.shipping.lease import leased
+from resnap.scheduler.use_cases.tier_run import this_run
+from resnap.storage.errors import LockedError, ObjectNotFoundError, StoreError, UsageError, VerificationError
+from resnap.storage.remote.layouts.flat import is_tombstone, lease_place
+from resnap.storage.remote.layouts.local_tiered import ROOT
+from resnap.tiering.checking.aiven_verification import holds_copies
+from resnap.tiering.checking.verification import StoreReader, list_shipped
+from resnap.tiering.keeping.retention import delete_beyond, retention_of
+from resnap.tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.answers.progress import Progress
-    from scheduler.use_cases.sources import Scope
-    from storage.errors import ResnapError
-    from storage.remote.layouts.flat import FlatKey
-    from storage.remote.manifest import Manifest
-    from storage.remote.object_store import ObjectStore
-    from tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.remote.layouts.flat import FlatKey
+    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest
 
 
 _HIDDEN: Final = (

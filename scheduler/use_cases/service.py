@@ -11,47 +11,47 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from replay.explain import Explanation, explain
-from replay.results import partition_result
-from replay.staging import DISCARD
-from scheduler.use_cases.held_check import HeldCheck
-from scheduler.use_cases.planner import Planner, wanted_boundaries
-from scheduler.use_cases.sources import Scope, Sight, Sighted, destination_url, lies_beside, look
-from scheduler.use_cases.staged import StagedCheck, check_staged
-from scheduler.use_cases.store_check import StoreCheck
-from scheduler.use_cases.stored_layouts import CopiedLayout, ShippedLayout
-from scheduler.use_cases.tier_run import TierRun, Uploading
-from scheduler.use_cases.work_items import PartitionScan, Planned, Replayed, TierOrder
-from storage.errors import FileGoneError, StalePlanError, UsageError
-from storage.remote.store_log_dir import shipped_part
-from storage.remote.urls import is_store_url, open_store
-from tiering.checking.aiven_verification import holds_copies
-from tiering.eligibility import before_replay, broker_blockers
-from tiering.installing.fingerprint import print_segment
-from tiering.installing.staging_area import StagingArea, prints_of
-from tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_facts
-from tiering.shipping.stored_rules import RULES_ALONE, Asked
+from resnap.replay.explain import Explanation, explain
+from resnap.replay.results import partition_result
+from resnap.replay.staging import DISCARD
+from resnap.scheduler.use_cases.held_check import HeldCheck
+from resnap.scheduler.use_cases.planner import Planner, wanted_boundaries
+from resnap.scheduler.use_cases.sources import Scope, Sight, Sighted, destination_url, lies_beside, look
+from resnap.scheduler.use_cases.staged import StagedCheck, check_staged
+from resnap.scheduler.use_cases.store_check import StoreCheck
+from resnap.scheduler.use_cases.stored_layouts import CopiedLayout, ShippedLayout
+from resnap.scheduler.use_cases.tier_run import TierRun, Uploading
+from resnap.scheduler.use_cases.work_items import PartitionScan, Planned, Replayed, TierOrder
+from resnap.storage.errors import FileGoneError, StalePlanError, UsageError
+from resnap.storage.remote.store_log_dir import shipped_part
+from resnap.storage.remote.urls import is_store_url, open_store
+from resnap.tiering.checking.aiven_verification import holds_copies
+from resnap.tiering.eligibility import before_replay, broker_blockers
+from resnap.tiering.installing.fingerprint import print_segment
+from resnap.tiering.installing.staging_area import StagingArea, prints_of
+from resnap.tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_facts
+from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
-    from replay.window import ReplayRules
-    from scheduler.answers.progress import Progress
-    from scheduler.clock import Clock
-    from scheduler.use_cases.engines import Engine
-    from scheduler.use_cases.remembering import Remembering
-    from scheduler.use_cases.stored_layouts import Held, StoredLayout
-    from storage.errors import VerificationError
-    from storage.log.log_dir import PartitionProblem, Segment
-    from storage.log.names import TopicPartition
-    from storage.remote.layouts.aiven_log import CopiedSegment
-    from storage.remote.manifest import Manifest
-    from storage.remote.object_store import ObjectStore
-    from storage.source import Sources
-    from tiering.checking.verification_journal import VerificationJournal
-    from tiering.installing.fingerprint import SegmentPrint
-    from tiering.shipping.shipment import PartitionShipment
-    from tiering.shipping.shipped import ShippedTopic
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.remembering import Remembering
+    from resnap.scheduler.use_cases.stored_layouts import Held, StoredLayout
+    from resnap.storage.errors import VerificationError
+    from resnap.storage.log.log_dir import PartitionProblem, Segment
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.remote.layouts.aiven_log import CopiedSegment
+    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.source import Sources
+    from resnap.tiering.checking.verification_journal import VerificationJournal
+    from resnap.tiering.installing.fingerprint import SegmentPrint
+    from resnap.tiering.shipping.shipment import PartitionShipment
+    from resnap.tiering.shipping.shipped import ShippedTopic
 
 REPLANS: Final = 3
 """So often a partition is planned anew in one run because retention deleted what was to be read."""

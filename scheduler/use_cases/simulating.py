@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replay.leader.producer_script import run_script
-from scheduler.answers.records import plain
-from scheduler.answers.rendering import Answer, Column
-from scheduler.clock import instant
-from storage.errors import UsageError
-from tiering.controller.transactions.client_errors import ProduceSituation, on_produce_error
+from resnap.replay.leader.producer_script import run_script
+from resnap.scheduler.answers.records import plain
+from resnap.scheduler.answers.rendering import Answer, Column
+from resnap.scheduler.clock import instant
+from resnap.storage.errors import UsageError
+from resnap.tiering.controller.transactions.client_errors import ProduceSituation, on_produce_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from replay.leader.producer_script import Taken
-    from scheduler.answers.rendering import Row
+    from resnap.replay.leader.producer_script import Taken
+    from resnap.scheduler.answers.rendering import Row
 
 COLUMNS = (
     Column(key="line", title="LINE", right=True),

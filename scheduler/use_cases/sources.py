@@ -8,27 +8,27 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scheduler.use_cases.cluster_metadata import ClusterMetadata, find_metadata_log
-from storage.disk import is_there
-from storage.errors import UsageError
-from storage.log.log_dir import META_PROPERTIES
-from storage.remote.store_log_dir import open_source
-from storage.remote.urls import is_store_url, local_path
-from storage.source import PLAIN
-from tiering.cluster.overlay import with_facts
-from tiering.controller.topic_ids import with_topic_ids
-from tiering.inventory import take_inventory
+from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata, find_metadata_log
+from resnap.storage.disk import is_there
+from resnap.storage.errors import UsageError
+from resnap.storage.log.log_dir import META_PROPERTIES
+from resnap.storage.remote.store_log_dir import open_source
+from resnap.storage.remote.urls import is_store_url, local_path
+from resnap.storage.source import PLAIN
+from resnap.tiering.cluster.overlay import with_facts
+from resnap.tiering.controller.topic_ids import with_topic_ids
+from resnap.tiering.inventory import take_inventory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from storage.log.log_dir import LogDir, PartitionProblem
-    from storage.log.names import TopicPartition
-    from storage.log.partition_dir import PartitionDir, SnapshotFile
-    from storage.source import Sources
-    from tiering.cluster.client import Cluster
-    from tiering.cluster.facts import ClusterFacts, TopicFacts
-    from tiering.inventory import PartitionInventory, SnapshotLook
+    from resnap.storage.log.log_dir import LogDir, PartitionProblem
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.source import Sources
+    from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.cluster.facts import ClusterFacts, TopicFacts
+    from resnap.tiering.inventory import PartitionInventory, SnapshotLook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,19 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.staging import snapshot_key
-from storage.disk import is_directory, is_there
-from storage.errors import FormatError, LogDirError, ObjectNotFoundError, UsageError, VerificationError, in_file
-from storage.log.producer_snapshot import read_snapshot
-from storage.remote.urls import is_store_url
-from storage.source import each
-from tiering.planning import can_be_tiered, lost_boundaries
+from resnap.replay.staging import snapshot_key
+from resnap.storage.disk import is_directory, is_there
+from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, UsageError, VerificationError, in_file
+from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.storage.remote.urls import is_store_url
+from resnap.storage.source import each
+from resnap.tiering.planning import can_be_tiered, lost_boundaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.use_cases.sources import Sight, Sighted
-    from storage.source import Sources
+    from resnap.scheduler.use_cases.sources import Sight, Sighted
+    from resnap.storage.source import Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

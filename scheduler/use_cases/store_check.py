@@ -14,32 +14,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple
 
-from replay.comparison import Producers
-from replay.results import Outcome
-from replay.staging import DISCARD, snapshot_key
-from scheduler.clock import instant
-from scheduler.use_cases.sources import look
-from scheduler.use_cases.stored_layouts import Held
-from storage.errors import VerificationError
-from storage.remote.manifest import SnapshotHow
-from tiering.checking.chains import Chain, chains_of
-from tiering.planning import load_facts, plan_replay
-from tiering.shipping.stored_rules import RULES_ALONE, Asked, is_of_shorter_log, judged_under, made_under
+from resnap.replay.comparison import Producers
+from resnap.replay.results import Outcome
+from resnap.replay.staging import DISCARD, snapshot_key
+from resnap.scheduler.clock import instant
+from resnap.scheduler.use_cases.sources import look
+from resnap.scheduler.use_cases.stored_layouts import Held
+from resnap.storage.errors import VerificationError
+from resnap.storage.remote.manifest import SnapshotHow
+from resnap.tiering.checking.chains import Chain, chains_of
+from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked, is_of_shorter_log, judged_under, made_under
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from replay.comparison import Comparison
-    from replay.plan import PartitionPlan
-    from replay.results import BoundaryResult
-    from replay.window import ReplayRules
-    from scheduler.answers.progress import Progress
-    from scheduler.use_cases.engines import Engine
-    from scheduler.use_cases.sources import Sight, Sighted
-    from scheduler.use_cases.stored_layouts import StoredLayout
-    from storage.remote.manifest import SnapshotOrigin
-    from tiering.checking.verification import VerifiedSegment
-    from tiering.checking.verification_journal import VerificationJournal
+    from resnap.replay.comparison import Comparison
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import BoundaryResult
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.sources import Sight, Sighted
+    from resnap.scheduler.use_cases.stored_layouts import StoredLayout
+    from resnap.storage.remote.manifest import SnapshotOrigin
+    from resnap.tiering.checking.verification import VerifiedSegment
+    from resnap.tiering.checking.verification_journal import VerificationJournal
 
 
 MOST_SHOWN: Final = 5

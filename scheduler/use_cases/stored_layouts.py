@@ -9,23 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from scheduler.use_cases.sources import Scope
-from storage.remote.layouts import aiven
-from storage.remote.layouts.aiven_log import REMEDY, CopiedSegment
-from storage.remote.layouts.aiven_members import Member
-from storage.remote.layouts.flat import parse_key
-from storage.remote.manifest import Manifest, ObjectKind
-from tiering.checking.aiven_verification import list_copies, verify_copy
-from tiering.checking.verification import StoreReader, list_shipped
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.storage.remote.layouts import aiven
+from resnap.storage.remote.layouts.aiven_log import REMEDY, CopiedSegment
+from resnap.storage.remote.layouts.aiven_members import Member
+from resnap.storage.remote.layouts.flat import parse_key
+from resnap.storage.remote.manifest import Manifest, ObjectKind
+from resnap.tiering.checking.aiven_verification import list_copies, verify_copy
+from resnap.tiering.checking.verification import StoreReader, list_shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from storage.remote.manifest import SnapshotOrigin
-    from storage.remote.object_store import ObjectInfo, ObjectStore
-    from storage.source import Sources
-    from tiering.checking.aiven_verification import PartitionSeen
-    from tiering.checking.verification import ShippedListing, VerifiedSegment
+    from resnap.storage.remote.manifest import SnapshotOrigin
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.source import Sources
+    from resnap.tiering.checking.aiven_verification import PartitionSeen
+    from resnap.tiering.checking.verification import ShippedListing, VerifiedSegment
 
 Held = TypeVar("Held", Manifest, CopiedSegment)
 """What a manifest tells of its segment."""

@@ -12,40 +12,40 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from replay.scratch import scratch_directory
-from scheduler.use_cases.work_items import TierOrder
-from storage.errors import LockedError
-from storage.log.work_lock import at_work_on
-from storage.remote.layouts.aiven_body import AivenForm
-from storage.remote.layouts.flat import lease_place
-from storage.remote.throttle import Throttle
-from storage.remote.urls import open_store
-from storage.source import each
-from tiering.eligibility import before_replay
-from tiering.shipping.delivery import Delivery
-from tiering.shipping.lease import leased
-from tiering.shipping.remainder import remainder
-from tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
-from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
-from tiering.shipping.side_by_side import as_done
-from tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
-from tiering.shipping.uploader import Provenance
+from resnap.replay.scratch import scratch_directory
+from resnap.scheduler.use_cases.work_items import TierOrder
+from resnap.storage.errors import LockedError
+from resnap.storage.log.work_lock import at_work_on
+from resnap.storage.remote.layouts.aiven_body import AivenForm
+from resnap.storage.remote.layouts.flat import lease_place
+from resnap.storage.remote.throttle import Throttle
+from resnap.storage.remote.urls import open_store
+from resnap.storage.source import each
+from resnap.tiering.eligibility import before_replay
+from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.remainder import remainder
+from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
+from resnap.tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
+from resnap.tiering.shipping.side_by_side import as_done
+from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
+from resnap.tiering.shipping.uploader import Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from concurrent.futures import Executor
 
-    from replay.window import ReplayRules
-    from scheduler.answers.progress import Progress
-    from scheduler.use_cases.engines import Engine
-    from scheduler.use_cases.remembering import Remembering
-    from scheduler.use_cases.sources import Sighted
-    from scheduler.use_cases.work_items import Replayed
-    from storage.log.names import TopicPartition
-    from storage.remote.manifest import SnapshotOrigin
-    from storage.remote.object_store import ObjectStore
-    from tiering.shipping.delivery import Verification
-    from tiering.shipping.uploader import Layout
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.remembering import Remembering
+    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.scheduler.use_cases.work_items import Replayed
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.remote.manifest import SnapshotOrigin
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.shipping.delivery import Verification
+    from resnap.tiering.shipping.uploader import Layout
 
 STAGING_PREFIX: Final = ".staging"
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from replay.plan import PartitionPlan
-    from replay.results import PartitionResult
-    from scheduler.use_cases.sources import Sighted
-    from storage.errors import ResnapError
-    from storage.log.partition_dir import SnapshotFile
-    from tiering.eligibility import BrokerBlockers, Candidates, Eligibility
-    from tiering.remembered.memory import KnownBoundary
-    from tiering.remembered.recollection import Recollection
-    from tiering.shipping.shipped import ShippedSegment
-    from tiering.shipping.uploader import Provenance
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import PartitionResult
+    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.log.partition_dir import SnapshotFile
+    from resnap.tiering.eligibility import BrokerBlockers, Candidates, Eligibility
+    from resnap.tiering.remembered.memory import KnownBoundary
+    from resnap.tiering.remembered.recollection import Recollection
+    from resnap.tiering.shipping.shipped import ShippedSegment
+    from resnap.tiering.shipping.uploader import Provenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

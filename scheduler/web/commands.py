@@ -13,20 +13,20 @@ from datetime import datetime
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from scheduler.runs.readiness import Readiness
-from scheduler.runs.run import RunKind
-from scheduler.settings.layers import flag_of
-from scheduler.settings.service import ServiceSettings
-from scheduler.settings.values import shown
+from resnap.scheduler.runs.readiness import Readiness
+from resnap.scheduler.runs.run import RunKind
+from resnap.scheduler.settings.layers import flag_of
+from resnap.scheduler.settings.service import ServiceSettings
+from resnap.scheduler.settings.values import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from scheduler.daemon.services import Services
-    from scheduler.runs.plans import KeptPlan
-    from scheduler.runs.readiness import Mending
-    from scheduler.runs.run import RunRequest
-    from scheduler.runs.sightings import SeenPartition
+    from resnap.scheduler.daemon.services import Services
+    from resnap.scheduler.runs.plans import KeptPlan
+    from resnap.scheduler.runs.readiness import Mending
+    from resnap.scheduler.runs.run import RunRequest
+    from resnap.scheduler.runs.sightings import SeenPartition
 
 STAGED: Final = "staged"
 """Where copied commands have snapshots made, unless a run says otherwise: a directory below where they are run."""

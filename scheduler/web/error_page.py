@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.responses import HTMLResponse
 from starlette.datastructures import Headers
 
-from scheduler.web.rendering import render
+from resnap.scheduler.web.rendering import render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping

@@ -5,16 +5,16 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from replay.explain import Role
-from scheduler.api.context import Serving
-from scheduler.api.partitions import Number, Offset, ProducerId, Topic, explained, seen_in
-from scheduler.api.security import Viewer
-from scheduler.daemon.services import Services
-from scheduler.inspecting.inspection import producer_row
-from scheduler.runs.looking import NoSnapshotError, name_of
-from scheduler.runs.sightings import SeenPartition
-from scheduler.web.commands import Command, Shell
-from scheduler.web.pages import api_command, link, page, partition_path
+from resnap.replay.explain import Role
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.partitions import Number, Offset, ProducerId, Topic, explained, seen_in
+from resnap.scheduler.api.security import Viewer
+from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.inspecting.inspection import producer_row
+from resnap.scheduler.runs.looking import NoSnapshotError, name_of
+from resnap.scheduler.runs.sightings import SeenPartition
+from resnap.scheduler.web.commands import Command, Shell
+from resnap.scheduler.web.pages import api_command, link, page, partition_path
 
 router = APIRouter(include_in_schema=False)
 MEANS: Final = {

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from scheduler.access.audit_log import AuditFilter
-from scheduler.api.context import Serving
-from scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
-from scheduler.api.security import Admin, Viewer
-from scheduler.daemon.schedules import request_of
-from scheduler.web.commands import Shell
-from scheduler.web.pages import api_command, link, page
+from resnap.scheduler.access.audit_log import AuditFilter
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
+from resnap.scheduler.api.security import Admin, Viewer
+from resnap.scheduler.daemon.schedules import request_of
+from resnap.scheduler.web.commands import Shell
+from resnap.scheduler.web.pages import api_command, link, page
 
 router = APIRouter(include_in_schema=False)
 Text = Annotated[str, Query(max_length=200)]

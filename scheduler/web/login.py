@@ -12,15 +12,15 @@ from fastapi import APIRouter, Cookie, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.access.errors import AccessError, TooManyFailuresError
-from scheduler.access.gate import Gate
-from scheduler.access.roles import Principal
-from scheduler.access.sessions import SESSION_S
-from scheduler.api.doorkeeper import LOGIN_PATH, LOGOUT_PATH
-from scheduler.api.notes import address_in, note_of
-from scheduler.api.problem_kinds import kind_of
-from scheduler.api.security import SESSION_COOKIE, gate_of
-from scheduler.web.rendering import render
+from resnap.scheduler.access.errors import AccessError, TooManyFailuresError
+from resnap.scheduler.access.gate import Gate
+from resnap.scheduler.access.roles import Principal
+from resnap.scheduler.access.sessions import SESSION_S
+from resnap.scheduler.api.doorkeeper import LOGIN_PATH, LOGOUT_PATH
+from resnap.scheduler.api.notes import address_in, note_of
+from resnap.scheduler.api.problem_kinds import kind_of
+from resnap.scheduler.api.security import SESSION_COOKIE, gate_of
+from resnap.scheduler.web.rendering import render
 
 router = APIRouter(include_in_schema=False)
 Session = Annotated[str | None, Cookie(alias=SESSION_COOKIE)]

@@ -5,18 +5,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from scheduler.api.context import Serving
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
-from scheduler.api.security import Viewer
-from scheduler.daemon.services import Services
-from scheduler.runs.history import RunFilter
-from scheduler.runs.readiness import Readiness
-from scheduler.runs.run import Run
-from scheduler.runs.sightings import SeenFilter, SeenPartition
-from scheduler.web.answer import answer_of
-from scheduler.web.commands import Command, Shell
-from scheduler.web.pages import api_command, destination_of, glob_of, link, page, post_command
-from scheduler.web.words import READINESS
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.security import Viewer
+from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.readiness import Readiness
+from resnap.scheduler.runs.run import Run
+from resnap.scheduler.runs.sightings import SeenFilter, SeenPartition
+from resnap.scheduler.web.answer import answer_of
+from resnap.scheduler.web.commands import Command, Shell
+from resnap.scheduler.web.pages import api_command, destination_of, glob_of, link, page, post_command
+from resnap.scheduler.web.words import READINESS
 
 router = APIRouter(include_in_schema=False)
 Glob = Annotated[str, Query(max_length=260)]

@@ -8,19 +8,19 @@ from urllib.parse import urlencode
 
 from fastapi.responses import HTMLResponse, Response
 
-from scheduler.access.roles import Role
-from scheduler.api.etags import tagged
-from scheduler.web.commands import Command, curl, plan_file
-from scheduler.web.rendering import in_path, render
+from resnap.scheduler.access.roles import Role
+from resnap.scheduler.api.etags import tagged
+from resnap.scheduler.web.commands import Command, curl, plan_file
+from resnap.scheduler.web.rendering import in_path, render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fastapi import Request
 
-    from scheduler.access.roles import Principal
-    from scheduler.daemon.services import Services
-    from scheduler.runs.sightings import SeenPartition
+    from resnap.scheduler.access.roles import Principal
+    from resnap.scheduler.daemon.services import Services
+    from resnap.scheduler.runs.sightings import SeenPartition
 
 
 def page(request: Request, services: Services, who: Principal, template: str, values: Mapping[str, object]) -> Response:

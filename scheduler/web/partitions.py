@@ -4,19 +4,19 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from scheduler.api.context import Serving
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
-from scheduler.api.partitions import Number, Offset, Topic, seen_in
-from scheduler.api.security import Viewer
-from scheduler.daemon.services import Services
-from scheduler.inspecting.inspection import producer_row
-from scheduler.runs.looking import SeenBoundary, difference, name_of
-from scheduler.runs.sightings import SeenPartition
-from scheduler.web.commands import Command, Shell, resnap
-from scheduler.web.pages import api_command, destination_of, link, page, partition_path
-from scheduler.web.timeline import BOUNDARIES, cells, state_of, told
-from scheduler.web.words import READINESS
-from storage.errors import ResnapError
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.partitions import Number, Offset, Topic, seen_in
+from resnap.scheduler.api.security import Viewer
+from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.inspecting.inspection import producer_row
+from resnap.scheduler.runs.looking import SeenBoundary, difference, name_of
+from resnap.scheduler.runs.sightings import SeenPartition
+from resnap.scheduler.web.commands import Command, Shell, resnap
+from resnap.scheduler.web.pages import api_command, destination_of, link, page, partition_path
+from resnap.scheduler.web.timeline import BOUNDARIES, cells, state_of, told
+from resnap.scheduler.web.words import READINESS
+from resnap.storage.errors import ResnapError
 
 router = APIRouter(include_in_schema=False)
 Source = Annotated[str, Query(max_length=4096)]

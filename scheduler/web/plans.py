@@ -4,18 +4,18 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from scheduler.api.bodies import PlanBody
-from scheduler.api.context import Serving
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
-from scheduler.api.plans import PlanId, found_plan
-from scheduler.api.security import Viewer
-from scheduler.daemon.services import Services
-from scheduler.runs.history import RunFilter
-from scheduler.runs.plans import KeptPlan
-from scheduler.web.commands import Command, Shell
-from scheduler.web.pages import api_command, destination_of, link, page, plan_command
-from scheduler.web.words import human_facts
-from storage.errors import ResnapError, StalePlanError
+from resnap.scheduler.api.bodies import PlanBody
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.plans import PlanId, found_plan
+from resnap.scheduler.api.security import Viewer
+from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.plans import KeptPlan
+from resnap.scheduler.web.commands import Command, Shell
+from resnap.scheduler.web.pages import api_command, destination_of, link, page, plan_command
+from resnap.scheduler.web.words import human_facts
+from resnap.storage.errors import ResnapError, StalePlanError
 
 router = APIRouter(include_in_schema=False)
 RUNS: Final = 10

@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from scheduler.answers.rendering import human_bytes, human_duration
-from scheduler.clock import instant
-from scheduler.web import words
+from resnap.scheduler.answers.rendering import human_bytes, human_duration
+from resnap.scheduler.clock import instant
+from resnap.scheduler.web import words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Asset:
 def _assets() -> Mapping[str, Asset]:
     found = {}
     for name, media_type in _TYPES.items():
-        data = resources.files("scheduler.web").joinpath("static", name).read_bytes()
+        data = resources.files("resnap.scheduler.web").joinpath("static", name).read_bytes()
         url = f"{STATIC_PATH}/{name}?v={hashlib.sha256(data).hexdigest()[:12]}"
         found[name] = Asset(data, media_type, url)
     return found
@@ -54,7 +54,7 @@ def in_path(name: str) -> str:
 
 def _environment() -> Environment:
     made = Environment(
-        loader=PackageLoader("scheduler.web"),
+        loader=PackageLoader("resnap.scheduler.web"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

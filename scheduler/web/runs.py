@@ -4,17 +4,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from scheduler.api.context import Serving
-from scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
-from scheduler.api.problem_kinds import NotFoundError
-from scheduler.api.runs import RunId
-from scheduler.api.security import Viewer
-from scheduler.daemon.services import Services
-from scheduler.runs.history import RunFilter
-from scheduler.runs.run import PartitionState, Run, RunKind, RunState
-from scheduler.web.commands import Command, Shell, install
-from scheduler.web.pages import api_command, link, page, plan_command, post_command
-from scheduler.web.words import RUN_STATES, human_facts
+from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.problem_kinds import NotFoundError
+from resnap.scheduler.api.runs import RunId
+from resnap.scheduler.api.security import Viewer
+from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.run import PartitionState, Run, RunKind, RunState
+from resnap.scheduler.web.commands import Command, Shell, install
+from resnap.scheduler.web.pages import api_command, link, page, plan_command, post_command
+from resnap.scheduler.web.words import RUN_STATES, human_facts
 
 router = APIRouter(include_in_schema=False)
 

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Request, Response
 
-from scheduler.api.problem_kinds import NotFoundError
-from scheduler.web.rendering import ASSETS, STATIC_PATH
+from resnap.scheduler.api.problem_kinds import NotFoundError
+from resnap.scheduler.web.rendering import ASSETS, STATIC_PATH
 
 router = APIRouter(include_in_schema=False)
 

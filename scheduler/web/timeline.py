@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scheduler.web.words import Word
-from tiering.inventory import SnapshotState
+from resnap.scheduler.web.words import Word
+from resnap.tiering.inventory import SnapshotState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scheduler.runs.looking import SeenBoundary
+    from resnap.scheduler.runs.looking import SeenBoundary
 
 MOST_CELLS: Final = 120
 MADE: Final = "made"

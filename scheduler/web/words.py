@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scheduler.answers.rendering import human_bytes, human_count, plain_text
-from scheduler.clock import instant
-from scheduler.runs.readiness import Readiness
-from scheduler.runs.run import PartitionState, RunState
+from resnap.scheduler.answers.rendering import human_bytes, human_count, plain_text
+from resnap.scheduler.clock import instant
+from resnap.scheduler.runs.readiness import Readiness
+from resnap.scheduler.runs.run import PartitionState, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

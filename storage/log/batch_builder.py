@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.log import stored_frames
-from storage.log.message_set import MAGIC_V1, write_legacy_message
-from storage.log.record import write_record
-from storage.log.record_batch import (
+from resnap.storage.log import stored_frames
+from resnap.storage.log.message_set import MAGIC_V1, write_legacy_message
+from resnap.storage.log.record import write_record
+from resnap.storage.log.record_batch import (
     CONTROL,
     LOG_APPEND_TIME,
     MAGIC_V2,

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.crc32c import crc32c
+from resnap.storage.crc32c import crc32c
 
 Checksums = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError
-from storage.log.names import TopicPartition
+from resnap.storage.errors import FormatError
+from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -11,9 +11,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError
-from storage.log.record import Record, read_record, write_record
-from storage.log.record_batch import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.record import Record, read_record, write_record
+from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
     CONTROL,
@@ -27,7 +27,7 @@ from storage.log.record_batch import (
 )
 
 if TYPE_CHECKING:
-    from storage.crc32c import Buffer
+    from resnap.storage.crc32c import Buffer
 
 ABORT: Final = 0
 COMMIT: Final = 1

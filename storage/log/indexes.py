@@ -15,12 +15,12 @@ from bisect import bisect_left
 from itertools import starmap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError
+from resnap.storage.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from storage.crc32c import Buffer
+    from resnap.storage.crc32c import Buffer
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
 """Big endian, 8 bytes."""

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.disk import is_there
-from storage.errors import LogDirError, UsageError
-from storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
-from storage.log.partition_dir import (
+from resnap.storage.disk import is_there
+from resnap.storage.errors import LogDirError, UsageError
+from resnap.storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
+from resnap.storage.log.partition_dir import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     Checkpoints,
@@ -24,7 +24,7 @@ from storage.log.partition_dir import (
     read_small,
     readable,
 )
-from storage.log.survey import (
+from resnap.storage.log.survey import (
     CLEAN_SHUTDOWN,
     LOG_DIR_MARKS,
     META_PROPERTIES,
@@ -39,7 +39,7 @@ from storage.log.survey import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
 
 __all__ = [
     "META_PROPERTIES",

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.disk import is_there
-from storage.errors import LogDirError, LogDirInUseError
-from storage.log.partition_dir import readable
+from resnap.storage.disk import is_there
+from resnap.storage.errors import LogDirError, LogDirInUseError
+from resnap.storage.log.partition_dir import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,15 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from storage.log.batch_builder import write_data_batch, write_emptied_batch, write_message_set
-from storage.log.checkpoints import LeaderEpoch, write_leader_epochs, write_offset_checkpoint
-from storage.log.control_record import COMMIT, read_control_record, write_marker_batch
-from storage.log.indexes import AbortedTxn
-from storage.log.names import segment_name
-from storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
-from storage.log.payloads import Payloads
-from storage.log.properties import MetaProperties, PartitionMetadata, write_meta_properties, write_partition_metadata
-from storage.log.record_batch import (
+from resnap.storage.log.batch_builder import write_data_batch, write_emptied_batch, write_message_set
+from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs, write_offset_checkpoint
+from resnap.storage.log.control_record import COMMIT, read_control_record, write_marker_batch
+from resnap.storage.log.indexes import AbortedTxn
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
+from resnap.storage.log.payloads import Payloads
+from resnap.storage.log.properties import (
+    MetaProperties,
+    PartitionMetadata,
+    write_meta_properties,
+    write_partition_metadata,
+)
+from resnap.storage.log.record_batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -27,9 +32,9 @@ from storage.log.record_batch import (
     RecordBatchHeader,
     read_header,
 )
-from storage.log.segment_writer import SegmentWriter
-from storage.log.stored_frames import NONE
-from storage.log.survey import (
+from resnap.storage.log.segment_writer import SegmentWriter
+from resnap.storage.log.stored_frames import NONE
+from resnap.storage.log.survey import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
 
 DEFAULT_SEGMENT_BYTES: Final = 1 << 30
 DEFAULT_INDEX_INTERVAL_BYTES: Final = 4096

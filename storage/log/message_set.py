@@ -13,11 +13,11 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError
-from storage.log.record_batch import COMPRESSION_MASK, LOG_OVERHEAD, MAGIC_POSITION, NO_TIMESTAMP
+from resnap.storage.errors import FormatError
+from resnap.storage.log.record_batch import COMPRESSION_MASK, LOG_OVERHEAD, MAGIC_POSITION, NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from storage.crc32c import Buffer
+    from resnap.storage.crc32c import Buffer
 
 MAGIC_V0: Final = 0
 MAGIC_V1: Final = 1

@@ -19,12 +19,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from storage.errors import LogDirError, UsageError, in_file
-from storage.log.names import FileKind, FileState, TopicPartition, parse_file_name
-from storage.log.properties import read_partition_metadata
-from storage.remote.store_path import StorePath
-from storage.source import FileFacts
-from storage.whole_file import read_whole
+from resnap.storage.errors import LogDirError, UsageError, in_file
+from resnap.storage.log.names import FileKind, FileState, TopicPartition, parse_file_name
+from resnap.storage.log.properties import read_partition_metadata
+from resnap.storage.remote.store_path import StorePath
+from resnap.storage.source import FileFacts
+from resnap.storage.whole_file import read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

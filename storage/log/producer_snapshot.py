@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from storage.crc32c import Buffer, crc32c
-from storage.errors import FormatError, in_file
-from storage.whole_file import MOST_BYTES, read_whole
+from resnap.storage.crc32c import Buffer, crc32c
+from resnap.storage.errors import FormatError, in_file
+from resnap.storage.whole_file import MOST_BYTES, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError
+from resnap.storage.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,14 +11,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError
-from storage.log.record_batch import COMPRESSION_MASK, HEADER, RecordBatchHeader
-from storage.log.varint import read_varint, read_varlong, write_varint
+from resnap.storage.errors import FormatError
+from resnap.storage.log.record_batch import COMPRESSION_MASK, HEADER, RecordBatchHeader
+from resnap.storage.log.varint import read_varint, read_varlong, write_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.crc32c import Buffer
+    from resnap.storage.crc32c import Buffer
 
 _NO_ATTRIBUTES: Final = b"\0"
 _NULL: Final = write_varint(-1)

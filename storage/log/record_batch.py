@@ -12,8 +12,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from storage.crc32c import Buffer, crc32c
-from storage.errors import FormatError
+from resnap.storage.crc32c import Buffer, crc32c
+from resnap.storage.errors import FormatError
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1

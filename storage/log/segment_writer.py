@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.log.indexes import (
+from resnap.storage.log.indexes import (
     AbortedTxn,
     OffsetIndexEntry,
     TimeIndexEntry,
@@ -18,8 +18,8 @@ from storage.log.indexes import (
     write_time_index,
     write_transaction_index,
 )
-from storage.log.names import segment_name
-from storage.log.record_batch import NO_TIMESTAMP
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.record_batch import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,16 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from storage.errors import LogDirError, ResnapError, StoreError, UsageError, in_file
-from storage.log.checkpoints import read_offset_checkpoint
-from storage.log.names import CLUSTER_METADATA_TOPIC, DirKind, parse_partition_dir_name
-from storage.log.partition_dir import Checkpoints, PartitionDir, Place
-from storage.log.properties import read_meta_properties
+from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, in_file
+from resnap.storage.log.checkpoints import read_offset_checkpoint
+from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, DirKind, parse_partition_dir_name
+from resnap.storage.log.partition_dir import Checkpoints, PartitionDir, Place
+from resnap.storage.log.properties import read_meta_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.log.names import PartitionDirName, TopicPartition
+    from resnap.storage.log.names import PartitionDirName, TopicPartition
 
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"

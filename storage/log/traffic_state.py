@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from storage.log.indexes import AbortedTxn
-from storage.log.producer_snapshot import ENTRY_DTYPE, NO_LAST_OFFSET, NO_OPEN_TRANSACTION
-from storage.log.record_batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
-from storage.log.traffic import NOBODY, Bools, Ints, Traffic, Turns
+from resnap.storage.log.indexes import AbortedTxn
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_LAST_OFFSET, NO_OPEN_TRANSACTION
+from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from resnap.storage.log.traffic import NOBODY, Bools, Ints, Traffic, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from storage.crc32c import crc32c
-from storage.log.control_record import ABORT, COMMIT, RECORDS_COUNT_POSITION, write_marker_batch
-from storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, MAGIC_POSITION
+from resnap.storage.crc32c import crc32c
+from resnap.storage.log.control_record import ABORT, COMMIT, RECORDS_COUNT_POSITION, write_marker_batch
+from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, MAGIC_POSITION
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FormatError
+from resnap.storage.errors import FormatError
 
 if TYPE_CHECKING:
-    from storage.crc32c import Buffer
+    from resnap.storage.crc32c import Buffer
 
 _MORE_FOLLOW: Final = 0x80
 """The bit of a byte that says so."""

@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import LockedError
-from storage.log.partition_dir import readable
-from storage.processes import started_at
+from resnap.storage.errors import LockedError
+from resnap.storage.log.partition_dir import readable
+from resnap.storage.processes import started_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

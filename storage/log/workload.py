@@ -21,11 +21,11 @@ from itertools import accumulate, takewhile
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, wrap_sequence
-from storage.log.stored_frames import GZIP, LZ4, NONE, SNAPPY, ZSTD
+from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, wrap_sequence
+from resnap.storage.log.stored_frames import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 if TYPE_CHECKING:
-    from storage.log.log_writer import PartitionWriter
+    from resnap.storage.log.log_writer import PartitionWriter
 
 DAY_MS: Final = 86_400_000
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1

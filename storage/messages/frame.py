@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.log.varint import write_unsigned_varint
+from resnap.storage.log.varint import write_unsigned_varint
 
 if TYPE_CHECKING:
-    from storage.messages.wire import Cursor
+    from resnap.storage.messages.wire import Cursor
 
 FRAME_VERSION: Final = 1
 """0 was the preview of KRaft in 2.8, from which nobody can upgrade."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
-from storage.errors import FormatError
-from storage.log.varint import read_unsigned_varint, write_unsigned_varint
+from resnap.storage.errors import FormatError
+from resnap.storage.log.varint import read_unsigned_varint, write_unsigned_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.crc32c import Buffer
+    from resnap.storage.crc32c import Buffer
 
 MAX_STRING_BYTES: Final = 0x7FFF
 UUID_BYTES: Final = 16

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from storage.errors import (
+from resnap.storage.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     StoreAccessError,
@@ -27,7 +27,7 @@ from storage.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from storage.remote.object_store import (
+from resnap.storage.remote.object_store import (
     CHUNK_BYTES,
     ObjectInfo,
     Unfinished,
@@ -37,13 +37,13 @@ from storage.remote.object_store import (
     check_range,
     is_safe_path,
 )
-from storage.whole_file import open_file
+from resnap.storage.whole_file import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from storage.crc32c import Buffer
-    from storage.remote.object_store import BodyOpener
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.remote.object_store import BodyOpener
 
 _TEMPORARY_NAME = re.compile(r"\.resnap-[0-9a-f]{32}~")
 

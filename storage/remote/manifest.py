@@ -24,11 +24,11 @@ from uuid import UUID
 import fastavro
 from fastavro.schema import to_parsing_canonical_form
 
-from storage.crc32c import crc32c
-from storage.errors import FormatError
-from storage.log.checkpoints import LeaderEpoch
-from storage.log.names import topic_name_problem
-from storage.remote.object_store import is_safe_path
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.log.names import topic_name_problem
+from resnap.storage.remote.object_store import is_safe_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ FORMAT_VERSION: Final = 1
 TOMBSTONE: Final = b"deleted by resnap: this id is not used again\n"
 """What lies in place of the manifest of a segment that was deleted; no manifest is as short."""
 
-_SCHEMA_JSON: Final = json.loads(resources.files("storage.remote").joinpath("manifest.avsc").read_text("utf-8"))
+_SCHEMA_JSON: Final = json.loads(resources.files("resnap.storage.remote").joinpath("manifest.avsc").read_text("utf-8"))
 _SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)
 _ORIGIN: Final = fastavro.parse_schema(
     next(one["type"] for one in _SCHEMA_JSON["fields"] if one["name"] == "snapshotOrigin")

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import ObjectExistsError, ObjectNotFoundError
-from storage.remote.object_store import (
+from resnap.storage.errors import ObjectExistsError, ObjectNotFoundError
+from resnap.storage.remote.object_store import (
     CHUNK_BYTES,
     ObjectInfo,
     body_chunks,
@@ -21,8 +21,8 @@ from storage.remote.object_store import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.crc32c import Buffer
-    from storage.remote.object_store import BodyOpener, Unfinished
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.remote.object_store import BodyOpener, Unfinished
 
 
 class _Object(NamedTuple):

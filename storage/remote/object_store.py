@@ -24,10 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias, runtime_checkable
 
-from storage.crc32c import Buffer
-from storage.crc32c import crc32c as continue_crc32c
-from storage.errors import ObjectChangedError, StoreError, UsageError, VerificationError
-from storage.log.names import parse_partition_dir_name
+from resnap.storage.crc32c import Buffer
+from resnap.storage.crc32c import crc32c as continue_crc32c
+from resnap.storage.errors import ObjectChangedError, StoreError, UsageError, VerificationError
+from resnap.storage.log.names import parse_partition_dir_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from storage.crc32c import crc32c
-from storage.errors import (
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -25,12 +25,12 @@ from storage.errors import (
     StoreError,
     StoreFullError,
 )
-from storage.remote.object_store import ClaimRefusedError, WireStore
+from resnap.storage.remote.object_store import ClaimRefusedError, WireStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
 
 PROBE_PREFIX: Final = ".resnap/probe"
 BODY_BYTES: Final = 65_536

@@ -14,14 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import StoreUnavailableError
-from storage.remote.object_store import changed
-from storage.waiting import pause
+from resnap.storage.errors import StoreUnavailableError
+from resnap.storage.remote.object_store import changed
+from resnap.storage.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
 
 RANGES_IN_FLIGHT: Final = 4
 RANGE_BYTES: Final = 8 << 20

@@ -11,8 +11,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from storage.errors import StoreUnavailableError
-from storage.waiting import pause
+from resnap.storage.errors import StoreUnavailableError
+from resnap.storage.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 
 import botocore.exceptions
 
-from storage.crc32c import crc32c as compute_crc32c
-from storage.errors import ObjectNotFoundError, StoreError, StoreUnavailableError, UploadGoneError
-from storage.remote.object_store import (
+from resnap.storage.crc32c import crc32c as compute_crc32c
+from resnap.storage.errors import ObjectNotFoundError, StoreError, StoreUnavailableError, UploadGoneError
+from resnap.storage.remote.object_store import (
     CHUNK_BYTES,
     ObjectInfo,
     Unfinished,
@@ -32,9 +32,9 @@ from storage.remote.object_store import (
     check_range,
     is_safe_path,
 )
-from storage.remote.s3_body import S3Body
-from storage.remote.s3_client import S3Caller, error_answer
-from storage.remote.s3_upload import (
+from resnap.storage.remote.s3_body import S3Body
+from resnap.storage.remote.s3_client import S3Caller, error_answer
+from resnap.storage.remote.s3_upload import (
     SIGNED_WHOLE_BYTES,
     WHOLE_BYTES,
     MultipartUpload,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from botocore.response import StreamingBody
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
-    from storage.crc32c import Buffer
-    from storage.remote.object_store import BodyOpener
-    from storage.remote.s3_settings import S3Settings
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.remote.object_store import BodyOpener
+    from resnap.storage.remote.s3_settings import S3Settings
 
 PAGE_KEYS: Final = 1000
 """What a listing asks for at once, and the most that S3 gives."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import botocore.auth
 import botocore.exceptions
 
-from storage.remote.object_store import CHUNK_BYTES, body_chunks
+from resnap.storage.remote.object_store import CHUNK_BYTES, body_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest, AWSRequest
     from mypy_boto3_s3 import S3Client
 
-    from storage.remote.object_store import BodyOpener
+    from resnap.storage.remote.object_store import BodyOpener
 
 _SIGNER: Final = "s3v4-known-digest"
 _SIGNED_BY_DIGEST: Final = {"v4", "s3v4"}

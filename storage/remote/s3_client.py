@@ -16,12 +16,12 @@ import boto3
 import botocore.exceptions
 from botocore.config import Config
 
-from storage.errors import ConfigurationError, StoreAccessError, StoreError, StoreUnavailableError
-from storage.remote.object_store import ClaimRefusedError
-from storage.remote.retries import ATTEMPTS, Retrying
-from storage.remote.s3_body import send_known_bodies
-from storage.remote.s3_errors import ErrorAnswer, store_error
-from storage.remote.slots import Slots
+from resnap.storage.errors import ConfigurationError, StoreAccessError, StoreError, StoreUnavailableError
+from resnap.storage.remote.object_store import ClaimRefusedError
+from resnap.storage.remote.retries import ATTEMPTS, Retrying
+from resnap.storage.remote.s3_body import send_known_bodies
+from resnap.storage.remote.s3_errors import ErrorAnswer, store_error
+from resnap.storage.remote.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from botocore.model import OperationModel
     from mypy_boto3_s3 import S3Client
 
-    from storage.remote.s3_settings import S3Settings
+    from resnap.storage.remote.s3_settings import S3Settings
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from storage.errors import (
+from resnap.storage.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     StoreAccessError,

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
-from storage.crc32c import crc32c as compute_crc32c
-from storage.errors import ResnapError
+from resnap.storage.crc32c import crc32c as compute_crc32c
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
-    from storage.remote.s3_client import S3Caller
+    from resnap.storage.remote.s3_client import S3Caller
 
 PART_BYTES: Final = 16 << 20
 """Of a multipart upload; S3 wants 5 MiB at least, and 10,000 parts at most."""

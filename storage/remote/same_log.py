@@ -10,16 +10,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FileGoneError, LogDirError, ObjectNotFoundError
-from storage.log.record_batch import HEADER, LOG_OVERHEAD
-from storage.remote.ranged_reader import ranged_reader
+from resnap.storage.errors import FileGoneError, LogDirError, ObjectNotFoundError
+from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD
+from resnap.storage.remote.ranged_reader import ranged_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from storage.readers import RangeReader
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.readers import RangeReader
+    from resnap.storage.remote.object_store import ObjectStore
 
 _OFFSET_BYTES: Final = 8
 _RANGE_BYTES: Final = 1 << 20

@@ -10,24 +10,24 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import UsageError
-from storage.log.log_dir import open_log_dir_or_partition
-from storage.log.survey import live_partition
-from storage.remote.layouts import aiven, flat, local_tiered
-from storage.remote.layouts.aiven_log import copied_log_dir
-from storage.remote.layouts.flat_log import shipped_log_dir
-from storage.remote.layouts.flat_topics import listing_prefix
-from storage.remote.layouts.mirror import is_mirror_key, is_segment_name, mirrored_log_dir
-from storage.remote.store_path import StorePath
-from storage.remote.urls import is_store_url, local_path
+from resnap.storage.errors import UsageError
+from resnap.storage.log.log_dir import open_log_dir_or_partition
+from resnap.storage.log.survey import live_partition
+from resnap.storage.remote.layouts import aiven, flat, local_tiered
+from resnap.storage.remote.layouts.aiven_log import copied_log_dir
+from resnap.storage.remote.layouts.flat_log import shipped_log_dir
+from resnap.storage.remote.layouts.flat_topics import listing_prefix
+from resnap.storage.remote.layouts.mirror import is_mirror_key, is_segment_name, mirrored_log_dir
+from resnap.storage.remote.store_path import StorePath
+from resnap.storage.remote.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from storage.log.names import TopicPartition
-    from storage.log.survey import LogDir
-    from storage.remote.object_store import ObjectInfo, ObjectStore
-    from storage.source import Sources
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.source import Sources
 
 
 class _Layout(NamedTuple):

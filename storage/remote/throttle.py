@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage.waiting import pause
+from resnap.storage.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

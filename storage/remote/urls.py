@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from storage.errors import UsageError
-from storage.remote.local import LocalObjectStore
-from storage.remote.memory import MemoryObjectStore
-from storage.remote.object_store import is_safe_path
-from storage.remote.s3_settings import S3Settings
+from resnap.storage.errors import UsageError
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.remote.object_store import is_safe_path
+from resnap.storage.remote.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
 
 FORMS: Final = "a store is s3://BUCKET[/PREFIX], file:///ABSOLUTE/DIRECTORY or memory://NAME[/PREFIX]"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
@@ -100,7 +100,7 @@ def _open_s3(url: str, rest: str, settings: S3Settings) -> ObjectStore:
         hint = "endpoint, region and the like are settings, not parts of the URL"
         raise UsageError(f"store URL {url!r}: expected a prefix without ? and #", hint=hint)
     # boto3 takes a second to import; commands that do not use S3 should not wait for it.
-    from storage.remote.s3 import S3ObjectStore  # noqa: PLC0415
+    from resnap.storage.remote.s3 import S3ObjectStore  # noqa: PLC0415
 
     return S3ObjectStore(bucket, prefix, settings)
 

@@ -89,7 +89,7 @@ def _inspect(segment: Path, batches: int) -> Outcome:
     command = [
         sys.executable,
         "-m",
-        "scheduler",
+        "resnap",
         "inspect",
         str(segment),
         "--limit",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from storage.log.producer_snapshot import load_snapshot
+from resnap.storage.log.producer_snapshot import load_snapshot
 from tests.benchmarks.broker import Broker
 from tests.benchmarks.datasets import TOPIC, LogOptions
 from tests.benchmarks.measuring import Contender, Outcome, Result, contest, tell, warm

@@ -10,8 +10,8 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from replay.staging import DISCARD, open_sink
-from storage.log.producer_snapshot import ENTRY, HEADER, SnapshotDigest
+from resnap.replay.staging import DISCARD, open_sink
+from resnap.storage.log.producer_snapshot import ENTRY, HEADER, SnapshotDigest
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.measuring import Contender, contest, warm
 from tests.benchmarks.resnap_jobs import all_of, plans_of, run_locally, run_on_spark, spark
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql import SparkSession
 
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
     from tests.benchmarks.datasets import Log
     from tests.benchmarks.options import Options
 

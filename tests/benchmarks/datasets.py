@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage.log.bulk_log import BulkPartitionWriter
-from storage.log.log_writer import write_log_dir_files
-from storage.log.names import TopicPartition, segment_name
-from storage.log.properties import MetaProperties
-from storage.log.traffic import Traffic
-from storage.log.workload import DAY_MS
+from resnap.storage.log.bulk_log import BulkPartitionWriter
+from resnap.storage.log.log_writer import write_log_dir_files
+from resnap.storage.log.names import TopicPartition, segment_name
+from resnap.storage.log.properties import MetaProperties
+from resnap.storage.log.traffic import Traffic
+from resnap.storage.log.workload import DAY_MS
 from tests.benchmarks.measuring import tell
 from tests.benchmarks.tables import amount
 

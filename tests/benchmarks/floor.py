@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage.crc32c import crc32c
+from resnap.storage.crc32c import crc32c
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.measuring import Contender, Outcome, contest, warm
 from tests.benchmarks.resnap_jobs import all_of, plans_of, run_locally

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rbloom import Bloom
 
+from resnap.tiering.quota.active_producers import Remembering
+from resnap.tiering.quota.bloom_store import UNSEEN, BloomStore, Ids
+from resnap.tiering.quota.client_quotas import UserRates
+from resnap.tiering.quota.exact_store import ExactStore
+from resnap.tiering.quota.layers import Layers, Sizing
+from resnap.tiering.quota.profiles import life_cycle
+from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
 from tests.benchmarks.measuring import Contender, Outcome, contest
 from tests.benchmarks.tables import Table, amount, seconds
-from tiering.quota.active_producers import Remembering
-from tiering.quota.bloom_store import UNSEEN, BloomStore, Ids
-from tiering.quota.client_quotas import UserRates
-from tiering.quota.exact_store import ExactStore
-from tiering.quota.layers import Layers, Sizing
-from tiering.quota.profiles import life_cycle
-from tiering.quota.quota_manager import ProducerIdQuotaManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from resnap.tiering.quota.active_producers import Remembering
+from resnap.tiering.quota.profiles import life_cycle
+from resnap.tiering.quota.simulation import Rules, simulate
+from resnap.tiering.quota.token_bucket import QuotaConfig
 from tests.benchmarks.tables import Table, amount, seconds
-from tiering.quota.active_producers import Remembering
-from tiering.quota.profiles import life_cycle
-from tiering.quota.simulation import Rules, simulate
-from tiering.quota.token_bucket import QuotaConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resnap.tiering.quota.simulation import Outcome
     from tests.benchmarks.options import Options
-    from tiering.quota.simulation import Outcome
 
 NAME = "quota-day"
 PROFILES = ("P-A", "P-B", "P-C", "P-L")

@@ -12,24 +12,24 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
-from replay.producer_state import Expiry
-from replay.rebuild import rebuild_locally
-from replay.results import Outcome as BoundaryOutcome
-from replay.scan.reading import Reading
-from replay.staging import DISCARD, open_sink
-from replay.window import AsOf, ReplayRules
-from scheduler.clock import instant
-from scheduler.use_cases.sources import Scope, look
+from resnap.replay.producer_state import Expiry
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.results import Outcome as BoundaryOutcome
+from resnap.replay.scan.reading import Reading
+from resnap.replay.staging import DISCARD, open_sink
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.scheduler.clock import instant
+from resnap.scheduler.use_cases.sources import Scope, look
+from resnap.tiering.planning import load_facts, plan_replay
 from tests.benchmarks.measuring import Outcome
-from tiering.planning import load_facts, plan_replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
-    from replay.plan import PartitionPlan
-    from replay.results import PartitionResult, SnapshotSink
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import PartitionResult, SnapshotSink
     from tests.benchmarks.datasets import Log
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +104,7 @@ def run_on_spark(
     session: SparkSession, plans: Sequence[PartitionPlan], *, sink_url: str = DISCARD, reading: Reading | None = None
 ) -> Outcome:
     """Replay on a session that has been started before."""
-    from replay.spark.job import SparkRebuild  # noqa: PLC0415 - half a second, for those who use it
+    from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - half a second, for those who use it
 
     job = SparkRebuild(context=session.sparkContext, sink_url=sink_url, reading=reading or Reading())
     done = replayed(job.run(plans))
@@ -114,8 +114,8 @@ def run_on_spark(
 @contextmanager
 def spark(cores: int) -> Iterator[SparkSession]:
     """Start Spark on so many cores of this machine."""
-    from replay.spark.session import spark_session  # noqa: PLC0415 - see above
-    from replay.spark.settings import SparkSettings  # noqa: PLC0415 - see above
+    from resnap.replay.spark.session import spark_session  # noqa: PLC0415 - see above
+    from resnap.replay.spark.settings import SparkSettings  # noqa: PLC0415 - see above
 
     with spark_session(SparkSettings(master=f"local[{cores}]"), os.environ) as session:
         yield session
@@ -135,7 +135,7 @@ def regenerate(log: Log, into: Path, *, engine: str, verify_crc: bool = False) -
     """Rebuild all that is missing in ``log``, with everybody kept."""
     flags = ["--full", "--as-of", instant(log.end_ms), "--producer-id-expiration-ms", str(NEVER_MS), "--engine", engine]
     subprocess.run(
-        [sys.executable, "-m", "scheduler", "regenerate", str(log.log_dir), "--into", str(into), "--quiet", *flags,
+        [sys.executable, "-m", "resnap", "regenerate", str(log.log_dir), "--into", str(into), "--quiet", *flags,
          *(["--verify-crc"] if verify_crc else [])],
         cwd=ROOT, env=command_environment(), check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip

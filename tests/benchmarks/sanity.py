@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from replay.rebuild import rebuild_locally
-from replay.staging import MemorySink
-from storage.log.producer_snapshot import read_snapshot, snapshot_array_bytes
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.staging import MemorySink
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_array_bytes
 from tests.benchmarks.measuring import Contender, Outcome, contest
 from tests.benchmarks.tables import Table, amount, seconds
 from tests.fixture_sets import unpack
@@ -18,7 +18,7 @@ from tests.replay.truth import TRUTHS, Truth, unexplained, written_by_the_broker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.plan import PartitionPlan
+    from resnap.replay.plan import PartitionPlan
     from tests.benchmarks.options import Options
     from tests.fixture_sets import FixtureSet
 

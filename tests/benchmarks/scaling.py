@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from replay.scan.reading import Reading
-from replay.scan.splits import plan_splits
+from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import plan_splits
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.measuring import Contender, contest, warm
 from tests.benchmarks.resnap_jobs import all_of, plans_of, run_locally, run_on_spark, spark
@@ -16,7 +16,7 @@ from tests.benchmarks.tables import Table, amount, rate, seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from replay.plan import PartitionPlan
+    from resnap.replay.plan import PartitionPlan
     from tests.benchmarks.datasets import Log
     from tests.benchmarks.options import Options
 

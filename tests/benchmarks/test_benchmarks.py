@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.log.producer_snapshot import load_snapshot
+from resnap.storage.log.producer_snapshot import load_snapshot
 from tests.benchmarks.__main__ import BENCHMARKS, main
 from tests.benchmarks.broker import find_kafkas
 from tests.benchmarks.datasets import LogOptions, LogStore

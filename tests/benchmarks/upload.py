@@ -142,7 +142,7 @@ def _measure(table: Table, options: Options, log: Log, target: Target) -> None:
 
 
 def _tier(log: Log, target: Target, *flags: str, unsigned: bool = False) -> Outcome:
-    command = [sys.executable, "-m", "scheduler", *TIER, str(log.log_dir), *target.resnap(), *flags]
+    command = [sys.executable, "-m", "resnap", *TIER, str(log.log_dir), *target.resnap(), *flags]
     configuration = log.root / "aws-config"
     configuration.write_text(UNSIGNED if unsigned else "", encoding="utf-8")
     environment = {

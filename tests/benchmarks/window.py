@@ -11,9 +11,9 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
-from replay.producer_state import Expiry
-from replay.window import AsOf, ReplayRules
-from storage.log.workload import DAY_MS
+from resnap.replay.producer_state import Expiry
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.log.workload import DAY_MS
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.measuring import Contender, contest, warm
 from tests.benchmarks.resnap_jobs import plans_of, run_locally

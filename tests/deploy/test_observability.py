@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 
-from scheduler.observing.metrics import Metrics, Watched
+from resnap.scheduler.observing.metrics import Metrics, Watched
+from resnap.tiering.quota.quota_metrics import series
 from tests.deploy.promql import parse
 from tests.tiering.quota.quotas import ALICE, manager, sequential
-from tiering.quota.quota_metrics import series
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 
-from scheduler.cli import failures
-from scheduler.settings.layers import _setting_name
-from scheduler.settings.loading import load_settings
-from scheduler.settings.settings import SETTING_NAMES, Settings
-from storage.errors import ConfigurationError, UsageError
+from resnap.scheduler.cli import failures
+from resnap.scheduler.settings.layers import _setting_name
+from resnap.scheduler.settings.loading import load_settings
+from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
+from resnap.storage.errors import ConfigurationError, UsageError
 from tests.deploy.dockerfile import Dockerfile
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ def test_what_is_copied_is_there_and_is_let_into_the_build(image: Dockerfile) ->
         assert (ROOT / name).exists()
         assert name in let_in
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert set(packages) <= set(copied)
+    packages = project["tool"]["hatch"]["build"]["only-include"]
+    assert {name.partition("/")[0] for name in packages} <= set(copied)
 
 
 def test_the_container_does_not_run_as_root_and_keeps_its_state_in_a_volume(image: Dockerfile) -> None:
@@ -222,7 +222,7 @@ def test_the_unit_starts_a_command_that_there_is() -> None:
     program, *arguments = shlex.split(unit("ExecStart"))
     assert program.endswith("/bin/resnap")
     done = subprocess.run(
-        [sys.executable, "-m", "scheduler", *arguments[:1], "--help"],
+        [sys.executable, "-m", "resnap", *arguments[:1], "--help"],
         cwd=ROOT,
         capture_output=True,
         text=True,

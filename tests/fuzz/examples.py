@@ -6,29 +6,26 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from replay.window import AsOf, ReplayRules
-from scheduler.api.paging import encoded as encoded_cursor
-from storage.disk import FileDigest
-from storage.log.batch_builder import write_data_batch
-from storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_marker_batch
-from storage.log.message_set import write_legacy_message
-from storage.log.names import TopicPartition
-from storage.log.varint import write_varint
-from storage.messages.schema import write_message
-from storage.processes import this_process
-from storage.remote.layouts.aiven_chunks import encode_sizes
-from storage.remote.layouts.aiven_origin import write_origin
-from storage.remote.layouts.aiven_pieces import compressed
-from storage.remote.manifest import write_manifest
-from tests.fuzz.parsers import INIT_VERSIONS, LARGEST
-from tests.storage.remote.manifests import a_manifest
-from tests.tiering.remote_log.telling import copied
-from tiering.controller.metadata.codec import encode_record
-from tiering.controller.metadata.control_messages import LeaderChangeMessage, SnapshotFooterRecord, Voter
-from tiering.controller.metadata.records import TopicRecord
-from tiering.controller.metadata.writer import control_batch
-from tiering.controller.producer_ids.block import ProducerIdsBlock
-from tiering.controller.producer_ids.requests import (
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.scheduler.api.paging import encoded as encoded_cursor
+from resnap.storage.disk import FileDigest
+from resnap.storage.log.batch_builder import write_data_batch
+from resnap.storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_marker_batch
+from resnap.storage.log.message_set import write_legacy_message
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.varint import write_varint
+from resnap.storage.messages.schema import write_message
+from resnap.storage.processes import this_process
+from resnap.storage.remote.layouts.aiven_chunks import encode_sizes
+from resnap.storage.remote.layouts.aiven_origin import write_origin
+from resnap.storage.remote.layouts.aiven_pieces import compressed
+from resnap.storage.remote.manifest import write_manifest
+from resnap.tiering.controller.metadata.codec import encode_record
+from resnap.tiering.controller.metadata.control_messages import LeaderChangeMessage, SnapshotFooterRecord, Voter
+from resnap.tiering.controller.metadata.records import TopicRecord
+from resnap.tiering.controller.metadata.writer import control_batch
+from resnap.tiering.controller.producer_ids.block import ProducerIdsBlock
+from resnap.tiering.controller.producer_ids.requests import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     InitProducerIdRequest,
@@ -38,23 +35,26 @@ from tiering.controller.producer_ids.requests import (
     write_init_request,
     write_init_response,
 )
-from tiering.controller.producer_ids.zookeeper_blocks import block_json
-from tiering.installing.fingerprint import Fingerprint, SegmentPrint, StagedPrint, write_fingerprint
-from tiering.installing.undo_manifest import Change, ShutdownMark, UndoManifest
-from tiering.installing.undo_manifest import write_manifest as write_undo_manifest
-from tiering.planning import SavedPlan, write_saved_plan
-from tiering.quota.client_quotas import ClientQuotas
-from tiering.quota.quota_file import encoded as encoded_quotas
-from tiering.remembered.memory import Memory
-from tiering.remembered.memory_file import encoded
-from tiering.remote_log.codec import encode_record as encode_remote_log_record
-from tiering.shipping.lease import Holder
+from resnap.tiering.controller.producer_ids.zookeeper_blocks import block_json
+from resnap.tiering.installing.fingerprint import Fingerprint, SegmentPrint, StagedPrint, write_fingerprint
+from resnap.tiering.installing.undo_manifest import Change, ShutdownMark, UndoManifest
+from resnap.tiering.installing.undo_manifest import write_manifest as write_undo_manifest
+from resnap.tiering.planning import SavedPlan, write_saved_plan
+from resnap.tiering.quota.client_quotas import ClientQuotas
+from resnap.tiering.quota.quota_file import encoded as encoded_quotas
+from resnap.tiering.remembered.memory import Memory
+from resnap.tiering.remembered.memory_file import encoded
+from resnap.tiering.remote_log.codec import encode_record as encode_remote_log_record
+from resnap.tiering.shipping.lease import Holder
+from tests.fuzz.parsers import INIT_VERSIONS, LARGEST
+from tests.storage.remote.manifests import a_manifest
+from tests.tiering.remote_log.telling import copied
 
 if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from tiering.controller.metadata.control_messages import ControlMessage
+    from resnap.tiering.controller.metadata.control_messages import ControlMessage
 
 _EXAMPLES: Final = {
     "snapshot": "*.snapshot",

@@ -8,47 +8,47 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scheduler.api.paging import decoded as decoded_cursor
-from storage.crc32c import crc32c
-from storage.errors import ResnapError
-from storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
-from storage.log.control_record import KEY, read_control_record
-from storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
-from storage.log.message_set import read_legacy_message
-from storage.log.names import TopicPartition, parse_file_name, parse_partition_dir_name
-from storage.log.partition_dir import PartitionDir, Segment
-from storage.log.producer_snapshot import read_snapshot, read_snapshot_array
-from storage.log.properties import read_meta_properties, read_partition_metadata, read_properties
-from storage.log.record import read_records
-from storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, read_header
-from storage.log.varint import read_unsigned_varint, read_varint, read_varlong
-from storage.remote.layouts.aiven_chunks import decode_sizes
-from storage.remote.layouts.aiven_manifest import read_manifest as read_rsm_manifest
-from storage.remote.layouts.aiven_metadata import read_custom_metadata
-from storage.remote.layouts.aiven_origin import read_origin
-from storage.remote.layouts.aiven_pieces import original_piece
-from storage.remote.layouts.flat import parse_key
-from storage.remote.manifest import read_manifest
-from tiering.checking.verification_journal import VerificationJournal
-from tiering.controller.metadata.batches import read_batches
-from tiering.controller.metadata.codec import decode_record
-from tiering.controller.metadata.control_messages import read_control_message
-from tiering.controller.producer_ids.requests import (
+from resnap.scheduler.api.paging import decoded as decoded_cursor
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import ResnapError
+from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
+from resnap.storage.log.control_record import KEY, read_control_record
+from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
+from resnap.storage.log.message_set import read_legacy_message
+from resnap.storage.log.names import TopicPartition, parse_file_name, parse_partition_dir_name
+from resnap.storage.log.partition_dir import PartitionDir, Segment
+from resnap.storage.log.producer_snapshot import read_snapshot, read_snapshot_array
+from resnap.storage.log.properties import read_meta_properties, read_partition_metadata, read_properties
+from resnap.storage.log.record import read_records
+from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, read_header
+from resnap.storage.log.varint import read_unsigned_varint, read_varint, read_varlong
+from resnap.storage.remote.layouts.aiven_chunks import decode_sizes
+from resnap.storage.remote.layouts.aiven_manifest import read_manifest as read_rsm_manifest
+from resnap.storage.remote.layouts.aiven_metadata import read_custom_metadata
+from resnap.storage.remote.layouts.aiven_origin import read_origin
+from resnap.storage.remote.layouts.aiven_pieces import original_piece
+from resnap.storage.remote.layouts.flat import parse_key
+from resnap.storage.remote.manifest import read_manifest
+from resnap.tiering.checking.verification_journal import VerificationJournal
+from resnap.tiering.controller.metadata.batches import read_batches
+from resnap.tiering.controller.metadata.codec import decode_record
+from resnap.tiering.controller.metadata.control_messages import read_control_message
+from resnap.tiering.controller.producer_ids.requests import (
     read_allocate_request,
     read_allocate_response,
     read_init_request,
     read_init_response,
 )
-from tiering.controller.producer_ids.zookeeper_blocks import read_block_json
-from tiering.installing.fingerprint import read_fingerprint
-from tiering.installing.undo_manifest import read_manifest as read_undo_manifest
-from tiering.planning import read_saved_plan
-from tiering.quota.quota_file import decoded as decoded_quotas
-from tiering.remembered.memory_file import VERSION as MEMORY_VERSION
-from tiering.remembered.memory_file import decoded
-from tiering.remote_log.codec import decode_record as decode_remote_log_record
-from tiering.remote_log.metadata_log import read_events
-from tiering.shipping.lease import read_holder
+from resnap.tiering.controller.producer_ids.zookeeper_blocks import read_block_json
+from resnap.tiering.installing.fingerprint import read_fingerprint
+from resnap.tiering.installing.undo_manifest import read_manifest as read_undo_manifest
+from resnap.tiering.planning import read_saved_plan
+from resnap.tiering.quota.quota_file import decoded as decoded_quotas
+from resnap.tiering.remembered.memory_file import VERSION as MEMORY_VERSION
+from resnap.tiering.remembered.memory_file import decoded
+from resnap.tiering.remote_log.codec import decode_record as decode_remote_log_record
+from resnap.tiering.remote_log.metadata_log import read_events
+from resnap.tiering.shipping.lease import read_holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

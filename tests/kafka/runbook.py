@@ -48,7 +48,7 @@ class Operator:
         self._text = blocks()
         tools = root / "bin"
         tools.mkdir()
-        for name, line in (("resnap", f'"{sys.executable}" -m scheduler "$@"'), ("sudo", 'shift 2; exec "$@"')):
+        for name, line in (("resnap", f'"{sys.executable}" -m resnap "$@"'), ("sudo", 'shift 2; exec "$@"')):
             (tools / name).write_text(f"#!/bin/sh\n{line}\n")
             (tools / name).chmod(0o755)
         self._environment = {

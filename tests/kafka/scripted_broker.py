@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage.log.record_batch import read_header
+from resnap.storage.log.record_batch import read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

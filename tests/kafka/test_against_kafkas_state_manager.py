@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from replay.leader.append_validation import (
+from resnap.replay.leader.append_validation import (
     MAX_EPOCH,
     RULES_3_6,
     RULES_4_0,
@@ -20,22 +20,22 @@ from replay.leader.append_validation import (
     KnownProducer,
     ProducerBatch,
 )
-from replay.leader.known_snapshots import MemorySnapshots
-from replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
-from replay.producer_state import DataBatch, Expiry, Marker
-from storage.kafka_errors import RefusedError
-from storage.log.batch_builder import write_emptied_batch
-from storage.log.control_record import write_marker_batch
-from storage.log.names import segment_name
-from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
-from storage.log.record_batch import MAX_SEQUENCE, wrap_sequence
+from resnap.replay.leader.known_snapshots import MemorySnapshots
+from resnap.replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
+from resnap.replay.producer_state import DataBatch, Expiry, Marker
+from resnap.storage.kafka_errors import RefusedError
+from resnap.storage.log.batch_builder import write_emptied_batch
+from resnap.storage.log.control_record import write_marker_batch
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.storage.log.record_batch import MAX_SEQUENCE, wrap_sequence
 from tests.kafka.state_driver import state_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from replay.leader.append_validation import BatchMetadata, ValidationRules, VerificationGuard
+    from resnap.replay.leader.append_validation import BatchMetadata, ValidationRules, VerificationGuard
     from tests.kafka.releases import Release
     from tests.kafka.state_driver import StateDriver
 

@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from storage.errors import ClusterError
-from storage.messages.wire import uuid_text
+from resnap.storage.errors import ClusterError
+from resnap.storage.messages.wire import uuid_text
+from resnap.tiering.cluster.client import Cluster
 from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.kafka.runbook import Operator
 from tests.kafka.story import ANNOUNCE, ANNOUNCE_COPIES, TOPIC
 from tests.scheduler.files import bases
-from tiering.cluster.client import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable

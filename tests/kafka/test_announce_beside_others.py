@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from scheduler.answers.progress import SilentProgress
-from scheduler.clock import SystemClock
-from scheduler.use_cases.announcing import Announcing
-from scheduler.use_cases.sources import Scope
-from storage.remote.local import LocalObjectStore
-from storage.source import Sources
+from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.use_cases.announcing import Announcing
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.source import Sources
+from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.remote_log.announceable import is_ours
+from resnap.tiering.remote_log.codec import decode_record
+from resnap.tiering.remote_log.partitioner import metadata_partition
+from resnap.tiering.remote_log.records import METADATA_TOPIC, TopicIdPartition, partition_of
 from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.scheduler.conftest import FORGETFUL, PROJECT
 from tests.scheduler.files import bases
-from tiering.cluster.client import Cluster
-from tiering.remote_log.announceable import is_ours
-from tiering.remote_log.codec import decode_record
-from tiering.remote_log.partitioner import metadata_partition
-from tiering.remote_log.records import METADATA_TOPIC, TopicIdPartition, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from resnap.tiering.remote_log.announcement import Announcement
     from tests.kafka.releases import Release
     from tests.scheduler.conftest import Ran, Resnap
-    from tiering.remote_log.announcement import Announcement
 
 pytestmark = pytest.mark.kafka
 
@@ -158,7 +158,7 @@ def announce_while(site: Site, topic: str, after: int, happens: Callable[[Cluste
 
 def test_two_who_announce_at_once_tell_of_each_segment_once(site: Site) -> None:
     site.make("twice")
-    line = [sys.executable, "-m", "scheduler", *map(str, site.announcement("twice", "--publish"))]
+    line = [sys.executable, "-m", "resnap", *map(str, site.announcement("twice", "--publish"))]
     at_once = [
         subprocess.Popen(line, cwd=PROJECT, env=os.environ | FORGETFUL, stderr=subprocess.PIPE) for _ in range(2)
     ]
@@ -188,8 +188,8 @@ def announce_killed(site: Site, topic: str, after: int) -> int:
     """Announce in a process that is killed ``after`` so many records; return what it ended with."""
     program = f"""
 import os, signal, sys
-from scheduler.cli import run
-from tiering.cluster.client import Cluster
+from resnap.scheduler.cli import run
+from resnap.tiering.cluster.client import Cluster
 publish, told = Cluster.publish, []
 def told_of(self, *record):
     publish(self, *record)

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.kafka_errors import KafkaError
-from tests.kafka import scripted_broker as broker_of
-from tests.kafka.releases import HERE, PATIENCE_S
-from tests.kafka.scripted_broker import PRODUCER_ID, Asked, Script, scripted_broker
-from tiering.controller.transactions.client_errors import (
+from resnap.storage.kafka_errors import KafkaError
+from resnap.tiering.controller.transactions.client_errors import (
     BatchFate,
     ClientState,
     CoordinatorRequest,
@@ -21,6 +18,9 @@ from tiering.controller.transactions.client_errors import (
     on_coordinator_error,
     on_produce_error,
 )
+from tests.kafka import scripted_broker as broker_of
+from tests.kafka.releases import HERE, PATIENCE_S
+from tests.kafka.scripted_broker import PRODUCER_ID, Asked, Script, scripted_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

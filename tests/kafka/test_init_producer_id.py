@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.kafka_errors import KafkaError
-from storage.log.names import TopicPartition
-from storage.log.varint import write_unsigned_varint
-from tests.kafka.brokers import Broker
-from tests.kafka.releases import HERE, PATIENCE_S
-from tests.kafka.wire import Wire
-from tiering.controller.producer_ids.requests import (
+from resnap.storage.kafka_errors import KafkaError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.varint import write_unsigned_varint
+from resnap.tiering.controller.producer_ids.requests import (
     INIT_PRODUCER_ID,
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -24,7 +21,10 @@ from tiering.controller.producer_ids.requests import (
     read_init_response,
     write_init_request,
 )
-from tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator
+from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator
+from tests.kafka.brokers import Broker
+from tests.kafka.releases import HERE, PATIENCE_S
+from tests.kafka.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from scheduler.answers.progress import SilentProgress
-from scheduler.clock import SystemClock
-from scheduler.use_cases.installing import Installing, InstallOrder
-from scheduler.use_cases.sources import Scope
-from storage.log.producer_snapshot import load_snapshot
-from storage.remote.s3_settings import S3Settings
+from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.use_cases.installing import Installing, InstallOrder
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.storage.log.producer_snapshot import load_snapshot
+from resnap.storage.remote.s3_settings import S3Settings
 from tests.kafka.brokers import DRIVER, Broker, eventually
 from tests.kafka.releases import PATIENCE_S
 from tests.scheduler.failing_disk import WatchedDisk

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.log.log_dir import load_log_dir
-from storage.messages.schema import message_json, oldest_version
-from tests.kafka.brokers import Broker, eventually
-from tests.scheduler.installed import copied
-from tests.tiering.controller.metadata.metadata_dump import DumpedRecord, dumped_records
-from tiering.controller.audit import audit
-from tiering.controller.metadata.batches import MetadataBatch
-from tiering.controller.metadata.folding import load_image
-from tiering.controller.metadata.image import ConfigResource, ResourceType
-from tiering.controller.metadata.log_files import list_metadata_log, read_metadata_log
-from tiering.controller.metadata.records import (
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.messages.schema import message_json, oldest_version
+from resnap.tiering.controller.audit import audit
+from resnap.tiering.controller.metadata.batches import MetadataBatch
+from resnap.tiering.controller.metadata.folding import load_image
+from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
+from resnap.tiering.controller.metadata.log_files import list_metadata_log, read_metadata_log
+from resnap.tiering.controller.metadata.records import (
     TYPES_BY_MESSAGE,
     AbortTransactionRecord,
     AccessControlEntryRecord,
@@ -51,7 +48,10 @@ from tiering.controller.metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from resnap.tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from tests.kafka.brokers import Broker, eventually
+from tests.scheduler.installed import copied
+from tests.tiering.controller.metadata.metadata_dump import DumpedRecord, dumped_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
-from tests.kafka.brokers import zookeeper
-from tests.kafka.releases import PATIENCE_S
-from tiering.controller.producer_ids.block import ProducerIdsBlock
-from tiering.controller.producer_ids.kazoo_node import KazooBlockNode
-from tiering.controller.producer_ids.zookeeper_blocks import (
+from resnap.tiering.controller.producer_ids.block import ProducerIdsBlock
+from resnap.tiering.controller.producer_ids.kazoo_node import KazooBlockNode
+from resnap.tiering.controller.producer_ids.zookeeper_blocks import (
     PATH,
     ZooKeeperProducerIds,
     block_json,
@@ -21,6 +19,8 @@ from tiering.controller.producer_ids.zookeeper_blocks import (
     records_to_migrate,
     take_block,
 )
+from tests.kafka.brokers import zookeeper
+from tests.kafka.releases import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tiering.quota.token_bucket import MAX_THROTTLE_MS, QuotaConfig, RateUnit, SampledRate, TokenBucket, throttle_ms
+from resnap.tiering.quota.token_bucket import (
+    MAX_THROTTLE_MS,
+    QuotaConfig,
+    RateUnit,
+    SampledRate,
+    TokenBucket,
+    throttle_ms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.messages.frame import Frame, write_frame
-from storage.messages.schema import write_message
-from storage.messages.wire import uuid_text
+from resnap.storage.messages.frame import Frame, write_frame
+from resnap.storage.messages.schema import write_message
+from resnap.storage.messages.wire import uuid_text
+from resnap.tiering.remote_log.beliefs import fold_events
+from resnap.tiering.remote_log.codec import encode_record
+from resnap.tiering.remote_log.partitioner import metadata_partition
+from resnap.tiering.remote_log.records import RemoteLogRecord, SegmentState, TopicIdPartition
 from tests.kafka.releases import HERE, PATIENCE_S
 from tests.tiering.remote_log.telling import events, started, updated
 from tests.tiering.remote_log.test_codec import FINISHED, STARTED
-from tiering.remote_log.beliefs import fold_events
-from tiering.remote_log.codec import encode_record
-from tiering.remote_log.partitioner import metadata_partition
-from tiering.remote_log.records import RemoteLogRecord, SegmentState, TopicIdPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from replay.leader.append_validation import (
+from resnap.replay.leader.append_validation import (
     RULES_2_5,
     AppendOrigin,
     CompletedTransaction,
     KnownProducer,
     ValidationRules,
 )
-from replay.leader.known_snapshots import MemorySnapshots, SnapshotStore
-from replay.leader.producer_state_manager import (
+from resnap.replay.leader.known_snapshots import MemorySnapshots, SnapshotStore
+from resnap.replay.leader.producer_state_manager import (
     LATE_TRANSACTION_BUFFER_MS,
     Appended,
     ManagerSettings,
     ProducerStateManager,
 )
-from replay.producer_state import DataBatch, Expiry, Marker
-from storage.log.record_batch import wrap_sequence
+from resnap.replay.producer_state import DataBatch, Expiry, Marker
+from resnap.storage.log.record_batch import wrap_sequence
 
 PID = 1
 EPOCH = 0

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from replay.evidence import load_evidence, segment_spans
-from replay.plan import plan_partition
-from replay.producer_state import Expiry
-from replay.rebuild import rebuild_locally
-from replay.staging import MemorySink
-from replay.window import AsOf, ReplayRules
-from storage.log.log_dir import load_partition_dir
+from resnap.replay.evidence import load_evidence, segment_spans
+from resnap.replay.plan import plan_partition
+from resnap.replay.producer_state import Expiry
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.staging import MemorySink
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.log.log_dir import load_partition_dir
 from tests.replay.specification import as_entries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from replay.plan import PartitionPlan
-    from replay.results import BoundaryResult, PartitionResult
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.storage.log.producer_snapshot import ProducerEntry
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS

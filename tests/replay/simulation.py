@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from replay.producer_state import Expiry, ProducerStates
-from storage.log.log_dir import load_partition_dir
-from storage.log.log_writer import PartitionWriter
-from storage.log.names import segment_name
-from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.replay.producer_state import Expiry, ProducerStates
+from resnap.storage.log.log_dir import load_partition_dir
+from resnap.storage.log.log_writer import PartitionWriter
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from tests.replay.specification import events_of
 from tests.strategies import DataEvent, MarkerEvent, PlainEvent, encode_event
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from storage.log.log_dir import PartitionDir
+    from resnap.storage.log.log_dir import PartitionDir
     from tests.strategies import Event
 
 MINUTE_MS: Final = 60_000

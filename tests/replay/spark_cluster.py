@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from replay.spark.jvm import find_java
+from resnap.replay.spark.jvm import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

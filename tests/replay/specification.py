@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replay import partial_state
-from replay.boundary_state import entries_of
-from replay.partial_state import NONE
-from replay.producer_state import DataBatch, Event, Marker, ServerTime
-from replay.scan.producer_events import EVENT_DTYPE
-from replay.scan.splits import NOTHING, Piece, join
-from storage.log.control_record import read_control_record
-from storage.log.message_set import read_legacy_message
-from storage.log.producer_snapshot import ProducerEntry
-from storage.log.record_batch import MAGIC_POSITION, MAGIC_V2, RecordBatchHeader, read_header
+from resnap.replay import partial_state
+from resnap.replay.boundary_state import entries_of
+from resnap.replay.partial_state import NONE
+from resnap.replay.producer_state import DataBatch, Event, Marker, ServerTime
+from resnap.replay.scan.producer_events import EVENT_DTYPE
+from resnap.replay.scan.splits import NOTHING, Piece, join
+from resnap.storage.log.control_record import read_control_record
+from resnap.storage.log.message_set import read_legacy_message
+from resnap.storage.log.producer_snapshot import ProducerEntry
+from resnap.storage.log.record_batch import MAGIC_POSITION, MAGIC_V2, RecordBatchHeader, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from replay.scan.header_scan import Array
+    from resnap.replay.scan.header_scan import Array
 
 
 def events_of(segment: bytes) -> Iterator[Event]:

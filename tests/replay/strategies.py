@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from replay.producer_state import DataBatch, Event, Expiry, Marker, ServerTime
-from storage.log.record_batch import MAX_SEQUENCE, wrap_sequence
+from resnap.replay.producer_state import DataBatch, Event, Expiry, Marker, ServerTime
+from resnap.storage.log.record_batch import MAX_SEQUENCE, wrap_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.anchor import anchored
-from replay.evidence import load_evidence, segment_spans
-from replay.plan import Coverage, plan_partition
-from replay.producer_state import Expiry
-from replay.rebuild import rebuild_locally
-from replay.results import Outcome
-from replay.staging import MemorySink
-from replay.window import AsOf, ReplayRules
-from storage.log.log_dir import load_partition_dir
+from resnap.replay.anchor import anchored
+from resnap.replay.evidence import load_evidence, segment_spans
+from resnap.replay.plan import Coverage, plan_partition
+from resnap.replay.producer_state import Expiry
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.results import Outcome
+from resnap.replay.staging import MemorySink
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.log.log_dir import load_partition_dir
 from tests.builders import a_partition
 from tests.replay.simulation import EXPIRY, HOUR_MS, MINUTE_MS, Move, Simulation, Written, moves, write
 from tests.replay.specification import as_entries
@@ -31,11 +31,11 @@ from tests.strategies import START_MS, DataEvent, Event, MarkerEvent, PlainEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from replay.anchor import Anchor
-    from replay.plan import PartitionPlan
-    from replay.results import PartitionResult
-    from storage.log.log_dir import PartitionDir
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.replay.anchor import Anchor
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import PartitionResult
+    from resnap.storage.log.log_dir import PartitionDir
+    from resnap.storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet
 
 thorough = settings(deadline=None, max_examples=60, derandomize=True)
@@ -244,10 +244,10 @@ def test_at_every_boundary_of_real_logs_reading_may_end_and_begin_again(
 def test_spark_keeps_and_takes_the_states_that_the_local_engine_does(
     fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:
-    from replay.scan.reading import Reading  # noqa: PLC0415 - Spark is imported only where it is asked for
-    from replay.spark.job import SparkRebuild  # noqa: PLC0415
-    from replay.spark.session import spark_session  # noqa: PLC0415
-    from replay.spark.settings import SparkSettings  # noqa: PLC0415
+    from resnap.replay.scan.reading import Reading  # noqa: PLC0415 - Spark is imported only where it is asked for
+    from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415
+    from resnap.replay.spark.session import spark_session  # noqa: PLC0415
+    from resnap.replay.spark.settings import SparkSettings  # noqa: PLC0415
 
     truth = next(truth for truth in TRUTHS if truth.name == "kafka-2.7.2-nine-days")
     plans = truth.plans(fixture_set(truth.name))

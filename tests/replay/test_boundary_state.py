@@ -8,23 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.boundary_state import BoundaryState, LeftOut, Unexplained, boundary_state, idle_state, undoubted_state
-from replay.evidence import BoundaryEvidence
-from replay.partial_state import NONE
-from replay.plan import Boundary, Coverage, Run, plan_partition
-from replay.producer_state import DataBatch, Expiry, Marker
-from replay.scan.kernel_table import KernelTable
-from replay.window import AsOf, ReplayRules, SegmentSpan
-from storage.log.names import TopicPartition
-from storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
+from resnap.replay.boundary_state import (
+    BoundaryState,
+    LeftOut,
+    Unexplained,
+    boundary_state,
+    idle_state,
+    undoubted_state,
+)
+from resnap.replay.evidence import BoundaryEvidence
+from resnap.replay.partial_state import NONE
+from resnap.replay.plan import Boundary, Coverage, Run, plan_partition
+from resnap.replay.producer_state import DataBatch, Expiry, Marker
+from resnap.replay.scan.kernel_table import KernelTable
+from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
 from tests.replay import strategies
 from tests.replay.specification import as_entries, piece_of
 from tests.replay.strategies import event_lists
 from tests.replay.test_partial_state import cuts
 
 if TYPE_CHECKING:
-    from replay.plan import PartitionPlan
-    from replay.producer_state import Event
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.producer_state import Event
 
 NOW_MS = 1_700_000_000_000
 EXPIRY = Expiry(10_000_000, 600_000)

@@ -8,16 +8,16 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from replay.spark.class_archive import CLASS_PATH_VARIABLES, ClassArchive, find_archive
-from replay.spark.jvm import JavaRuntime, find_java
+from resnap.replay.spark.class_archive import CLASS_PATH_VARIABLES, ClassArchive, find_archive
+from resnap.replay.spark.jvm import JavaRuntime, find_java
 from tests.replay.test_spark_session import bare_environment, run
 
 STARTS = """
 import json, os
 from pathlib import Path
-from replay.spark.context import spark_context
-from replay.spark.failures import jvm_of
-from replay.spark.settings import SparkSettings
+from resnap.replay.spark.context import spark_context
+from resnap.replay.spark.failures import jvm_of
+from resnap.replay.spark.settings import SparkSettings
 
 told = []
 for _ in range(3):

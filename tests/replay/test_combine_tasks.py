@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.distributed import blocks
-from replay.distributed.blocks import block_bytes, parted
-from replay.distributed.combine_tasks import FAILED, Combining, Share, merge
-from replay.distributed.distinct import join, range_starts
-from replay.distributed.ranges import id_ranges
-from replay.distributed.scan_tasks import pack, scan
-from replay.made_snapshot import make_idle
-from replay.rebuild import rebuild_locally
-from replay.results import partition_result
-from replay.scan.reading import Reading
-from replay.spark.job import _assembled
-from replay.staging import DirectorySink, MemorySink
-from storage.errors import ResnapError
+from resnap.replay.distributed import blocks
+from resnap.replay.distributed.blocks import block_bytes, parted
+from resnap.replay.distributed.combine_tasks import FAILED, Combining, Share, merge
+from resnap.replay.distributed.distinct import join, range_starts
+from resnap.replay.distributed.ranges import id_ranges
+from resnap.replay.distributed.scan_tasks import pack, scan
+from resnap.replay.made_snapshot import make_idle
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.results import partition_result
+from resnap.replay.scan.reading import Reading
+from resnap.replay.spark.job import _assembled
+from resnap.replay.staging import DirectorySink, MemorySink
+from resnap.storage.errors import ResnapError
 from tests.builders import a_partition
 from tests.replay.plain_rows import plain_rows
 from tests.replay.replaying import planned
@@ -36,8 +36,8 @@ from tests.replay.test_spark_job import NOW_MS, files, log_dir, plans_of, told, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.plan import PartitionPlan
-    from replay.results import PartitionResult, PartSink
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import PartitionResult, PartSink
     from tests.replay.simulation import Move
 
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from replay.comparison import MOST_NAMED, Comparison, Producers, Verdict, compare
-from storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
+from resnap.replay.comparison import MOST_NAMED, Comparison, Producers, Verdict, compare
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
 
 if TYPE_CHECKING:
-    from replay.scan.header_scan import Array
+    from resnap.replay.scan.header_scan import Array
 
 NOW_MS = 1_700_000_000_000
 EXPIRATION_MS = 1_000

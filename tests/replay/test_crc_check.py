@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from replay.scan.header_scan import ScanFacts, SegmentRange
-from replay.scan.producer_events import scan
-from storage.errors import FormatError
-from storage.readers import BytesReader
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
+from resnap.replay.scan.producer_events import scan
+from resnap.storage.errors import FormatError
+from resnap.storage.readers import BytesReader
 from tests.builders import a_batch
 from tests.strategies import LegacyEvent, encode_event
 
 
 def _read(data: bytes, *, verify_crc: bool, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> ScanFacts:
-    monkeypatch.setattr("replay.scan.header_scan.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", block_bytes)
     whole = SegmentRange(locator="0.log", base_offset=0, next_base_offset=None, verify_crc=verify_crc)
     facts = ScanFacts()
     for _ in scan(BytesReader(data), whole, facts):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pytest
 
-from replay.producer_state import ProducerStates
-from replay.rebuild import rebuild_locally
-from replay.scan.reading import Reading
-from replay.staging import DirectorySink
-from storage.log.log_writer import PartitionWriter
-from storage.log.names import segment_name
-from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
-from storage.log.record_batch import read_header
+from resnap.replay.producer_state import ProducerStates
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.scan.reading import Reading
+from resnap.replay.staging import DirectorySink
+from resnap.storage.log.log_writer import PartitionWriter
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
+from resnap.storage.log.record_batch import read_header
 from tests.builders import a_batch, a_marker
 from tests.replay.replaying import planned, replayed
 from tests.replay.specification import events_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from storage.log.record_batch import RecordBatchHeader
+    from resnap.storage.log.record_batch import RecordBatchHeader
     from tests.fixture_sets import FixtureSet
 
     Sets: TypeAlias = Callable[[str], FixtureSet]
@@ -132,9 +132,9 @@ def snapshot(fixture: FixtureSet, partition: str, offset: int) -> Path:
 
 @pytest.mark.spark
 def test_spark_rebuilds_cut_logs_byte_for_byte_as_the_local_engine_does(fixture_set: Sets, tmp_path: Path) -> None:
-    from replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for
-    from replay.spark.session import spark_session  # noqa: PLC0415
-    from replay.spark.settings import SparkSettings  # noqa: PLC0415
+    from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for
+    from resnap.replay.spark.session import spark_session  # noqa: PLC0415
+    from resnap.replay.spark.settings import SparkSettings  # noqa: PLC0415
 
     with spark_session(SparkSettings(), dict(os.environ)) as session:
         for number, (name, kept) in enumerate(product(sorted({name for name, _ in CUT}), ((1, -1),))):

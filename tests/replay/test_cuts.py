@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.scan.cuts import index_locator, locate, position_at
-from replay.scan.header_scan import SegmentRange
-from replay.scan.splits import Split
-from storage.log.indexes import OffsetIndexEntry, write_offset_index
-from storage.readers import BytesReader
-from storage.remote.memory import MemoryObjectStore
-from storage.source import Sources
+from resnap.replay.scan.cuts import index_locator, locate, position_at
+from resnap.replay.scan.header_scan import SegmentRange
+from resnap.replay.scan.splits import Split
+from resnap.storage.log.indexes import OffsetIndexEntry, write_offset_index
+from resnap.storage.readers import BytesReader
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.source import Sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def test_the_first_position_at_or_after_the_target_is_found(
     at = bisect_left(positions, target)
     expected = positions[at] if at < len(positions) else None
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("replay.scan.cuts.BLOCK_ENTRIES", block)
+        patched.setattr("resnap.replay.scan.cuts.BLOCK_ENTRIES", block)
         assert position_at(an_index(positions, padding=padding), target, LOG_BYTES) == expected
 
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.rebuild import rebuild_locally
-from replay.staging import MemorySink
-from replay.window import AsOf, ReplayRules
-from storage.log.bulk_log import BulkPartitionWriter
-from storage.log.log_dir import open_log_dir_or_partition
-from storage.log.producer_snapshot import snapshot_array_bytes
-from storage.log.traffic import Traffic
-from tiering.inventory import take_inventory
-from tiering.planning import load_facts, plan_replay
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.staging import MemorySink
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.log.bulk_log import BulkPartitionWriter
+from resnap.storage.log.log_dir import open_log_dir_or_partition
+from resnap.storage.log.producer_snapshot import snapshot_array_bytes
+from resnap.storage.log.traffic import Traffic
+from resnap.tiering.inventory import take_inventory
+from resnap.tiering.planning import load_facts, plan_replay
 
 if TYPE_CHECKING:
     from pathlib import Path

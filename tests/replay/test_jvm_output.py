@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from replay.spark.jvm_output import JvmOutput
+from resnap.replay.spark.jvm_output import JvmOutput
 
 DROPPED_WORKER = """\
 Traceback (most recent call last):

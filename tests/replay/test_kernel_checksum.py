@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from replay.kernel import checksum
-from replay.kernel.checksum import FOLDED_FROM_BYTES, STREAM_BYTES
-from replay.kernel.machine import FOLD_BYTES, HAS_CARRYLESS, HAS_CRC32C
-from storage.crc32c import crc32c
+from resnap.replay.kernel import checksum
+from resnap.replay.kernel.checksum import FOLDED_FROM_BYTES, STREAM_BYTES
+from resnap.replay.kernel.machine import FOLD_BYTES, HAS_CARRYLESS, HAS_CRC32C
+from resnap.storage.crc32c import crc32c
 
 LENGTHS = (
     *range(70), FOLDED_FROM_BYTES - 1, FOLDED_FROM_BYTES, FOLDED_FROM_BYTES + FOLD_BYTES + 9,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.kernel.compiling import is_ours
+from resnap.replay.kernel.compiling import is_ours
 from tests.builders import a_batch
 
 if TYPE_CHECKING:
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent.parent
 FOLD = """
-from replay.kernel import fold
-from replay.kernel.compiling import cache_directory
-from replay.scan.producer_fold import ProducerFold
+from resnap.replay.kernel import fold
+from resnap.replay.kernel.compiling import cache_directory
+from resnap.replay.scan.producer_fold import ProducerFold
 assert len(ProducerFold(1)) == 0
 print(cache_directory(), sum(fold.enter_rows.stats.cache_hits.values()))
 """
 SCAN = """
 import sys
-from replay.scan import split_scan
-from replay.scan.header_scan import SegmentRange
-from replay.scan.splits import Split
+from resnap.replay.scan import split_scan
+from resnap.replay.scan.header_scan import SegmentRange
+from resnap.replay.scan.splits import Split
 assert "numba" not in sys.modules or sys.modules["numba"] is None
 whole = SegmentRange(locator=sys.argv[1], base_offset=0, next_base_offset=None)
 found = split_scan.scan_split(Split(segment_index=0, part=0, range=whole, size_bytes=0), 1_100)
-print(found.error, len(found.pieces[0].rows), "replay.kernel.hop" in sys.modules, split_scan.why_no_kernel())
+print(found.error, len(found.pieces[0].rows), "resnap.replay.kernel.hop" in sys.modules, split_scan.why_no_kernel())
 """
 
 
@@ -49,10 +49,11 @@ def a_zip(folder: Path, *, more: str = "") -> Path:
     """Make a zip of what a scan needs, with a few more bytes in one of the sources."""
     archive = folder / "shipped.zip"
     with zipfile.ZipFile(archive, "w") as file:
+        file.write(ROOT / "resnap" / "__init__.py", "resnap/__init__.py")
         for package in ("replay", "storage"):
             for module in (ROOT / package).rglob("*.py"):
                 source = module.read_text() + (more if module.name == "checksum.py" else "")
-                file.writestr(module.relative_to(ROOT).as_posix(), source)
+                file.writestr(f"resnap/{module.relative_to(ROOT).as_posix()}", source)
     return archive
 
 
@@ -132,4 +133,4 @@ def test_without_numba_the_plain_path_does_all_and_says_why(segment: Path) -> No
 
 
 def test_the_command_line_starts_without_numba() -> None:
-    assert run("import sys, scheduler.cli; print('numba' in sys.modules)") == "False"
+    assert run("import sys, resnap.scheduler.cli; print('numba' in sys.modules)") == "False"

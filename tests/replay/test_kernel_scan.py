@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.kernel import hop
-from replay.producer_state import ProducerStates
-from replay.scan import kernel_scan
-from replay.scan.header_scan import ScanFacts, SegmentRange
-from replay.scan.kernel_scan import kernel_pieces
-from replay.scan.plain_scan import plain_pieces
-from replay.scan.reading import Reading
-from replay.scan.splits import Split
-from storage.errors import FormatError
-from storage.log.control_record import KEY, MARKER_VALUE
-from storage.log.record_batch import (
+from resnap.replay.kernel import hop
+from resnap.replay.producer_state import ProducerStates
+from resnap.replay.scan import kernel_scan
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
+from resnap.replay.scan.kernel_scan import kernel_pieces
+from resnap.replay.scan.plain_scan import plain_pieces
+from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import Split
+from resnap.storage.errors import FormatError
+from resnap.storage.log.control_record import KEY, MARKER_VALUE
+from resnap.storage.log.record_batch import (
     CONTROL,
     HEADER,
     LOG_APPEND_TIME,
@@ -29,8 +29,8 @@ from storage.log.record_batch import (
     read_header,
     seal,
 )
-from storage.log.varint import write_varint
-from storage.readers import BytesReader, open_reader
+from resnap.storage.log.varint import write_varint
+from resnap.storage.readers import BytesReader, open_reader
 from tests.builders import a_batch, a_marker
 from tests.fixture_sets import NAMES, unpack
 from tests.replay.specification import entries_in, events_of, illegal_in
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from replay.scan.splits import Piece
-    from storage.readers import RangeReader
+    from resnap.replay.scan.splits import Piece
+    from resnap.storage.readers import RangeReader
     from tests.strategies import Event
 
 SILENCE_MS = EXPIRY.certain_silence_ms
@@ -79,7 +79,7 @@ def a_split(
 def plainly(reader: RangeReader, split: Split) -> Found:
     """Scan a batch at a time, so that of several damages the first one is told."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("replay.scan.header_scan.BLOCK_BYTES", HEADER.size)
+        patch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", HEADER.size)
         return _found(lambda facts: plain_pieces(reader, split, SILENCE_MS, facts, Reading().producers_per_task))
 
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay import partial_state
-from replay.producer_state import DataBatch, Marker, ProducerStates, ServerTime
-from replay.scan.producer_events import EVENT_DTYPE
-from replay.scan.splits import NOTHING, Piece, join
+from resnap.replay import partial_state
+from resnap.replay.producer_state import DataBatch, Marker, ProducerStates, ServerTime
+from resnap.replay.scan.producer_events import EVENT_DTYPE
+from resnap.replay.scan.splits import NOTHING, Piece, join
 from tests.replay.specification import entries_in, illegal_in, piece_of
 from tests.replay.strategies import EXPIRY, FAR_FUTURE, event_lists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.producer_state import Event
-    from replay.scan.header_scan import Array
+    from resnap.replay.producer_state import Event
+    from resnap.replay.scan.header_scan import Array
 
 SILENCE_MS = EXPIRY.certain_silence_ms
 thorough = settings(deadline=None, max_examples=300, derandomize=True)

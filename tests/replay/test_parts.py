@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.rebuild import rebuild_locally
-from replay.scan.cuts import index_locator
-from replay.scan.parts import by_segment, fit, joined, scan_part, whole
-from replay.scan.reading import Reading
-from replay.scan.split_scan import scan_split
-from replay.scan.splits import NOTHING, Piece, SplitSummary, join, part_bytes, plan_splits, whole_segment
-from replay.staging import MemorySink
-from storage.errors import FormatError
-from storage.log.indexes import OFFSET_ENTRY
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.scan.cuts import index_locator
+from resnap.replay.scan.parts import by_segment, fit, joined, scan_part, whole
+from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.split_scan import scan_split
+from resnap.replay.scan.splits import NOTHING, Piece, SplitSummary, join, part_bytes, plan_splits, whole_segment
+from resnap.replay.staging import MemorySink
+from resnap.storage.errors import FormatError
+from resnap.storage.log.indexes import OFFSET_ENTRY
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS, planned
 from tests.strategies import (
@@ -32,7 +32,7 @@ from tests.strategies import (
 )
 
 if TYPE_CHECKING:
-    from replay.plan import PartitionPlan
+    from resnap.replay.plan import PartitionPlan
 
 SILENCE_MS = 1_100
 PLAINLY = Reading()
@@ -226,8 +226,8 @@ MANY: list[Event] = [
 def test_of_more_producers_than_a_task_shall_hold_the_summary_comes_in_pieces(
     kernel: bool, high_watermark: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replay.scan.plain_scan.CHUNK_EVENTS", 500)
-    monkeypatch.setattr("replay.scan.header_scan.BLOCK_BYTES", 20_000)
+    monkeypatch.setattr("resnap.replay.scan.plain_scan.CHUNK_EVENTS", 500)
+    monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", 20_000)
     plan = a_plan(a_partition(tmp_path, [MANY, [PlainEvent()]]), high_watermark=high_watermark)
     split = whole_segment(plan, 0)
     whole_, small = (

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from replay.evidence import Evidence, OpenTransaction
-from replay.plan import Coverage, PartitionPlan, plan_partition, reach_back
-from replay.producer_state import Expiry
-from replay.window import AsOf, ReplayRules, SegmentSpan
-from storage.log.indexes import AbortedTxn
-from storage.log.names import TopicPartition
-from storage.log.producer_snapshot import ProducerEntry
+from resnap.replay.evidence import Evidence, OpenTransaction
+from resnap.replay.plan import Coverage, PartitionPlan, plan_partition, reach_back
+from resnap.replay.producer_state import Expiry
+from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
+from resnap.storage.log.indexes import AbortedTxn
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.producer_snapshot import ProducerEntry
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from replay.leader.append_validation import RULES_2_5
-from replay.leader.producer_script import Taken, run_script
-from replay.leader.simulated_partition import SimulatedPartition
-from replay.producer_state import Expiry
-from storage.errors import UsageError
-from storage.kafka_errors import KafkaError
+from resnap.replay.leader.append_validation import RULES_2_5
+from resnap.replay.leader.producer_script import Taken, run_script
+from resnap.replay.leader.simulated_partition import SimulatedPartition
+from resnap.replay.producer_state import Expiry
+from resnap.storage.errors import UsageError
+from resnap.storage.kafka_errors import KafkaError
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "expired-producer.jsonl"
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.producer_state import DataBatch, Expiry, Marker, ProducerStates, ServerTime
-from storage.log.producer_snapshot import ProducerEntry
-from storage.log.record_batch import MAX_SEQUENCE
+from resnap.replay.producer_state import DataBatch, Expiry, Marker, ProducerStates, ServerTime
+from resnap.storage.log.producer_snapshot import ProducerEntry
+from resnap.storage.log.record_batch import MAX_SEQUENCE
 
 if TYPE_CHECKING:
-    from replay.producer_state import Event
+    from resnap.replay.producer_state import Event
 
 EXPIRY = Expiry(1_000, 100)
 NOW_MS = 1_700_000_000_000

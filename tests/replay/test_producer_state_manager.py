@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 
-from replay.leader.append_validation import (
+from resnap.replay.leader.append_validation import (
     RULES_2_5,
     RULES_3_6,
     RULES_4_0,
@@ -21,13 +21,13 @@ from replay.leader.append_validation import (
     ProducerAppend,
     rules_of,
 )
-from replay.leader.known_snapshots import SnapshotFiles
-from replay.producer_state import DataBatch, Expiry, Marker, ProducerStates, ServerTime
-from storage.kafka_errors import KafkaError, RefusedError
-from storage.log.batch_builder import write_emptied_batch
-from storage.log.names import segment_name
-from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
-from storage.log.record_batch import MAX_SEQUENCE, read_header
+from resnap.replay.leader.known_snapshots import SnapshotFiles
+from resnap.replay.producer_state import DataBatch, Expiry, Marker, ProducerStates, ServerTime
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.log.batch_builder import write_emptied_batch
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.storage.log.record_batch import MAX_SEQUENCE, read_header
 from tests.replay.partitions import EXPIRATION_MS, LATE_MS, PID, Leader
 from tests.replay.specification import events_of
 from tests.strategies import Event, encode_events, histories
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from replay.leader.append_validation import ValidationRules
+    from resnap.replay.leader.append_validation import ValidationRules
 
 REPLICATION = AppendOrigin.REPLICATION
 COORDINATOR = AppendOrigin.COORDINATOR

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.partial_state import SUMMARY_DTYPE
-from replay.scan.kernel_table import KernelTable
-from replay.scan.producer_table import PlainTable, producer_table
-from replay.scan.splits import NOTHING, Piece, join
+from resnap.replay.partial_state import SUMMARY_DTYPE
+from resnap.replay.scan.kernel_table import KernelTable
+from resnap.replay.scan.producer_table import PlainTable, producer_table
+from resnap.replay.scan.splits import NOTHING, Piece, join
 from tests.replay.specification import piece_of
 from tests.replay.strategies import EXPIRY, event_lists
 from tests.replay.test_partial_state import cuts
 
 if TYPE_CHECKING:
-    from replay.producer_state import Event
-    from replay.scan.producer_table import ProducerTable
+    from resnap.replay.producer_state import Event
+    from resnap.replay.scan.producer_table import ProducerTable
 
 SILENCE_MS = EXPIRY.certain_silence_ms
 KINDS = {"compiled": KernelTable, "plain": PlainTable}
@@ -119,9 +119,9 @@ def test_two_million_producers_fit_into_600_megabytes() -> None:
     program = (
         "import resource\n"
         "import numpy as np\n"
-        "from replay.scan.kernel_table import KernelTable\n"
-        "from replay.partial_state import SUMMARY_DTYPE\n"
-        "from replay.scan.splits import Piece\n"
+        "from resnap.replay.scan.kernel_table import KernelTable\n"
+        "from resnap.replay.partial_state import SUMMARY_DTYPE\n"
+        "from resnap.replay.scan.splits import Piece\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
         "table = KernelTable(1_100)\n"
         "table.append(Piece(np.zeros(0, dtype=SUMMARY_DTYPE), -1)); table.rows()\n"

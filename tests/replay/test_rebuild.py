@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay import results
-from replay.boundary_state import LeftOut, Unexplained
-from replay.comparison import Verdict
-from replay.plan import Coverage
-from replay.rebuild import rebuild_locally
-from replay.results import Outcome
-from replay.staging import DirectorySink, MemorySink
-from storage.errors import FormatError, LogDirError
-from storage.log.log_dir import load_partition_dir
-from storage.log.log_writer import PartitionWriter
-from storage.log.names import segment_name
-from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.replay import results
+from resnap.replay.boundary_state import LeftOut, Unexplained
+from resnap.replay.comparison import Verdict
+from resnap.replay.plan import Coverage
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.results import Outcome
+from resnap.replay.staging import DirectorySink, MemorySink
+from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.log.log_dir import load_partition_dir
+from resnap.storage.log.log_writer import PartitionWriter
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from tests.builders import a_partition
 from tests.replay.replaying import DAY_MS, HOUR_MS, planned, replayed
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
@@ -419,8 +419,8 @@ def test_a_stale_open_transaction_in_a_snapshot_is_not_believed_against_the_whol
 def test_the_size_of_a_chunk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = long_silent(tmp_path)
     whole = replayed(planned(directory, now_ms=hour(123), roll=True, to_end=True, high_watermark=124))
-    monkeypatch.setattr("replay.scan.plain_scan.CHUNK_EVENTS", 1)
-    monkeypatch.setattr("replay.scan.header_scan.BLOCK_BYTES", 100)
+    monkeypatch.setattr("resnap.replay.scan.plain_scan.CHUNK_EVENTS", 1)
+    monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", 100)
     small = replayed(planned(directory, now_ms=hour(123), roll=True, to_end=True, high_watermark=124))
     assert small.snapshots == whole.snapshots
     assert small.result.first_unstable_offset == whole.result.first_unstable_offset

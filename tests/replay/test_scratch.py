@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from replay.scratch import scratch_directory
-from replay.spark.settings import PROJECT_ROOT
+from resnap.replay.scratch import scratch_directory
+from resnap.replay.spark.settings import PROJECT_ROOT
 
 HOLDS_ONE = """
 import sys, time
-from replay.scratch import scratch_directory
+from resnap.replay.scratch import scratch_directory
 with scratch_directory("spark") as directory:
     (directory / "blocks").mkdir()
     print(directory, flush=True)

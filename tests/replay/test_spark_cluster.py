@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from replay.spark.settings import PROJECT_ROOT
+from resnap.replay.spark.settings import PROJECT_ROOT
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS
 from tests.replay.spark_cluster import a_cluster, bare_environment, python_without_the_project
@@ -48,7 +48,7 @@ def note(event, arguments):
         opened.append(str(arguments[0]))
 
 sys.addaudithook(note)
-from storage.remote.s3 import S3ObjectStore
+from resnap.storage.remote.s3 import S3ObjectStore
 
 def noting(method):
     def noted(self, key, *arguments, **named):
@@ -59,7 +59,7 @@ def noting(method):
 for name in ("get", "get_range", "open"):
     setattr(S3ObjectStore, name, noting(getattr(S3ObjectStore, name)))
 
-from scheduler.cli import run
+from resnap.scheduler.cli import run
 
 code = run(sys.argv[2:])
 Path(sys.argv[1]).write_text(json.dumps(opened))

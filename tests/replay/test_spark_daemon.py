@@ -9,15 +9,16 @@ from typing import Any
 import pyspark
 import pytest
 
-from replay.spark.settings import PROJECT_ROOT, WITHOUT_THREADS
+from resnap.replay.spark.settings import PROJECT_ROOT, WITHOUT_THREADS
 
 PACKAGE = Path(pyspark.__file__).parent
 PRELOADED = """
 import gc, json, os, sys
-from replay.spark.daemon import preload
+from resnap.replay.spark.daemon import preload
 preload()
 import pyspark.worker, py4j
-loaded = [name for name in ("numpy", "numba", "replay.spark.job", "replay.run_combine") if name in sys.modules]
+wanted = ("numpy", "numba", "resnap.replay.spark.job", "resnap.replay.run_combine")
+loaded = [name for name in wanted if name in sys.modules]
 print(json.dumps({"threads": len(os.listdir("/proc/self/task")), "pyspark": pyspark.worker.__file__,
                   "py4j": py4j.__file__, "loaded": loaded, "frozen": gc.get_freeze_count()}))
 """
@@ -44,5 +45,5 @@ def test_the_installed_pyspark_is_taken_and_not_the_one_in_a_zip(preloaded: dict
 
 
 def test_what_tasks_use_is_loaded_and_frozen_before_workers_are_forked(preloaded: dict[str, Any]) -> None:
-    assert preloaded["loaded"] == ["numpy", "numba", "replay.spark.job", "replay.run_combine"]
+    assert preloaded["loaded"] == ["numpy", "numba", "resnap.replay.spark.job", "resnap.replay.run_combine"]
     assert preloaded["frozen"] > 50_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.spark.settings import PROJECT_ROOT
+from resnap.replay.spark.settings import PROJECT_ROOT
 from tests.builders import a_partition
 from tests.replay.spark_cluster import a_cluster, bare_environment
 from tests.replay.test_spark_job import transactions
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.spark
 
 NEXT = """
 import json, os
-from replay.spark.job import on_executors
-from replay.spark.settings import SparkSettings
-from replay.spark.warm import WarmSpark
-from storage.errors import ResnapError
+from resnap.replay.spark.job import on_executors
+from resnap.replay.spark.settings import SparkSettings
+from resnap.replay.spark.warm import WarmSpark
+from resnap.storage.errors import ResnapError
 
 told = []
 with WarmSpark(SparkSettings(master="local[1]"), os.environ) as warm:
@@ -54,7 +54,7 @@ def test_executors_that_cannot_start_end_with_one_error(tmp_path: Path) -> None:
     with a_cluster(tmp_path / "c", properties={"spark.deploy.maxExecutorRetries": "2"}, by_script=False) as cluster:
         command = ["regenerate", tmp_path / "logs", "--into", tmp_path / "out", "--full", "--as-of", "now", "--quiet",
                    "--spark-master", cluster.url, "--spark-conf", "spark.executor.memory=512m"]  # fmt: skip
-        done = subprocess.run([sys.executable, "-m", "scheduler", *command], cwd=tmp_path, env=environment, text=True,
+        done = subprocess.run([sys.executable, "-m", "resnap", *command], cwd=tmp_path, env=environment, text=True,
                               capture_output=True, check=False, timeout=240)  # fmt: skip
     error, hint = done.stderr.splitlines()
     assert (done.returncode, hint[:14]) == (1, "hint: see the ")

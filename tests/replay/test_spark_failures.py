@@ -8,7 +8,7 @@ from typing import Final
 
 CALLS_BREAK: Final = """
 import logging
-from replay.spark.failures import without_tracebacks_of_py4j
+from resnap.replay.spark.failures import without_tracebacks_of_py4j
 
 calls = logging.getLogger("py4j.clientserver")
 with without_tracebacks_of_py4j():

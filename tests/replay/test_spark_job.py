@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.rebuild import rebuild_locally
-from replay.results import Outcome
-from replay.scan.reading import Reading
-from replay.spark.job import SparkRebuild
-from replay.spark.session import spark_session
-from replay.spark.settings import SparkSettings
-from replay.staging import DirectorySink
-from storage.errors import FormatError, LogDirError, ResnapError
-from storage.log.names import segment_name
-from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
-from storage.source import Sources
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.results import Outcome
+from resnap.replay.scan.reading import Reading
+from resnap.replay.spark.job import SparkRebuild
+from resnap.replay.spark.session import spark_session
+from resnap.replay.spark.settings import SparkSettings
+from resnap.replay.staging import DirectorySink
+from resnap.storage.errors import FormatError, LogDirError, ResnapError
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.storage.source import Sources
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS, planned
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from replay.plan import PartitionPlan
-    from replay.results import PartitionResult
-    from storage.readers import RangeReader
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import PartitionResult
+    from resnap.storage.readers import RangeReader
     from tests.strategies import Event
 
 NOW_MS = START_MS + 60 * HOUR_MS

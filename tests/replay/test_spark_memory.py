@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.results import Outcome
-from replay.scan.reading import Reading
-from replay.spark.context import spark_context
-from replay.spark.job import SparkRebuild
-from replay.spark.settings import SparkSettings
-from replay.staging import DISCARD
-from storage.log.bulk_log import BulkPartitionWriter
-from storage.log.traffic import Traffic
+from resnap.replay.results import Outcome
+from resnap.replay.scan.reading import Reading
+from resnap.replay.spark.context import spark_context
+from resnap.replay.spark.job import SparkRebuild
+from resnap.replay.spark.settings import SparkSettings
+from resnap.replay.staging import DISCARD
+from resnap.storage.log.bulk_log import BulkPartitionWriter
+from resnap.storage.log.traffic import Traffic
 from tests.replay.replaying import planned
 
 if TYPE_CHECKING:

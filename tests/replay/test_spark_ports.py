@@ -18,12 +18,12 @@ ODD = """hunter3 \\u0041 "quoted" 'too' = : # ! $HOME é \N{GRINNING FACE}"""
 ATTACK = """
 import json, os, subprocess, sys
 from pathlib import Path
-from replay.spark.context import spark_context
-from replay.spark.settings import SparkSettings
-from storage.key_file import KeyFile
-from storage.remote.layouts.aiven_keys import KeyRing, RsaKey
-from storage.remote.s3_settings import S3Settings
-from storage.source import Sources
+from resnap.replay.spark.context import spark_context
+from resnap.replay.spark.settings import SparkSettings
+from resnap.storage.key_file import KeyFile
+from resnap.storage.remote.layouts.aiven_keys import KeyRing, RsaKey
+from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.source import Sources
 from tests.replay import spark_attacker
 
 key = KeyFile.read(Path("key.pem"))

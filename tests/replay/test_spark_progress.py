@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.spark.context import spark_context
-from replay.spark.progress import progress_of, running_tasks, watched_jobs
-from replay.spark.settings import SparkSettings
-from storage.errors import CancelledError
+from resnap.replay.spark.context import spark_context
+from resnap.replay.spark.progress import progress_of, running_tasks, watched_jobs
+from resnap.replay.spark.settings import SparkSettings
+from resnap.storage.errors import CancelledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark import SparkContext
 
-    from replay.watching import Phase
+    from resnap.replay.watching import Phase
 
 PATIENCE_S = 300
 

@@ -14,10 +14,10 @@ from typing import Any
 import pyspark
 import pytest
 
-from replay.spark.context import spark_variables
-from replay.spark.jvm import JavaRuntime
-from replay.spark.packages import PACKAGES, packages_archive
-from replay.spark.settings import AUTHENTICATED, PROJECT_ROOT, SparkSettings
+from resnap.replay.spark.context import spark_variables
+from resnap.replay.spark.jvm import JavaRuntime
+from resnap.replay.spark.packages import PACKAGES, packages_archive
+from resnap.replay.spark.settings import AUTHENTICATED, PROJECT_ROOT, SparkSettings
 from tests.replay.spark_cluster import a_cluster, bare_environment, python_without_the_project
 
 A_JAVA = JavaRuntime(home=Path("/java"), version="21", origin="here")
@@ -25,21 +25,21 @@ PRELUDE = f"import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})\n"
 
 QUIET = """
 import gc, json, os, signal
-from replay.spark.session import spark_session
-from replay.spark.settings import SparkSettings
-from storage.errors import UsageError
+from resnap.replay.spark.session import spark_session
+from resnap.replay.spark.settings import SparkSettings
+from resnap.storage.errors import UsageError
 
 def facts(batches):
     came_with = sorted(sys.modules)
-    import pyarrow, pyspark, replay, storage.errors
-    from replay.spark.worker import freeze_worker
+    import pyarrow, pyspark, resnap.replay, resnap.storage.errors
+    from resnap.replay.spark.worker import freeze_worker
     for batch in batches:
         freeze_worker()
         frozen = gc.get_freeze_count()
         kept = [object() for _ in range(1000)]
         freeze_worker()
-        told = {"replay": replay.__file__, "storage": storage.errors.__file__, "pid": os.getpid(), "frozen": frozen,
-                "frozen again": gc.get_freeze_count(), "python": sys.executable,
+        told = {"replay": resnap.replay.__file__, "storage": resnap.storage.errors.__file__, "pid": os.getpid(),
+                "frozen": frozen, "frozen again": gc.get_freeze_count(), "python": sys.executable,
                 "pyspark": pyspark.__file__, "came with": [name for name in came_with if name in ("numba", "numpy")]}
         yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
 
@@ -68,9 +68,9 @@ print(json.dumps({"first": first, "second": second, "java": java, "jvm status": 
 
 FAILURES = """
 import json, os
-from replay.spark.session import spark_session
-from replay.spark.settings import SparkSettings
-from storage.errors import ResnapError
+from resnap.replay.spark.session import spark_session
+from resnap.replay.spark.settings import SparkSettings
+from resnap.storage.errors import ResnapError
 
 def told(**settings):
     try:
@@ -93,14 +93,14 @@ print(json.dumps({
 
 CLUSTER = """
 import json, os
-from replay.spark.packages import ship_packages
-from replay.spark.session import spark_session
-from replay.spark.settings import SparkSettings
+from resnap.replay.spark.packages import ship_packages
+from resnap.replay.spark.session import spark_session
+from resnap.replay.spark.settings import SparkSettings
 
 def facts(batches):
-    import pyarrow, storage.errors
+    import pyarrow, resnap.storage.errors
     for batch in batches:
-        told = {"storage": storage.errors.__file__, "directory": os.getcwd(), "path": sys.path}
+        told = {"storage": resnap.storage.errors.__file__, "directory": os.getcwd(), "path": sys.path}
         yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
 
 conf = {"spark.executor.memory": "512m", "spark.pyspark.python": os.environ["PYTHON"], **json.loads(os.environ["CONF"])}
@@ -159,8 +159,8 @@ def test_spark_runs_on_the_java_of_the_installation_where_the_path_has_none(fact
 
 @pytest.mark.spark
 def test_workers_import_our_packages_from_a_checkout_elsewhere(facts: dict[str, Any]) -> None:
-    assert {task["replay"] for task in facts["first"]} == {str(PROJECT_ROOT / "replay" / "__init__.py")}
-    assert {task["storage"] for task in facts["first"]} == {str(PROJECT_ROOT / "storage" / "errors.py")}
+    assert {task["replay"] for task in facts["first"]} == {str(PROJECT_ROOT / "resnap" / "replay" / "__init__.py")}
+    assert {task["storage"] for task in facts["first"]} == {str(PROJECT_ROOT / "resnap" / "storage" / "errors.py")}
     assert {task["python"] for task in facts["first"]} == {sys.executable}
 
 
@@ -241,32 +241,37 @@ def test_executors_without_the_project_import_it_from_what_is_shipped_where_all_
         done = run(CLUSTER, tmp_path / "d", environment)
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
-    assert told["storage"].endswith("resnap.zip/storage/errors.py")
+    assert told["storage"].endswith("resnap.zip/resnap/storage/errors.py")
     assert Path(told["directory"]).is_relative_to(cluster.workers[0].directory)
     assert str(PROJECT_ROOT) not in told["path"]
     assert told["shipped on the driver"] == []
 
 
 def test_the_archive_has_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
+    top = tmp_path / "resnap"
     for package in PACKAGES:
-        (tmp_path / package / "__pycache__").mkdir(parents=True)
-        (tmp_path / package / "__init__.py").write_text("'''A package.'''\n")
-        (tmp_path / package / "schema.avsc").write_text("{}\n")
+        (top / package / "__pycache__").mkdir(parents=True)
+        (top / package / "__init__.py").write_text("'''A package.'''\n")
+        (top / package / "schema.avsc").write_text("{}\n")
+    (top / "__init__.py").write_text("")
     archive = packages_archive(tmp_path)
-    os.utime(tmp_path / "storage" / "schema.avsc", (1, 1))
-    (tmp_path / "storage" / "__pycache__" / "x.pyc").write_bytes(b"x")
-    (tmp_path / "storage" / "schema.avsc").chmod(0o600)
+    os.utime(top / "storage" / "schema.avsc", (1, 1))
+    (top / "storage" / "__pycache__" / "x.pyc").write_bytes(b"x")
+    (top / "storage" / "schema.avsc").chmod(0o600)
     assert packages_archive(tmp_path) == archive
     names = zipfile.ZipFile(io.BytesIO(archive)).namelist()
-    assert names == [f"{package}/{file}" for package in PACKAGES for file in ("__init__.py", "schema.avsc")]
+    assert names == [
+        "resnap/__init__.py",
+        *(f"resnap/{package}/{file}" for package in PACKAGES for file in ("__init__.py", "schema.avsc")),
+    ]
 
 
 def test_the_archive_holds_this_project(tmp_path: Path) -> None:
     (tmp_path / "resnap.zip").write_bytes(packages_archive(PROJECT_ROOT))
-    script = "import storage.errors, replay.spark.jvm; print(storage.errors.__file__)"
+    script = "import resnap.storage.errors, resnap.replay.spark.jvm; print(resnap.storage.errors.__file__)"
     environment = {"PYTHONPATH": str(tmp_path / "resnap.zip"), "PYTHONSAFEPATH": "1"}
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
-    assert shown.stdout.strip() == str(tmp_path / "resnap.zip" / "storage" / "errors.py")
+    assert shown.stdout.strip() == str(tmp_path / "resnap.zip" / "resnap" / "storage" / "errors.py")
 
 
 def test_local_workers_use_this_python_and_loopback() -> None:

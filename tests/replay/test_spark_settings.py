@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from replay.spark.settings import PROJECT_ROOT, SparkSettings, is_local_master, processors, spark_properties
-from storage.errors import ConfigurationError
+from resnap.replay.spark.settings import PROJECT_ROOT, SparkSettings, is_local_master, processors, spark_properties
+from resnap.storage.errors import ConfigurationError
 
 SCRATCH = Path("/scratch")
 CLUSTER = SparkSettings(master="spark://master:7077")
@@ -66,7 +66,7 @@ def test_loopback_and_quick_compiler_are_for_local_masters_only() -> None:
     assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
     assert "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" in local["spark.driver.defaultJavaOptions"]
     assert "-XX:" not in cluster["spark.driver.defaultJavaOptions"]
-    assert local["spark.python.daemon.module"] == "replay.spark.daemon"
+    assert local["spark.python.daemon.module"] == "resnap.replay.spark.daemon"
     theirs = ("driver.host", "bindAddress", "executorEnv", "daemon", "authenticate", "crypto")
     assert not {name for name in cluster if any(part in name for part in theirs)}
 

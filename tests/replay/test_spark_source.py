@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from replay.scan.header_scan import SegmentRange
-from replay.spark.header_rows import LogSegment, read_header_rows
-from replay.spark.jvm import find_java
-from replay.spark.session import spark_session
-from replay.spark.settings import PROJECT_ROOT, SparkSettings
-from replay.spark.source import find_segments, pack, paths_of, register_kafka_log
-from scheduler.cli import run as scheduler_run
-from storage.errors import FormatError, UsageError
+from resnap.replay.scan.header_scan import SegmentRange
+from resnap.replay.spark.header_rows import LogSegment, read_header_rows
+from resnap.replay.spark.jvm import find_java
+from resnap.replay.spark.session import spark_session
+from resnap.replay.spark.settings import PROJECT_ROOT, SparkSettings
+from resnap.replay.spark.source import find_segments, pack, paths_of, register_kafka_log
+from resnap.scheduler.cli import run as scheduler_run
+from resnap.storage.errors import FormatError, UsageError
 from tests.builders import a_batch, a_partition
 from tests.replay.plain_rows import Row, plain_rows
 from tests.strategies import DataEvent
@@ -36,7 +36,7 @@ SOMEBODY_ELSES = """
 import json, sys
 from collections import Counter
 from pyspark.sql import SparkSession
-from replay.spark.source import register_kafka_log
+from resnap.replay.spark.source import register_kafka_log
 
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 register_kafka_log(session)

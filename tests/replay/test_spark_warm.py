@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 SCRIPT = """
 import json, os, threading, time, warnings
 from concurrent.futures import ThreadPoolExecutor
-from replay.spark.failures import jvm_of
-from replay.spark.settings import SparkSettings
-from replay.spark.warm import WarmSpark
-from storage.errors import ResnapError, UsageError
+from resnap.replay.spark.failures import jvm_of
+from resnap.replay.spark.settings import SparkSettings
+from resnap.replay.spark.warm import WarmSpark
+from resnap.storage.errors import ResnapError, UsageError
 
 SETTINGS = SparkSettings(master="local[1]")
 inside, most_inside = [], []
@@ -127,10 +127,10 @@ def test_a_start_that_fails_tells_why_to_each_who_asks(told: dict[str, Any]) -> 
 MANY = """
 import gc, json, os, threading
 from pathlib import Path
-from replay.spark.failures import jvm_of
-from replay.spark.job import SparkRebuild
-from replay.spark.settings import SparkSettings
-from replay.spark.warm import WarmSpark
+from resnap.replay.spark.failures import jvm_of
+from resnap.replay.spark.job import SparkRebuild
+from resnap.replay.spark.settings import SparkSettings
+from resnap.replay.spark.warm import WarmSpark
 from tests.builders import a_partition
 from tests.replay.replaying import planned
 from tests.replay.test_spark_job import NOW_MS, transactions

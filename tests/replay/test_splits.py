@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from replay.plan import plan_partition
-from replay.producer_state import Expiry, ProducerStates
-from replay.scan import splits
-from replay.scan.header_scan import HEADER_DTYPE, SegmentRange
-from replay.scan.split_scan import scan_split
-from replay.scan.splits import Split, plan_splits
-from replay.window import AsOf, ReplayRules, SegmentSpan
-from storage.errors import FormatError, LogDirError
-from storage.log.names import TopicPartition
+from resnap.replay.plan import plan_partition
+from resnap.replay.producer_state import Expiry, ProducerStates
+from resnap.replay.scan import splits
+from resnap.replay.scan.header_scan import HEADER_DTYPE, SegmentRange
+from resnap.replay.scan.split_scan import scan_split
+from resnap.replay.scan.splits import Split, plan_splits
+from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
+from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.log.names import TopicPartition
 from tests.builders import a_batch, a_marker
 from tests.replay.specification import entries_in, events_of
 from tests.strategies import START_MS
@@ -79,8 +79,8 @@ def test_chunks_of_any_size_give_the_same_summary(
     chunk_events: int, segment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = scan_split(a_split(segment), SILENCE_MS)
-    monkeypatch.setattr("replay.scan.plain_scan.CHUNK_EVENTS", chunk_events)
-    monkeypatch.setattr("replay.scan.header_scan.BLOCK_BYTES", 61)
+    monkeypatch.setattr("resnap.replay.scan.plain_scan.CHUNK_EVENTS", chunk_events)
+    monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", 61)
     small = scan_split(a_split(segment), SILENCE_MS)
     assert small.pieces[0].rows.tolist() == whole.pieces[0].rows.tolist()
     assert small.pieces[0].clock_ms == whole.pieces[0].clock_ms
@@ -158,9 +158,9 @@ def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
     assert path.stat().st_size > 200_000_000
     program = (
         "import resource, sys\n"
-        "from replay.scan.header_scan import SegmentRange\n"
-        "from replay.scan.split_scan import scan_split\n"
-        "from replay.scan.splits import Split\n"
+        "from resnap.replay.scan.header_scan import SegmentRange\n"
+        "from resnap.replay.scan.split_scan import scan_split\n"
+        "from resnap.replay.scan.splits import Split\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
         "before = peak()\n"
         "whole = SegmentRange(locator=sys.argv[1], base_offset=0, next_base_offset=None)\n"

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from replay.staging import DISCARD, DirectorySink, MemorySink, open_sink, snapshot_key
-from storage.errors import LogDirError
-from storage.log.names import TopicPartition
-from storage.log.producer_snapshot import ENTRY_DTYPE, load_snapshot
+from resnap.replay.staging import DISCARD, DirectorySink, MemorySink, open_sink, snapshot_key
+from resnap.storage.errors import LogDirError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, load_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from replay.scan.header_scan import Array
+    from resnap.replay.scan.header_scan import Array
 
 PAYMENTS = TopicPartition("payments", 0)
 KEY = "payments-0/00000000000000000042.snapshot"

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from replay.plan import Coverage
-from replay.producer_state import NO_COORDINATOR_EPOCH
-from replay.rebuild import rebuild_locally
-from replay.results import Outcome
-from replay.staging import DirectorySink
-from storage.log.producer_snapshot import load_snapshot
+from resnap.replay.plan import Coverage
+from resnap.replay.producer_state import NO_COORDINATOR_EPOCH
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.results import Outcome
+from resnap.replay.staging import DirectorySink
+from resnap.storage.log.producer_snapshot import load_snapshot
 from tests.replay.truth import TRUTHS, Truth, snapshot_path, unexplained, written_by_the_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from replay.results import PartitionResult
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.replay.results import PartitionResult
+    from resnap.storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet
 
     Sets: TypeAlias = Callable[[str], FixtureSet]
@@ -78,9 +78,9 @@ def test_as_of_now_nothing_that_a_loading_broker_would_keep_is_missing(
 
 @pytest.mark.spark
 def test_spark_writes_what_the_local_engine_writes_byte_for_byte(fixture_set: Sets, tmp_path: Path) -> None:
-    from replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for
-    from replay.spark.session import spark_session  # noqa: PLC0415
-    from replay.spark.settings import SparkSettings  # noqa: PLC0415
+    from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for
+    from resnap.replay.spark.session import spark_session  # noqa: PLC0415
+    from resnap.replay.spark.settings import SparkSettings  # noqa: PLC0415
 
     with spark_session(SparkSettings(), dict(os.environ)) as session:
         for truth in TRUTHS:

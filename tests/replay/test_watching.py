@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.rebuild import rebuild_locally
-from replay.spark.context import spark_context
-from replay.spark.job import SparkRebuild
-from replay.spark.settings import SparkSettings
-from replay.staging import DISCARD, MemorySink
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.spark.context import spark_context
+from resnap.replay.spark.job import SparkRebuild
+from resnap.replay.spark.settings import SparkSettings
+from resnap.replay.staging import DISCARD, MemorySink
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS, planned
 from tests.replay.test_spark_job import NOW_MS, transactions
@@ -19,8 +19,8 @@ from tests.replay.test_spark_job import NOW_MS, transactions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from replay.plan import PartitionPlan
-    from replay.watching import Phase
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.watching import Phase
 
 
 class Sums:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.evidence import load_evidence, segment_spans
-from replay.plan import Coverage, plan_partition
-from replay.producer_state import NO_COORDINATOR_EPOCH
-from replay.rebuild import rebuild_locally
-from replay.results import Outcome
-from replay.staging import MemorySink
-from replay.window import AsOf, ReplayRules
+from resnap.replay.evidence import load_evidence, segment_spans
+from resnap.replay.plan import Coverage, plan_partition
+from resnap.replay.producer_state import NO_COORDINATOR_EPOCH
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.results import Outcome
+from resnap.replay.staging import MemorySink
+from resnap.replay.window import AsOf, ReplayRules
 from tests.replay.simulation import EXPIRY, HOUR_MS, MINUTE_MS, Move, Simulation, Written, moves, write
 from tests.replay.specification import as_entries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.results import BoundaryResult, PartitionResult
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.storage.log.producer_snapshot import ProducerEntry
 
 thorough = settings(deadline=None, max_examples=40, derandomize=True)
 Rebuilt = tuple["PartitionResult", dict[int, dict[int, "ProducerEntry"]]]

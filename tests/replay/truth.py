@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from replay.evidence import load_evidence, segment_spans
-from replay.plan import plan_partition
-from replay.producer_state import NO_COORDINATOR_EPOCH, Expiry
-from replay.window import AsOf, ReplayRules
-from storage.log.log_dir import load_log_dir
-from storage.log.producer_snapshot import load_snapshot
+from resnap.replay.evidence import load_evidence, segment_spans
+from resnap.replay.plan import plan_partition
+from resnap.replay.producer_state import NO_COORDINATOR_EPOCH, Expiry
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.producer_snapshot import load_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from replay.plan import PartitionPlan
-    from replay.results import BoundaryResult
-    from storage.log.log_dir import PartitionDir
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import BoundaryResult
+    from resnap.storage.log.log_dir import PartitionDir
+    from resnap.storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet
 
 TEN_YEARS_MS: Final = 10 * 365 * 86_400_000

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from scheduler.cli import run
-from scheduler.observing.logs import set_up
+from resnap.scheduler.cli import run
+from resnap.scheduler.observing.logs import set_up
 from tests.scheduler.installed import SET, copied, regenerate
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _Process:
 
     def __call__(self, *arguments: object, **variables: str) -> Ran:
         ran = subprocess.run(
-            [sys.executable, "-m", "scheduler", *map(str, arguments)],
+            [sys.executable, "-m", "resnap", *map(str, arguments)],
             cwd=self.directory,
             env=self.environment(variables),
             capture_output=True,

@@ -8,13 +8,13 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage.disk import Disk
+from resnap.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from storage.disk import Dress
+    from resnap.storage.disk import Dress
 
 
 class Killed(BaseException):

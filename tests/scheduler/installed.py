@@ -8,7 +8,7 @@ import shutil
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scheduler.cli import run
+from resnap.scheduler.cli import run
 from tests.scheduler.shipped import entries
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scheduler.cli import run
+from resnap.scheduler.cli import run
 from tests.fixture_sets import unpack
 from tests.scheduler.installed import check_install, look
 from tests.scheduler.scenes import LOCAL, ON_WHAT_IS_SHIPPED, SET, Scene, one_partition

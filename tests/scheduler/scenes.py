@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from scheduler.cli import run
+from resnap.scheduler.cli import run
+from resnap.tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
+from resnap.tiering.remembered.memory_file import FILE, decoded
 from tests.scheduler.shipped import check_store, entries, files_of
-from tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
-from tiering.remembered.memory_file import FILE, decoded
 
 if TYPE_CHECKING:
     from pathlib import Path

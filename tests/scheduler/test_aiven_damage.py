@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.crc32c import crc32c
+from resnap.storage.crc32c import crc32c
 from tests.scheduler import aiven_files
 from tests.scheduler.files import EMPTY_SNAPSHOT, flip
 from tests.scheduler.shipped import entries

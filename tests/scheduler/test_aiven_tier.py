@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from storage.key_file import KeyFile
-from storage.remote.layouts.aiven import parse_key
-from storage.remote.layouts.aiven_keys import KeyRing, RsaKey
-from storage.remote.layouts.aiven_manifest import read_manifest
-from storage.remote.layouts.aiven_members import Member
-from storage.source import Sources
+from resnap.storage.key_file import KeyFile
+from resnap.storage.remote.layouts.aiven import parse_key
+from resnap.storage.remote.layouts.aiven_keys import KeyRing, RsaKey
+from resnap.storage.remote.layouts.aiven_manifest import read_manifest
+from resnap.storage.remote.layouts.aiven_members import Member
+from resnap.storage.source import Sources
 from tests.fixture_sets import AIVEN
 from tests.scheduler.shipped import files_of
 

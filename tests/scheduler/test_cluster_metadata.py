@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.settings.loading import load_settings
-from scheduler.use_cases.cluster_metadata import ClusterMetadata
-from scheduler.use_cases.sources import Scope, look
-from scheduler.wiring import scope_of
-from storage.log.names import TopicPartition
-from tiering.controller.metadata.records import ConfigRecord
-from tiering.controller.metadata.writer import open_metadata_log
-from tiering.inventory import Compaction, CompactionOrigin
+from resnap.scheduler.settings.loading import load_settings
+from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata
+from resnap.scheduler.use_cases.sources import Scope, look
+from resnap.scheduler.wiring import scope_of
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.controller.metadata.records import ConfigRecord
+from resnap.tiering.controller.metadata.writer import open_metadata_log
+from resnap.tiering.inventory import Compaction, CompactionOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.messages.wire import ZERO_UUID
+from resnap.storage.messages.wire import ZERO_UUID
+from resnap.tiering.controller.metadata.records import ConfigRecord, FeatureLevelRecord, RegisterBrokerRecord
+from resnap.tiering.controller.metadata.writer import open_metadata_log
 from tests.tiering.controller.metadata.metadata_dump import dumped_records
-from tiering.controller.metadata.records import ConfigRecord, FeatureLevelRecord, RegisterBrokerRecord
-from tiering.controller.metadata.writer import open_metadata_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

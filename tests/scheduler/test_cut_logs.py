@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.crc32c import crc32c
+from resnap.storage.crc32c import crc32c
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at
 from tests.scheduler.shipped import SNAPSHOT_ENTRY, check_content, entries, files_of, manifests
 

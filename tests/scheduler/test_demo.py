@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import scheduler.demo.story as demonstration
-from scheduler import cli
-from scheduler.answers.progress import SilentProgress
-from scheduler.clock import FixedClock
-from scheduler.demo.log import LASTING_MS, lose_snapshots, write_demo_log
-from scheduler.demo.proof import Fate, Proof, prove
-from scheduler.demo.story import Demo, Tiered, rules_at, workplace
-from scheduler.settings.settings import Settings
-from scheduler.use_cases.sources import Scope
-from scheduler.use_cases.stored_layouts import ShippedLayout
-from scheduler.wiring import service_of
-from storage.errors import LogDirError, UsageError
-from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
-from storage.log.workload import DAY_MS
-from storage.remote.urls import open_store
-from tiering.checking.verification_journal import VerificationJournal
+import resnap.scheduler.demo.story as demonstration
+from resnap.scheduler import cli
+from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.demo.log import LASTING_MS, lose_snapshots, write_demo_log
+from resnap.scheduler.demo.proof import Fate, Proof, prove
+from resnap.scheduler.demo.story import Demo, Tiered, rules_at, workplace
+from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.use_cases.stored_layouts import ShippedLayout
+from resnap.scheduler.wiring import service_of
+from resnap.storage.errors import LogDirError, UsageError
+from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
+from resnap.storage.log.workload import DAY_MS
+from resnap.storage.remote.urls import open_store
+from resnap.tiering.checking.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from scheduler.demo.log import DemoPartition
-    from scheduler.demo.proof import BoundaryProof
+    from resnap.scheduler.demo.log import DemoPartition
+    from resnap.scheduler.demo.proof import BoundaryProof
     from tests.scheduler.conftest import Resnap
 
 NOW_MS = 1_700_000_000_000
@@ -309,7 +309,7 @@ def test_a_snapshot_that_differs_ends_the_command_with_1_and_says_which(
 
 def test_an_interrupt_ends_the_command_with_130_and_leaves_nothing_behind(resnap: Resnap, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
-    command = [sys.executable, "-m", "scheduler", "demo", "--engine", "local", "--keep"]
+    command = [sys.executable, "-m", "resnap", "demo", "--engine", "local", "--keep"]
     environment = resnap.environment({"TMPDIR": str(tmp_path / "tmp")})
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
@@ -324,7 +324,7 @@ def test_an_interrupt_ends_the_command_with_130_and_leaves_nothing_behind(resnap
 
 def test_the_help_of_the_command_imports_nothing_slow(resnap: Resnap) -> None:
     program = (
-        "import sys\nfrom scheduler.cli import run\nrun(['demo', '--help'])\n"
+        "import sys\nfrom resnap.scheduler.cli import run\nrun(['demo', '--help'])\n"
         f"print(sorted(set(sys.modules) & set({SLOW!r})), file=sys.stderr)"
     )
     ran = subprocess.run(

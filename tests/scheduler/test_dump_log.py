@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from tests.scheduler.files import flip
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from tests.replay.test_spark_session import bare_environment, run
 SCRIPT = """
 import json, os, signal
 from pathlib import Path
-from scheduler.clock import FixedClock
-from scheduler.answers.progress import SilentProgress
-from scheduler.settings.settings import Settings
-from scheduler.use_cases.sources import Scope
-from scheduler.wiring import engine_of, service_of
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.wiring import engine_of, service_of
 from tests.builders import a_partition
 from tests.replay.test_spark_job import NOW_MS, transactions
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storage.log.producer_snapshot import load_snapshot
+from resnap.storage.log.producer_snapshot import load_snapshot
 from tests.scheduler.files import bases, file_at
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from scheduler.answers.faults import chain_faults
-from storage.log.names import TopicPartition
+from resnap.scheduler.answers.faults import chain_faults
+from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
-    from tiering.checking.chains import Chain
+    from resnap.tiering.checking.chains import Chain
 
 
 def test_gaps_breaks_and_two_histories_are_faults_and_one_lineage_is_none() -> None:

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_by_name
-from scheduler.inspecting.inspection import inspected
-from storage.errors import FormatError, UsageError
-from storage.log.producer_snapshot import load_snapshot, snapshot_bytes
-from storage.readers import open_reader
-from storage.remote.memory import MemoryObjectStore
-from storage.remote.s3_settings import S3Settings
+from resnap.scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_by_name
+from resnap.scheduler.inspecting.inspection import inspected
+from resnap.storage.errors import FormatError, UsageError
+from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
+from resnap.storage.readers import open_reader
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.remote.s3_settings import S3Settings
 from tests.builders import a_batch, a_marker
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.tiering.installing.fingerprint import read_fingerprint
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, flip, lost_boundaries
 from tests.scheduler.installed import (
     INSTALLED,
@@ -24,7 +25,6 @@ from tests.scheduler.installed import (
 )
 from tests.scheduler.shipped import entries
 from tests.storage.log.test_log_dir_lock import another_holding
-from tiering.installing.fingerprint import read_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

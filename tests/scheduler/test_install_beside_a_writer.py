@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from scheduler.use_cases.engines import Engine
-from scheduler.use_cases.service import REPLANS
-from storage.log.checkpoints import write_offset_checkpoint
-from storage.log.log_writer import PartitionWriter
-from storage.log.names import TopicPartition
-from storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
+from resnap.scheduler.use_cases.engines import Engine
+from resnap.scheduler.use_cases.service import REPLANS
+from resnap.storage.log.checkpoints import write_offset_checkpoint
+from resnap.storage.log.log_writer import PartitionWriter
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
 from tests.scheduler.files import bases, file_at
 from tests.scheduler.installed import delete_oldest, look, manifest_of
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from replay.plan import PartitionPlan
-    from replay.results import PartitionResult
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import PartitionResult
     from tests.scheduler.conftest import Resnap
 
 PARTITION: Final = TopicPartition("payments", 0)

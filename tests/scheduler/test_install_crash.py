@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.answers.progress import SilentProgress
-from scheduler.cli import run
-from scheduler.clock import FixedClock
-from scheduler.use_cases.installing import Installing, InstallOrder
-from scheduler.use_cases.sources import Scope
-from storage.disk import Disk
-from storage.errors import LogDirError, StalePlanError
-from storage.remote.s3_settings import S3Settings
+from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.cli import run
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.use_cases.installing import Installing, InstallOrder
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.storage.disk import Disk
+from resnap.storage.errors import LogDirError, StalePlanError
+from resnap.storage.remote.s3_settings import S3Settings
+from resnap.tiering.installing.installation import Replace
+from resnap.tiering.installing.undo import read_undo
+from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries
 from tests.scheduler.installed import SET, check_install, copied, look, regenerate, staged_in
-from tiering.installing.installation import Replace
-from tiering.installing.undo import read_undo
-from tiering.installing.undo_manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scheduler.use_cases.installing import InstallReport
+    from resnap.scheduler.use_cases.installing import InstallReport
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 

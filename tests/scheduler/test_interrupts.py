@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import pytest
 
-from scheduler.cli.failures import INTERRUPTED
+from resnap.scheduler.cli.failures import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WAITING: Final = """
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from scheduler.cli.interrupts import heed_interrupts
+from resnap.scheduler.cli.interrupts import heed_interrupts
 
 heed_interrupts()
 here, _there = socket.socketpair()
@@ -38,7 +38,7 @@ with ThreadPoolExecutor(2) as threads:
 
 IN_A_CALLBACK: Final = """
 import ctypes, signal, time
-from scheduler.cli.interrupts import heed_interrupts
+from resnap.scheduler.cli.interrupts import heed_interrupts
 
 heed_interrupts()
 call = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGTERM))
@@ -104,7 +104,7 @@ def test_two_signals_that_come_together_end_the_process() -> None:
 MIDST: Final = """
 import os
 import signal
-import scheduler.cli
+import resnap.scheduler.cli
 
 def work(_):
     os.kill(os.getpid(), signal.SIGINT)
@@ -143,7 +143,7 @@ def test_an_interrupt_that_comes_while_c_calls_python_is_heard_and_not_printed()
 
 
 def test_other_exceptions_that_cannot_be_raised_are_still_printed() -> None:
-    script = "from scheduler.cli.interrupts import heed_interrupts; heed_interrupts()\n"
+    script = "from resnap.scheduler.cli.interrupts import heed_interrupts; heed_interrupts()\n"
     script += "class Odd:\n    def __del__(self): raise ValueError('odd')\nOdd()"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "ValueError: odd" in ran.stderr

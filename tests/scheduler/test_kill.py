@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.remote.local import is_temporary
+from resnap.storage.remote.local import is_temporary
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import check_content, check_store, eligible, entries, files_of, manifests
 from tests.stores.fault_proxy import Fault, Reply, ResetError, proxying
@@ -43,7 +43,7 @@ def started(resnap: Resnap, *arguments: object, **variables: str) -> Iterator[su
     """
     variables = {"PYTHONWARNINGS": "", "TMPDIR": str(resnap.directory)} | variables
     with subprocess.Popen(
-        [sys.executable, "-m", "scheduler", *map(str, arguments)],
+        [sys.executable, "-m", "resnap", *map(str, arguments)],
         env=resnap.environment(variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         try:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from scheduler.cli.failures import Failures
-from storage.errors import LimitError, limit_met
+from resnap.scheduler.cli.failures import Failures
+from resnap.storage.errors import LimitError, limit_met
 from tests.scheduler.installed import copied
 from tests.scheduler.read_faults import quietly
 from tests.scheduler.scenes import LOCAL, SET
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FEW_THREADS: Final = """
 import os, resource, sys
-from scheduler.cli import run
+from resnap.scheduler.cli import run
 *arguments, warm, store = sys.argv[1:]
 assert not run([*arguments, warm])  # all is imported, which another user may not be able to
 limit = resource.RLIMIT_NPROC
@@ -85,7 +85,7 @@ def test_too_few_threads_are_told_and_one_rerun_completes(
 
 @pytest.mark.parametrize("limit_mib", [300, 480, 1023])
 def test_an_address_space_in_which_libraries_crash_is_refused(limit_mib: int, tmp_path: Path) -> None:
-    command = ["sh", "-c", f'ulimit -v {limit_mib << 10}; exec "$0" -m scheduler scan "$1"', sys.executable, tmp_path]
+    command = ["sh", "-c", f'ulimit -v {limit_mib << 10}; exec "$0" -m resnap scan "$1"', sys.executable, tmp_path]
     ran = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     told = f"error: the address space of this process is limited to {limit_mib} MiB, expected 1024 MiB or more\n"
     assert (ran.returncode, ran.stdout, ran.stderr.splitlines(keepends=True)[0]) == (1, "", told)

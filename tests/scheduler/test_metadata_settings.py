@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.settings.loading import load_settings
-from storage.errors import FormatError, UsageError
-from storage.log.properties import MetaProperties, write_meta_properties
-from tiering.controller.metadata.records import (
+from resnap.scheduler.settings.loading import load_settings
+from resnap.storage.errors import FormatError, UsageError
+from resnap.storage.log.properties import MetaProperties, write_meta_properties
+from resnap.tiering.controller.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -16,13 +16,13 @@ from tiering.controller.metadata.records import (
     RegisterBrokerRecord,
     SupportedFeature,
 )
-from tiering.controller.metadata.writer import open_metadata_log
+from resnap.tiering.controller.metadata.writer import open_metadata_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from scheduler.settings.settings import Settings
+    from resnap.scheduler.settings.settings import Settings
     from tests.fixture_sets import FixtureSet
 
 NAME = "producer_id_expiration_ms"

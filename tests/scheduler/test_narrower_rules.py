@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from scheduler.clock import instant
-from storage.remote.manifest import read_manifest
+from resnap.scheduler.clock import instant
+from resnap.storage.remote.manifest import read_manifest
 from tests.scheduler.files import tree
 
 if TYPE_CHECKING:

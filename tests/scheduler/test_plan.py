@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.spark.header_rows import read_header_rows
-from replay.spark.source import find_segments
-from scheduler.clock import instant
-from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.replay.spark.header_rows import read_header_rows
+from resnap.replay.spark.source import find_segments
+from resnap.scheduler.clock import instant
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from tests.scheduler.files import BALLAST, EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries, tree
 
 if TYPE_CHECKING:

@@ -3,7 +3,13 @@ from __future__ import annotations
 import io
 from concurrent.futures import ThreadPoolExecutor
 
-from scheduler.answers.progress import LINE_INTERVAL_S, LineProgress, ProgressState, TrackedProgress, progress_row
+from resnap.scheduler.answers.progress import (
+    LINE_INTERVAL_S,
+    LineProgress,
+    ProgressState,
+    TrackedProgress,
+    progress_row,
+)
 from tests.scheduler.test_rendering import FixedClock
 
 MIB = 1 << 20

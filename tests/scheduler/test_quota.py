@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.quotas.client_quotas import Named, set_rate
-from storage.disk import Disk
+from resnap.scheduler.quotas.client_quotas import Named, set_rate
+from resnap.storage.disk import Disk
+from resnap.tiering.controller.metadata.records import ClientQuotaRecord, EntityData
+from resnap.tiering.controller.metadata.writer import open_metadata_log
+from resnap.tiering.quota.quota_file import QuotaFile
 from tests.tiering.quota.logs import a_topic
-from tiering.controller.metadata.records import ClientQuotaRecord, EntityData
-from tiering.controller.metadata.writer import open_metadata_log
-from tiering.quota.quota_file import QuotaFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

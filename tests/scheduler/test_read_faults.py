@@ -81,7 +81,7 @@ def test_too_few_open_files_leave_no_gap_and_one_rerun_completes(
 ) -> None:
     """A real limit: which file it is that cannot be opened is another in each run."""
     log_dir = fixture_set(SET).data
-    command = f"ulimit -n {descriptors}; exec {sys.executable} -m scheduler tier {log_dir} --to {tmp_path.as_uri()}"
+    command = f"ulimit -n {descriptors}; exec {sys.executable} -m resnap tier {log_dir} --to {tmp_path.as_uri()}"
     command += " --engine local --threads 2 --parallel 8 --as-of now --state-dir none"
     ran = subprocess.run(["bash", "-c", command], cwd=HERE.parent.parent, capture_output=True, text=True, check=False)
     # Where it was just enough for this run, all is shipped.

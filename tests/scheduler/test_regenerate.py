@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.producer_state import Expiry
-from scheduler.clock import instant
-from storage.log.indexes import read_time_index
-from storage.log.names import MAX_TOPIC_NAME_LENGTH
-from storage.log.producer_snapshot import load_snapshot
+from resnap.replay.producer_state import Expiry
+from resnap.scheduler.clock import instant
+from resnap.storage.log.indexes import read_time_index
+from resnap.storage.log.names import MAX_TOPIC_NAME_LENGTH
+from resnap.storage.log.producer_snapshot import load_snapshot
 from tests.scheduler.files import bases, file_at, lost_boundaries, tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from storage.log.producer_snapshot import ProducerEntry
+    from resnap.storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Bucket, Resnap
 

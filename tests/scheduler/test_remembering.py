@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from tests.builders import a_partition
 from tests.strategies import DataEvent, MarkerEvent, PlainEvent
 

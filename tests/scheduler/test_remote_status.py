@@ -8,16 +8,17 @@ from uuid import UUID
 
 import pytest
 
-from scheduler.settings.settings import Settings
-from scheduler.use_cases.remote_status import look
-from scheduler.wiring import scope_of
-from storage.log.names import TopicPartition
-from storage.log.varint import write_unsigned_varint, write_varint
-from storage.remote.layouts.local_tiered import object_key
-from storage.remote.local import LocalObjectStore
-from storage.remote.manifest import ObjectKind
-from storage.remote.store_log_dir import open_source
-from storage.source import Sources
+from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.use_cases.remote_status import look
+from resnap.scheduler.wiring import scope_of
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.varint import write_unsigned_varint, write_varint
+from resnap.storage.remote.layouts.local_tiered import object_key
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.remote.manifest import ObjectKind
+from resnap.storage.remote.store_log_dir import open_source
+from resnap.storage.source import Sources
+from resnap.tiering.remote_log.records import SegmentState
 from tests.tiering.remote_log.telling import (
     PARTITION,
     append_told,
@@ -27,14 +28,13 @@ from tests.tiering.remote_log.telling import (
     updated,
     write_metadata_partition,
 )
-from tiering.remote_log.records import SegmentState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from storage.log.survey import LogDir
-    from storage.remote.object_store import ObjectInfo
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.remote.object_store import ObjectInfo
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Ran, Resnap
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler.answers.progress import LINE_INTERVAL_S, BarProgress, LineProgress, SilentProgress, show_progress
-from scheduler.answers.records import record
-from scheduler.answers.rendering import (
+from resnap.scheduler.answers.progress import LINE_INTERVAL_S, BarProgress, LineProgress, SilentProgress, show_progress
+from resnap.scheduler.answers.records import record
+from resnap.scheduler.answers.rendering import (
     TABLE_BLOCK,
     Answer,
     Column,
@@ -20,9 +20,9 @@ from scheduler.answers.rendering import (
     human_count,
     human_duration,
 )
-from scheduler.clock import FixedClock, instant
-from storage.errors import FormatError, ResnapError
-from storage.log.properties import MetaProperties
+from resnap.scheduler.clock import FixedClock, instant
+from resnap.storage.errors import FormatError, ResnapError
+from resnap.storage.log.properties import MetaProperties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from scheduler.answers.progress import SilentProgress
-from scheduler.cli import run
-from scheduler.use_cases.restoring import RestoreOrder, Restoring
-from scheduler.use_cases.sources import Scope
-from storage.disk import Disk
-from storage.log.log_dir_lock import locked
-from storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
-from storage.source import Sources
+from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.cli import run
+from resnap.scheduler.use_cases.restoring import RestoreOrder, Restoring
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.storage.disk import Disk
+from resnap.storage.log.log_dir_lock import locked
+from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
+from resnap.storage.source import Sources
+from resnap.tiering.keeping import restorer
+from resnap.tiering.keeping.restorer import unfinished_name
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
 from tests.scheduler.files import bases, file_at, fill, flip, tree
 from tests.scheduler.shipped import entries, manifests
-from tiering.keeping import restorer
-from tiering.keeping.restorer import unfinished_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scheduler.use_cases.restoring import RestoreReport
+    from resnap.scheduler.use_cases.restoring import RestoreReport
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 

@@ -11,24 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cli import run
-from storage.errors import StoreAccessError
-from storage.log.names import TopicPartition
-from storage.remote.layouts.flat import lease_place
-from storage.remote.local import LocalObjectStore
-from storage.remote.manifest import read_manifest
+from resnap.scheduler.cli import run
+from resnap.storage.errors import StoreAccessError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.remote.layouts.flat import lease_place
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.remote.manifest import read_manifest
+from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
+from resnap.tiering.shipping.lease import leased
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import TOMBSTONE, check_store, files_of, without_tombstones
 from tests.storage.remote.manifests import a_manifest
-from tiering.keeping.retention import Limits, delete_beyond, retention_of
-from tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from storage.crc32c import Buffer
-    from storage.remote.object_store import ObjectInfo
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.remote.object_store import ObjectInfo
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 

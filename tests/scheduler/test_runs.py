@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.runs.database import DATABASE_FILE, Database
-from scheduler.runs.history import History
-from scheduler.runs.run import PartitionOutcome, PartitionState, Run, RunEnd, RunKind, RunRequest, RunState, Told
+from resnap.scheduler.runs.database import DATABASE_FILE, Database
+from resnap.scheduler.runs.history import History
+from resnap.scheduler.runs.run import PartitionOutcome, PartitionState, Run, RunEnd, RunKind, RunRequest, RunState, Told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -60,7 +60,7 @@ def _write(folder: int, name: str, content: bytes = b"", *, size_bytes: int | No
 
 
 def _snapshot(offset: int) -> bytes:
-    from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes  # noqa: PLC0415
+    from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes  # noqa: PLC0415
 
     idle = [ProducerEntry(pid, 0, 4, offset - 9 - pid, 4, NOW_MS - MONTH_MS, -1, -1) for pid in range(8)]
     return snapshot_bytes([*idle, ProducerEntry(99, 0, 0, 5, 0, NOW_MS - MONTH_MS, -1, 5)])

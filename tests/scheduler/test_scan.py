@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.runs.readiness import Readiness, judge
+from resnap.scheduler.runs.readiness import Readiness, judge
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, lost_boundaries, tree
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(resnap: Resnap, tmp_path: Pat
         folder = tmp_path / "data" / f"orders-{number}"
         folder.mkdir(parents=True)
         (folder / "00000000000000000000.log").touch()
-    script = f"{sys.executable} -m scheduler scan -q {tmp_path / 'data'} --output ndjson | head -n 1; exit $PIPESTATUS"
+    script = f"{sys.executable} -m resnap scan -q {tmp_path / 'data'} --output ndjson | head -n 1; exit $PIPESTATUS"
     ran = subprocess.run(
         ["bash", "-c", script], env=resnap.environment(), capture_output=True, text=True, check=False, timeout=300
     )
@@ -294,7 +294,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(resnap: Resnap, tmp_path: Pat
 def test_a_reader_that_has_gone_before_is_no_error(arguments: list[str], resnap: Resnap) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "scheduler", *arguments]
+    command = [sys.executable, "-m", "resnap", *arguments]
     with os.fdopen(writer) as gone:
         ran = subprocess.run(
             command, env=resnap.environment(), stdout=gone, stderr=subprocess.PIPE, check=False, timeout=300
@@ -304,13 +304,13 @@ def test_a_reader_that_has_gone_before_is_no_error(arguments: list[str], resnap:
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_streams_that_the_caller_has_closed_are_no_error(resnap: Resnap, broker_log: Path, closed: str) -> None:
-    command = f"{sys.executable} -m scheduler scan {broker_log} --exit-code {closed}"
+    command = f"{sys.executable} -m resnap scan {broker_log} --exit-code {closed}"
     assert subprocess.run(["bash", "-c", command], env=resnap.environment(), check=False, timeout=300).returncode == 4
 
 
 @pytest.mark.parametrize("form", ["table", "json", "ndjson"])
 def test_an_answer_that_finds_no_room_is_an_error(resnap: Resnap, broker_log: Path, form: str) -> None:
-    command = f"{sys.executable} -m scheduler scan -q {broker_log} --output {form} > /dev/full"
+    command = f"{sys.executable} -m resnap scan -q {broker_log} --output {form} > /dev/full"
     ran = subprocess.run(
         ["bash", "-c", command], env=resnap.environment(), check=False, timeout=300, capture_output=True, text=True
     )
@@ -343,7 +343,7 @@ def _on_a_terminal(resnap: Resnap, arguments: list[str], variables: dict[str, st
     ours, theirs = pty.openpty()
     environment = resnap.environment(variables | {"COLUMNS": "200"})
     with subprocess.Popen(
-        [sys.executable, "-m", "scheduler", *arguments], stdout=theirs, stderr=subprocess.DEVNULL, env=environment
+        [sys.executable, "-m", "resnap", *arguments], stdout=theirs, stderr=subprocess.DEVNULL, env=environment
     ) as process:
         os.close(theirs)
         shown = b""

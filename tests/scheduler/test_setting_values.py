@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.settings.values import (
+from resnap.scheduler.settings.values import (
     MASK,
     duration_text,
     parse_as_of,

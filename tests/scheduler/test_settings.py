@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from replay.scan.reading import PRODUCERS_PER_TASK
-from replay.spark.settings import processors
-from replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
-from scheduler.cli.flags import ALL, COMMON
-from scheduler.cli.look import KIND_NAMES
-from scheduler.inspecting.file_kinds import Kind
-from scheduler.settings.layers import flag_of
-from scheduler.settings.loading import load_settings
-from scheduler.settings.settings import SETTING_NAMES, Settings, display_name
-from scheduler.wiring import reading_of
-from storage.errors import ConfigurationError, UsageError
+from resnap.replay.scan.reading import PRODUCERS_PER_TASK
+from resnap.replay.spark.settings import processors
+from resnap.replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
+from resnap.scheduler.cli.flags import ALL, COMMON
+from resnap.scheduler.cli.look import KIND_NAMES
+from resnap.scheduler.inspecting.file_kinds import Kind
+from resnap.scheduler.settings.layers import flag_of
+from resnap.scheduler.settings.loading import load_settings
+from resnap.scheduler.settings.settings import SETTING_NAMES, Settings, display_name
+from resnap.scheduler.wiring import reading_of
+from resnap.storage.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

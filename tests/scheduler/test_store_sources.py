@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from scheduler.use_cases.engines import Engine
+from resnap.scheduler.use_cases.engines import Engine
+from resnap.tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
 from tests.fixture_sets import NAMES
 from tests.scheduler.mirrors import mirror
 from tests.scheduler.shipped import entries, files_of, manifests
-from tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -236,7 +236,7 @@ def test_spark_ships_what_the_local_engine_ships(
     store, waiting = tmp_path / "store", tmp_path / "waiting"
     waiting.mkdir()
     ran = subprocess.run(
-        [sys.executable, "-m", "scheduler", "tier", str(fixture.data), "--to", store.as_uri(), "--as-of", "roll"],
+        [sys.executable, "-m", "resnap", "tier", str(fixture.data), "--to", store.as_uri(), "--as-of", "roll"],
         env=resnap.environment({"PYTHONWARNINGS": "default", "TMPDIR": str(waiting)}) | _java_home(),
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip

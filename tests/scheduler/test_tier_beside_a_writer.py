@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.log.checkpoints import write_offset_checkpoint
+from resnap.storage.log.checkpoints import write_offset_checkpoint
 from tests.scheduler.files import bases, file_at
 from tests.scheduler.installed import delete_oldest
 from tests.scheduler.shipped import check_store, entries, files_of, manifests

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pytest
 
-from storage.errors import StoreError
-from storage.log.names import TopicPartition
-from storage.remote.layouts.flat import parse_key
-from storage.remote.local import LocalObjectStore
+from resnap.storage.errors import StoreError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.remote.layouts.flat import parse_key
+from resnap.storage.remote.local import LocalObjectStore
 from tests.scheduler.shipped import Range, check_store, eligible, files_of
 
 if TYPE_CHECKING:

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from replay.producer_state import Expiry
-from replay.window import AsOf, ReplayRules
-from scheduler.clock import instant
-from storage.log.log_dir import load_log_dir
-from storage.source import Sources
+from resnap.replay.producer_state import Expiry
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.scheduler.clock import instant
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.source import Sources
+from resnap.tiering.inventory import take_inventory
+from resnap.tiering.planning import load_facts, plan_replay
 from tests.scheduler.files import flip
 from tests.scheduler.installed import copied
-from tiering.inventory import take_inventory
-from tiering.planning import load_facts, plan_replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from replay.plan import PartitionPlan
-    from storage.log.log_dir import Segment
+    from resnap.replay.plan import PartitionPlan
+    from resnap.storage.log.log_dir import Segment
+    from resnap.tiering.inventory import PartitionInventory
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
-    from tiering.inventory import PartitionInventory
 
 ENTRY: Final = struct.Struct(">qi")
 EXPIRATION_MS: Final = 172_800_000

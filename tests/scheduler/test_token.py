@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.access.audit_log import AuditLog
-from scheduler.access.roles import Role
-from scheduler.access.tokens import Tokens
-from scheduler.clock import SystemClock
-from scheduler.runs.database import DATABASE_FILE, Database
+from resnap.scheduler.access.audit_log import AuditLog
+from resnap.scheduler.access.roles import Role
+from resnap.scheduler.access.tokens import Tokens
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.runs.database import DATABASE_FILE, Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

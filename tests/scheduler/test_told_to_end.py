@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from scheduler.cli.interrupts import heed_interrupts
+from resnap.scheduler.cli.interrupts import heed_interrupts
 from tests.scheduler.read_faults import Place, Stage
 
 if TYPE_CHECKING:

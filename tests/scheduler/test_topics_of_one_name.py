@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from storage.log.properties import PartitionMetadata, write_partition_metadata
+from resnap.storage.log.properties import PartitionMetadata, write_partition_metadata
 from tests.tiering.replicas import META, PARTITION, Replica
 
 if TYPE_CHECKING:

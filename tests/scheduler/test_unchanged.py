@@ -33,7 +33,7 @@ def counted(descriptor, length, position):
     read.append((os.readlink(f"/proc/self/fd/{descriptor}"), len(data)))
     return data
 os.pread = counted
-from scheduler.cli import run
+from resnap.scheduler.cli import run
 code = run(sys.argv[2:])
 with open(sys.argv[1], "w") as file:
     json.dump({"code": code, "opened": opened, "read": read}, file)
@@ -295,7 +295,7 @@ def test_nothing_is_kept_inside_a_log_dir(command: Resnap, log: Path, tmp_path: 
     assert asked.code == 2
     assert f"is inside the log dir {log}" in asked.err
     by_itself = subprocess.run(
-        [sys.executable, "-m", "scheduler", "regenerate", log, "--into", tmp_path / "two", *LOCAL],
+        [sys.executable, "-m", "resnap", "regenerate", log, "--into", tmp_path / "two", *LOCAL],
         env={"PATH": os.environ["PATH"], "HOME": str(log), "PYTHONPATH": str(PROJECT)},
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, flip, tree
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storage.crc32c import crc32c
-from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
-from storage.remote.manifest import Manifest, ObjectKind, SnapshotHow, read_manifest, write_manifest
+from resnap.storage.crc32c import crc32c
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.storage.remote.manifest import Manifest, ObjectKind, SnapshotHow, read_manifest, write_manifest
 from tests.scheduler.files import EMPTY_SNAPSHOT, flip
 from tests.scheduler.installed import copied
 
@@ -30,7 +30,7 @@ JSON = ("--engine", "local", "--output", "json")
 @pytest.fixture(scope="module")
 def shipped(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with two partitions, of which the broker's own snapshots and rebuilt ones were shipped."""
-    from scheduler.cli import run  # noqa: PLC0415
+    from resnap.scheduler.cli import run  # noqa: PLC0415
 
     root = tmp_path_factory.mktemp("shipped") / "store"
     data, os.environ["RESNAP_STATE_DIR"] = fixture_set("kafka-2.7.2-then-3.9.1").data, "none"
@@ -118,7 +118,7 @@ def test_producers_that_the_manifest_says_were_left_out_are_not_missed(verify: C
     first = next(iter(read_snapshot((store / entry.key).read_bytes())))
     with_snapshot(store, path, _without_one)
     assert verify().code == 13
-    from storage.remote.manifest import LeftOutProducer  # noqa: PLC0415
+    from resnap.storage.remote.manifest import LeftOutProducer  # noqa: PLC0415
 
     left_out = (LeftOutProducer(producer_id=first, reason="unexplained-batch"),)
     rewritten(path, lambda one: replace(one, snapshot_origin=replace(one.snapshot_origin, left_out=left_out)))
@@ -203,7 +203,7 @@ def test_a_since_that_is_no_time_is_a_usage_error(verify: Callable[..., Ran], te
 def test_an_interrupted_run_is_gone_on_with(
     verify: Callable[..., Ran], store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiering.checking import verification  # noqa: PLC0415
+    from resnap.tiering.checking import verification  # noqa: PLC0415
 
     read_objects, met = verification._object_problems, []
 
@@ -227,7 +227,7 @@ def test_an_interrupted_run_is_gone_on_with(
 def test_what_was_found_wrong_or_was_replaced_since_is_read_again(
     verify: Callable[..., Ran], store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scheduler.use_cases.store_check import StoreCheck  # noqa: PLC0415
+    from resnap.scheduler.use_cases.store_check import StoreCheck  # noqa: PLC0415
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -263,7 +263,7 @@ def test_what_is_small_is_replayed_without_a_jvm_though_spark_is_the_engine(
 @pytest.fixture(scope="module")
 def windowed(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one partition, most of which lies beyond the window, as of the last day of nine."""
-    from scheduler.cli import run  # noqa: PLC0415
+    from resnap.scheduler.cli import run  # noqa: PLC0415
 
     root = tmp_path_factory.mktemp("windowed") / "store"
     data, os.environ["RESNAP_STATE_DIR"] = fixture_set("kafka-2.7.2-nine-days").data, "none"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.disk import (
+from resnap.storage.disk import (
     Disk,
     Dress,
     FileDigest,
@@ -19,7 +19,7 @@ from storage.disk import (
     temporary_of,
     write_file,
 )
-from storage.errors import FileGoneError, LogDirError
+from resnap.storage.errors import FileGoneError, LogDirError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import ConfigurationError
-from storage.key_file import KeyFile
+from resnap.storage.errors import ConfigurationError
+from resnap.storage.key_file import KeyFile
 
 
 def sent(key: KeyFile) -> KeyFile:

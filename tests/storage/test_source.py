@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.readers import open_reader
+from resnap.storage.readers import open_reader
 
 if TYPE_CHECKING:
     from pathlib import Path

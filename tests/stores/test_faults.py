@@ -11,8 +11,8 @@ from uuid import uuid4
 import boto3
 import pytest
 
-from storage.crc32c import crc32c
-from storage.errors import (
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import (
     FormatError,
     ResnapError,
     StoreAccessError,
@@ -20,10 +20,11 @@ from storage.errors import (
     StoreUnavailableError,
     VerificationError,
 )
-from storage.remote.manifest import read_manifest
-from storage.remote.s3 import S3ObjectStore
-from storage.remote.s3_settings import S3Settings
-from storage.remote.s3_upload import PART_BYTES
+from resnap.storage.remote.manifest import read_manifest
+from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.remote.s3_upload import PART_BYTES
+from resnap.tiering.shipping.delivery import Delivery
 from tests.stores.fault_proxy import (
     BUSY,
     CHANGES,
@@ -39,13 +40,12 @@ from tests.stores.fault_proxy import (
 from tests.stores.servers import ACCESS, SECRET, VERSITYGW
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests
 from tests.tiering.test_uploader import ANOTHER_SNAPSHOT, Cargo, a_cargo
-from tiering.shipping.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.crc32c import Buffer
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.remote.object_store import ObjectStore
     from tests.fixture_sets import FixtureSet
 
 SERVERS = [

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.log.log_writer import PartitionWriter, write_log_dir_files
-from storage.remote.s3 import S3ObjectStore
+from resnap.storage.log.log_writer import PartitionWriter, write_log_dir_files
+from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.tiering.checking.verification import StoreReader
 from tests.stores.servers import ACCESS, MINIO, SECRET, STRICT
 from tests.tiering.replicas import META, PARTITION
-from tiering.checking.verification import StoreReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
     from tests.stores.servers import Kind, Server
 
 pytestmark = pytest.mark.stores
@@ -55,7 +55,7 @@ def tier(log_dir: Path, server: Server, bucket: str, *flags: str) -> subprocess.
         "AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_EC2_METADATA_DISABLED": "true",
     }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, "-m", "scheduler", *arguments], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "resnap", *arguments], env=environment, stderr=subprocess.PIPE, text=True
     )
 
 

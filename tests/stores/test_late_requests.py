@@ -9,9 +9,9 @@ from uuid import uuid4
 import boto3
 import pytest
 
-from storage.errors import ResnapError
-from storage.remote.s3 import S3ObjectStore
-from storage.remote.s3_settings import S3Settings
+from resnap.storage.errors import ResnapError
+from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.remote.s3_settings import S3Settings
 from tests.stores.fault_proxy import Call, Fault, Reply, proxying
 from tests.stores.servers import ACCESS, MINIO, SECRET, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys

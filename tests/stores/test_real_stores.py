@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.clock import SystemClock
-from scheduler.doctor.findings import Health
-from scheduler.doctor.store_probe import probe_store
-from storage.errors import StoreAccessError, StoreError, VerificationError
-from storage.log.log_dir import load_log_dir
-from storage.remote.manifest import TOMBSTONE
-from storage.remote.probe import Check, Condition, condition, range_problem, upload_checks
-from storage.remote.s3 import S3ObjectStore
-from storage.remote.s3_upload import PART_BYTES
-from storage.remote.urls import open_store
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.doctor.findings import Health
+from resnap.scheduler.doctor.store_probe import probe_store
+from resnap.storage.errors import StoreAccessError, StoreError, VerificationError
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.remote.manifest import TOMBSTONE
+from resnap.storage.remote.probe import Check, Condition, condition, range_problem, upload_checks
+from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.remote.s3_upload import PART_BYTES
+from resnap.storage.remote.urls import open_store
+from resnap.tiering.checking.verification import StoreReader
+from resnap.tiering.keeping.garbage import collect, find_garbage
+from resnap.tiering.shipping.delivery import Delivery
 from tests.storage.remote.contract import ObjectStoreContract
 from tests.stores.servers import GARAGE, HONEST, LIARS, MINIO, RCLONE, S3S_FS, STRICT, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys, manifests, must_be_shipped, tier
 from tests.tiering.stores import RecordingStore
-from tiering.checking.verification import StoreReader
-from tiering.keeping.garbage import collect, find_garbage
-from tiering.shipping.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from storage.remote.object_store import ObjectStore, Unfinished
-    from storage.remote.s3_settings import S3Settings
+    from resnap.storage.remote.object_store import ObjectStore, Unfinished
+    from resnap.storage.remote.s3_settings import S3Settings
     from tests.fixture_sets import FixtureSet
     from tests.stores.servers import Kind, Server
 

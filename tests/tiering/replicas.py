@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.log.log_dir import load_log_dir
-from storage.log.log_writer import PartitionWriter, write_log_dir_files
-from storage.log.names import TopicPartition
-from storage.log.properties import MetaProperties
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.log_writer import PartitionWriter, write_log_dir_files
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.properties import MetaProperties
+from resnap.tiering.eligibility import before_replay
+from resnap.tiering.inventory import take_inventory
+from resnap.tiering.refusal import Reason
+from resnap.tiering.shipping.remainder import Remainder, remainder
+from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
 from tests.builders import a_batch
 from tests.tiering.shipping import tier
-from tiering.eligibility import before_replay
-from tiering.inventory import take_inventory
-from tiering.refusal import Reason
-from tiering.shipping.remainder import Remainder, remainder
-from tiering.shipping.shipped import FlatManifests, ShippedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-    from storage.remote.object_store import ObjectStore
-    from tiering.shipping.shipment import PartitionShipment
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.shipping.shipment import PartitionShipment
 
 LENGTH = 24
 PARTITION = TopicPartition("payments", 0)

@@ -6,36 +6,36 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from replay.evidence import segment_spans
-from replay.producer_state import Expiry
-from replay.rebuild import rebuild_locally
-from replay.staging import DirectorySink
-from replay.window import AsOf, ReplayRules
-from storage.log.log_dir import load_log_dir, load_partition_dir
-from storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, manifest_place, parse_key
-from storage.remote.local import LocalObjectStore
-from storage.remote.manifest import read_manifest
-from tiering.eligibility import before_replay
-from tiering.inventory import take_inventory
-from tiering.planning import load_facts, plan_replay
-from tiering.shipping.delivery import Delivery
-from tiering.shipping.remainder import remainder
-from tiering.shipping.shipment import Shipper
-from tiering.shipping.shipped import FlatManifests, ShippedTopic
-from tiering.shipping.uploader import Provenance
+from resnap.replay.evidence import segment_spans
+from resnap.replay.producer_state import Expiry
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.staging import DirectorySink
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
+from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
+from resnap.storage.remote.layouts.flat import MANIFEST_EXTENSION, manifest_place, parse_key
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.remote.manifest import read_manifest
+from resnap.tiering.eligibility import before_replay
+from resnap.tiering.inventory import take_inventory
+from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.shipping.remainder import remainder
+from resnap.tiering.shipping.shipment import Shipper
+from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
+from resnap.tiering.shipping.uploader import Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from replay.results import PartitionResult
-    from storage.log.log_dir import LogDir, PartitionDir
-    from storage.remote.manifest import Manifest
-    from storage.remote.object_store import ObjectStore
-    from tiering.eligibility import Candidates
-    from tiering.inventory import PartitionInventory
-    from tiering.shipping.shipment import PartitionShipment
+    from resnap.replay.results import PartitionResult
+    from resnap.storage.log.log_dir import LogDir, PartitionDir
+    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.eligibility import Candidates
+    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.shipping.shipment import PartitionShipment
 
 UPGRADED: Final = "kafka-2.7.2-then-3.9.1"
 HOUR_MS: Final = 3_600_000

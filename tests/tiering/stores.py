@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage.errors import StoreFullError
+from resnap.storage.errors import StoreFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from storage.crc32c import Buffer
-    from storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore, Unfinished
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore, Unfinished
 
 
 @dataclass

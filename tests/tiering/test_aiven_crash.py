@@ -6,21 +6,21 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING, Final
 
-from storage.remote.layouts.aiven_body import AivenForm
-from storage.remote.local import LocalObjectStore
-from storage.source import Sources
+from resnap.storage.remote.layouts.aiven_body import AivenForm
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.source import Sources
+from resnap.tiering.checking.aiven_verification import list_copies, verify_copy
+from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.shipping.shipment import Shipper
 from tests.fixture_sets import AIVEN
 from tests.tiering.shipping import LATER_MS, an_order
 from tests.tiering.stores import ActingStore
-from tiering.checking.aiven_verification import list_copies, verify_copy
-from tiering.shipping.delivery import Delivery
-from tiering.shipping.shipment import Shipper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.errors import ConfigurationError
-from storage.remote.layouts.aiven_body import AivenForm
-from storage.remote.layouts.aiven_chunks import INT_MAX
-from storage.remote.local import LocalObjectStore
+from resnap.storage.errors import ConfigurationError
+from resnap.storage.remote.layouts.aiven_body import AivenForm
+from resnap.storage.remote.layouts.aiven_chunks import INT_MAX
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.shipping.shipment import Shipper
 from tests.fixture_sets import AIVEN
 from tests.tiering.shipping import LATER_MS, an_order
-from tiering.shipping.delivery import Delivery
-from tiering.shipping.shipment import Shipper
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.log.checkpoints import LeaderEpoch
-from storage.remote.lineage import chain_of
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.remote.lineage import chain_of
+from resnap.tiering.checking.chains import chains_of
 from tests.storage.remote.manifests import a_manifest
-from tiering.checking.chains import chains_of
 
 if TYPE_CHECKING:
-    from storage.remote.manifest import Manifest
+    from resnap.storage.remote.manifest import Manifest
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), min_size=1, max_size=8)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.errors import ConfigurationError
-from tiering.cluster.client_settings import client_settings, setup_timeout_s
+from resnap.storage.errors import ConfigurationError
+from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="us\\"er" password="pass";'
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from storage.errors import ClusterError, UsageError
-from tiering.cluster.client import Cluster
+from resnap.storage.errors import ClusterError, UsageError
+from resnap.tiering.cluster.client import Cluster
 
 PATIENCE_MS = 3_000
 """Enough for one attempt, on however slow a machine."""

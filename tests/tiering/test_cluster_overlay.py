@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storage.errors import UsageError
-from storage.log.log_dir import LogDir, load_log_dir
-from tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
-from tiering.cluster.overlay import with_facts
+from resnap.storage.errors import UsageError
+from resnap.storage.log.log_dir import LogDir, load_log_dir
+from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
+from resnap.tiering.cluster.overlay import with_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

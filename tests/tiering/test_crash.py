@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import pytest
 
-from storage.remote.layouts.flat import parse_key
-from storage.remote.s3_settings import S3Settings
-from storage.remote.urls import open_store
+from resnap.storage.remote.layouts.flat import parse_key
+from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.remote.urls import open_store
 from tests.tiering.shipping import (
     HOUR_MS,
     UPGRADED,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
     from pathlib import Path
 
-    from storage.log.partition_dir import PartitionDir
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.remote.object_store import ObjectStore
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 
@@ -75,7 +75,7 @@ def _ship(order: Order, url: str, s3: S3Settings, begun: Connection) -> None:
 def context() -> ForkServerContext:
     """Where processes start in milliseconds, from one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "tests.tiering.shipping", "storage.remote.s3"])
+    context.set_forkserver_preload(["__main__", "tests.tiering.shipping", "resnap.storage.remote.s3"])
     return context
 
 

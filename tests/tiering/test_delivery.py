@@ -10,21 +10,21 @@ from uuid import uuid4
 
 import pytest
 
-from storage.crc32c import crc32c
-from storage.errors import CancelledError, StoreError, VerificationError
-from storage.remote.memory import MemoryObjectStore
-from storage.remote.throttle import Throttle
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import CancelledError, StoreError, VerificationError
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.remote.throttle import Throttle
+from resnap.tiering.shipping.delivery import AbandonedError, Delivery
+from resnap.tiering.shipping.side_by_side import as_done, side_by_side
 from tests.storage.remote.test_probe import TakesAnything, Wired
 from tests.tiering.stores import RecordingStore
-from tiering.shipping.delivery import AbandonedError, Delivery
-from tiering.shipping.side_by_side import as_done, side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
 
-    from storage.remote.object_store import ObjectStore, Unfinished
-    from tiering.shipping.delivery import Verification
+    from resnap.storage.remote.object_store import ObjectStore, Unfinished
+    from resnap.tiering.shipping.delivery import Verification
 
 BODY = bytes(range(256)) * 300
 

@@ -7,20 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.evidence import load_evidence, segment_spans
-from replay.plan import plan_partition
-from replay.rebuild import rebuild_locally
-from replay.results import Outcome, PartitionResult, blind_outcome
-from replay.staging import MemorySink
-from replay.window import AsOf, ReplayRules
-from storage.errors import FileGoneError, FormatError, LogDirError, StoreUnavailableError
-from storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
-from storage.log.names import TopicPartition, segment_name
-from storage.log.producer_snapshot import snapshot_bytes
-from tests.builders import a_partition
-from tests.fixture_sets import NAMES
-from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
-from tiering.eligibility import (
+from resnap.replay.evidence import load_evidence, segment_spans
+from resnap.replay.plan import plan_partition
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.results import Outcome, PartitionResult, blind_outcome
+from resnap.replay.staging import MemorySink
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.errors import FileGoneError, FormatError, LogDirError, StoreUnavailableError
+from resnap.storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
+from resnap.storage.log.names import TopicPartition, segment_name
+from resnap.storage.log.producer_snapshot import snapshot_bytes
+from resnap.tiering.eligibility import (
     Candidates,
     Eligibility,
     Reason,
@@ -30,17 +27,20 @@ from tiering.eligibility import (
     broker_blockers,
     refuse,
 )
-from tiering.inventory import take_inventory, take_partition_inventory
+from resnap.tiering.inventory import take_inventory, take_partition_inventory
+from tests.builders import a_partition
+from tests.fixture_sets import NAMES
+from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from storage.errors import ResnapError
-    from storage.log.log_dir import PartitionDir, Segment
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.log.log_dir import PartitionDir, Segment
+    from resnap.tiering.inventory import PartitionInventory
     from tests.fixture_sets import FixtureSet
     from tests.strategies import Event
-    from tiering.inventory import PartitionInventory
 
 PAYMENTS = TopicPartition("payments", 0)
 FOUR_SEGMENTS = [[PlainEvent(records=10)]] * 4

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.log_dir import load_partition_dir
-from tests.scheduler.files import flip
-from tiering.installing.fingerprint import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.log_dir import load_partition_dir
+from resnap.tiering.installing.fingerprint import (
     Fingerprint,
     SegmentPrint,
     StagedPrint,
@@ -20,6 +19,7 @@ from tiering.installing.fingerprint import (
     read_fingerprint,
     write_fingerprint,
 )
+from tests.scheduler.files import flip
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import LockedError
-from storage.remote.layouts.flat import parse_key
-from storage.remote.local import LocalObjectStore
-from storage.remote.memory import MemoryObjectStore
+from resnap.storage.errors import LockedError
+from resnap.storage.remote.layouts.flat import parse_key
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.tiering.keeping.garbage import collect, find_garbage
+from resnap.tiering.shipping.lease import leased
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests, tier
 from tests.tiering.stores import PassingStore, flip_byte
-from tiering.keeping.garbage import collect, find_garbage
-from tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore
+    from resnap.storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore
     from tests.fixture_sets import FixtureSet
 
 DAY_MS = 86_400_000

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.log.log_dir import load_partition_dir
-from storage.log.names import TopicPartition
-from tests.scheduler.files import EMPTY_SNAPSHOT, file_at
-from tiering.installing.installation import (
+from resnap.storage.log.log_dir import load_partition_dir
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.installing.installation import (
     CHANGES,
     HINTS,
     REFUSALS,
@@ -19,13 +18,14 @@ from tiering.installing.installation import (
     standings,
     with_tail_judged,
 )
-from tiering.inventory import take_partition_inventory
+from resnap.tiering.inventory import take_partition_inventory
+from tests.scheduler.files import EMPTY_SNAPSHOT, file_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from tiering.inventory import PartitionInventory
+    from resnap.tiering.inventory import PartitionInventory
 
 BASES = (0, 10, 20, 30)
 ENTRY = bytes.fromhex(

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.errors import LogDirError
-from storage.log.log_dir import load_log_dir, load_partition_dir
-from storage.log.names import TopicPartition, segment_name
-from storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
-from tiering.inventory import (
+from resnap.storage.errors import LogDirError
+from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
+from resnap.storage.log.names import TopicPartition, segment_name
+from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
+from resnap.tiering.inventory import (
     PROBE_BYTES,
     BoundaryStatus,
     Compaction,

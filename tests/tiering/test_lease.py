@@ -16,16 +16,16 @@ from uuid import uuid4
 
 import pytest
 
-from storage.errors import LockedError, StoreUnavailableError
-from storage.log.work_lock import at_work_on
-from storage.processes import Process, this_process
-from storage.remote.memory import MemoryObjectStore
+from resnap.storage.errors import LockedError, StoreUnavailableError
+from resnap.storage.log.work_lock import at_work_on
+from resnap.storage.processes import Process, this_process
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
 from tests.tiering.stores import ActingStore, PassingStore
-from tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
 
 if TYPE_CHECKING:
-    from storage.crc32c import Buffer
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.remote.object_store import ObjectStore
 
 PLACE = "cluster/payments/0"
 ELSEWHERE = Process(machine="another", number=7, started_ticks=7)
@@ -113,7 +113,7 @@ def test_a_lease_that_is_renewed_is_kept(store: MemoryObjectStore, clock: Clock)
 
 
 def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(store: MemoryObjectStore) -> None:
-    code = "from storage.processes import this_process as p; print(p().number, p().started_ticks)"
+    code = "from resnap.storage.processes import this_process as p; print(p().number, p().started_ticks)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
     dead = Process(machine=this_process().machine, number=int(said[0]), started_ticks=int(said[1]))
     assert dead.is_dead
@@ -242,7 +242,7 @@ def test_what_a_store_that_was_down_did_not_hear_of_keeps_no_later_run_of_the_pr
 
 def test_a_log_dir_has_one_run_at_a_time_and_the_loser_is_told_which(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from storage.log.work_lock import at_work_on\n"
+        "import sys; from pathlib import Path; from resnap.storage.log.work_lock import at_work_on\n"
         "with at_work_on(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     before = tmp_path.stat()
@@ -339,14 +339,17 @@ def test_a_live_process_that_proc_hides_is_not_taken_for_dead(
     store: MemoryObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As ``hidepid=2`` and ``ProtectProc=invisible`` do with processes of other users."""
-    code = "from storage.processes import this_process as p; print(p().number, p().started_ticks, flush=True); input()"
+    code = (
+        "from resnap.storage.processes import this_process as p; "
+        "print(p().number, p().started_ticks, flush=True); input()"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         said = other.stdout.readline().split()
         holder = Process(machine=this_process().machine, number=int(said[0]), started_ticks=int(said[1]))
         for name in ("sys", "self"):
             (tmp_path / name).symlink_to(f"/proc/{name}" if name == "sys" else f"/proc/{os.getpid()}")
-        monkeypatch.setattr("storage.processes._PROC", tmp_path)
+        monkeypatch.setattr("resnap.storage.processes._PROC", tmp_path)
         a_lease(store, process=holder).acquire()
         assert not holder.is_dead
         with pytest.raises(LockedError):

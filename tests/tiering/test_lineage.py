@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.log.names import segment_name
-from storage.remote.layouts.flat_log import shipped_log_dir
-from storage.remote.memory import MemoryObjectStore
+from resnap.storage.log.names import segment_name
+from resnap.storage.remote.layouts.flat_log import shipped_log_dir
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.tiering.checking.chains import chains_of
+from resnap.tiering.checking.verification import StoreReader
+from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
 from tests.tiering.replicas import LENGTH, PARTITION, Replica
 from tests.tiering.shipping import manifest_keys, manifests
-from tiering.checking.chains import chains_of
-from tiering.checking.verification import StoreReader
-from tiering.keeping.retention import Limits, delete_beyond, retention_of
 
 if TYPE_CHECKING:
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
 
 CUTS = st.frozensets(st.integers(1, LENGTH - 1), max_size=8)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.crc32c import crc32c
-from storage.readers import BytesReader
-from tiering.shipping.log_digest import DigestingReader
+from resnap.storage.crc32c import crc32c
+from resnap.storage.readers import BytesReader
+from resnap.tiering.shipping.log_digest import DigestingReader
 
 LOG = bytes(range(256)) * 17
 reads = st.lists(st.tuples(st.integers(0, len(LOG) + 9), st.integers(0, len(LOG))), max_size=12)

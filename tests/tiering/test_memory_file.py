@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.anchor import Anchor
-from replay.boundary_state import LeftOut, Unexplained
-from replay.partial_state import empty
-from replay.plan import Coverage
-from replay.state_file import write_state
-from storage.log.log_dir import load_partition_dir
-from storage.log.producer_snapshot import SnapshotDigest
+from resnap.replay.anchor import Anchor
+from resnap.replay.boundary_state import LeftOut, Unexplained
+from resnap.replay.partial_state import empty
+from resnap.replay.plan import Coverage
+from resnap.replay.state_file import write_state
+from resnap.storage.log.log_dir import load_partition_dir
+from resnap.storage.log.producer_snapshot import SnapshotDigest
+from resnap.tiering.refusal import Reason, Refusal
+from resnap.tiering.remembered.memory import KnownBoundary, KnownRefusals, Memory
+from resnap.tiering.remembered.memory_file import FILE, MemoryFiles, decoded, encoded
+from resnap.tiering.remembered.segment_marks import SegmentMark
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
-from tiering.refusal import Reason, Refusal
-from tiering.remembered.memory import KnownBoundary, KnownRefusals, Memory
-from tiering.remembered.memory_file import FILE, MemoryFiles, decoded, encoded
-from tiering.remembered.segment_marks import SegmentMark
 
 if TYPE_CHECKING:
-    from storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir
 
 
 @pytest.fixture

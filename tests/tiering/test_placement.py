@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.remote.lineage import Span
-from tiering.shipping.placement import Placement, Verdict, place
+from resnap.storage.remote.lineage import Span
+from resnap.tiering.shipping.placement import Placement, Verdict, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

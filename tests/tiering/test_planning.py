@@ -9,19 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.producer_state import Expiry
-from replay.rebuild import rebuild_locally
-from replay.staging import MemorySink
-from replay.window import AsOf, ReplayRules
-from storage.errors import FormatError, StalePlanError
-from storage.log.log_dir import load_log_dir, load_partition_dir
-from storage.log.names import TopicPartition, segment_name
-from storage.log.producer_snapshot import snapshot_bytes
-from tests.builders import a_partition
-from tests.strategies import PlainEvent
-from tests.tiering.shipping import ROLL, UPGRADED
-from tiering.inventory import take_partition_inventory
-from tiering.planning import (
+from resnap.replay.producer_state import Expiry
+from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.staging import MemorySink
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.errors import FormatError, StalePlanError
+from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
+from resnap.storage.log.names import TopicPartition, segment_name
+from resnap.storage.log.producer_snapshot import snapshot_bytes
+from resnap.tiering.inventory import take_partition_inventory
+from resnap.tiering.planning import (
     SAVED_PLAN_VERSION,
     SavedPlan,
     can_be_tiered,
@@ -33,12 +30,15 @@ from tiering.planning import (
     usable_snapshots,
     write_saved_plan,
 )
+from tests.builders import a_partition
+from tests.strategies import PlainEvent
+from tests.tiering.shipping import ROLL, UPGRADED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from resnap.tiering.inventory import PartitionInventory
     from tests.fixture_sets import FixtureSet
-    from tiering.inventory import PartitionInventory
 
     Sets = Callable[[str], FixtureSet]
     Copy = Callable[[Path], Path]

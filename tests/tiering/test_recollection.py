@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.evidence import Evidence, OpenTransaction
-from replay.plan import Coverage
-from replay.window import AsOf, ReplayRules
-from storage.log.indexes import AbortedTxn
-from storage.log.log_dir import load_partition_dir
-from storage.log.producer_snapshot import ProducerEntry, SnapshotDigest
-from storage.source import Sources
+from resnap.replay.evidence import Evidence, OpenTransaction
+from resnap.replay.plan import Coverage
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.log.indexes import AbortedTxn
+from resnap.storage.log.log_dir import load_partition_dir
+from resnap.storage.log.producer_snapshot import ProducerEntry, SnapshotDigest
+from resnap.storage.source import Sources
+from resnap.tiering.inventory import take_partition_inventory
+from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.remembered.memory import KnownBoundary, Memory, is_known_as_well, rules_key
+from resnap.tiering.remembered.memory_file import MemoryFiles
+from resnap.tiering.remembered.recollection import learnt, recall
+from resnap.tiering.remembered.segment_marks import mark_of
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
-from tiering.inventory import take_partition_inventory
-from tiering.planning import load_facts, plan_replay
-from tiering.remembered.memory import KnownBoundary, Memory, is_known_as_well, rules_key
-from tiering.remembered.memory_file import MemoryFiles
-from tiering.remembered.recollection import learnt, recall
-from tiering.remembered.segment_marks import mark_of
 
 if TYPE_CHECKING:
-    from tiering.inventory import PartitionInventory
-    from tiering.remembered.recollection import Recollection
+    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.remembered.recollection import Recollection
 
 SOURCES = Sources()
 RULES = ReplayRules(as_of=AsOf(now_ms=START_MS))

@@ -7,18 +7,18 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import pytest
 
-from storage.log.checkpoints import segment_leader_epochs
-from storage.log.log_dir import load_log_dir
-from storage.remote.layouts.flat import object_key
-from storage.remote.manifest import ObjectKind, write_manifest
-from storage.remote.memory import MemoryObjectStore
+from resnap.storage.log.checkpoints import segment_leader_epochs
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.remote.layouts.flat import object_key
+from resnap.storage.remote.manifest import ObjectKind, write_manifest
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.tiering.eligibility import Candidates, before_replay
+from resnap.tiering.inventory import take_inventory
+from resnap.tiering.refusal import Reason
+from resnap.tiering.shipping.remainder import remainder
+from resnap.tiering.shipping.segment_bundle import EpochHistory
+from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
 from tests.storage.remote.manifests import a_manifest, an_object
-from tiering.eligibility import Candidates, before_replay
-from tiering.inventory import take_inventory
-from tiering.refusal import Reason
-from tiering.shipping.remainder import remainder
-from tiering.shipping.segment_bundle import EpochHistory
-from tiering.shipping.shipped import FlatManifests, ShippedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

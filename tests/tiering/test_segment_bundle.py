@@ -9,37 +9,42 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.crc32c import crc32c
-from storage.errors import FormatError, LogDirError
-from storage.log.checkpoints import LeaderEpoch, read_leader_epochs, write_leader_epochs
-from storage.log.indexes import (
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.log.checkpoints import LeaderEpoch, read_leader_epochs, write_leader_epochs
+from resnap.storage.log.indexes import (
     AbortedTxn,
     read_offset_index,
     read_time_index,
     read_transaction_index,
     write_transaction_index,
 )
-from storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
-from storage.log.log_writer import PartitionWriter
-from storage.log.names import TopicPartition
-from storage.log.partition_dir import LEADER_EPOCHS
-from storage.remote.manifest import ObjectKind
-from tests.builders import a_partition
-from tests.fixture_sets import NAMES
-from tests.strategies import START_MS, DataEvent, LegacyEvent, MarkerEvent, PlainEvent
-from tiering.shipping.segment_bundle import (
+from resnap.storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
+from resnap.storage.log.log_writer import PartitionWriter
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.partition_dir import LEADER_EPOCHS
+from resnap.storage.remote.manifest import ObjectKind
+from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
     SegmentBundle,
     SegmentChangedError,
     make_bundle,
 )
-from tiering.shipping.segment_indexes import INDEX_INTERVAL_BYTES, IndexUnusableError, load_indexes, rebuild_indexes
+from resnap.tiering.shipping.segment_indexes import (
+    INDEX_INTERVAL_BYTES,
+    IndexUnusableError,
+    load_indexes,
+    rebuild_indexes,
+)
+from tests.builders import a_partition
+from tests.fixture_sets import NAMES
+from tests.strategies import START_MS, DataEvent, LegacyEvent, MarkerEvent, PlainEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.log.log_dir import PartitionDir, Segment
+    from resnap.storage.log.log_dir import PartitionDir, Segment
     from tests.fixture_sets import FixtureSet
 
     Sets = Callable[[str], FixtureSet]

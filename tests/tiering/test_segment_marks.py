@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.log.log_dir import load_partition_dir
-from storage.source import Sources
+from resnap.storage.log.log_dir import load_partition_dir
+from resnap.storage.source import Sources
+from resnap.tiering.remembered.segment_marks import mark_of, unchanged_up_to
 from tests.builders import a_partition
 from tests.strategies import START_MS, DataEvent
-from tiering.remembered.segment_marks import mark_of, unchanged_up_to
 
 if TYPE_CHECKING:
-    from storage.log.partition_dir import PartitionDir
-    from tiering.remembered.segment_marks import SegmentMark
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.tiering.remembered.segment_marks import SegmentMark
 
 SOURCES = Sources()
 

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.staging import snapshot_key
-from storage.errors import FormatError, LockedError, StoreFullError, VerificationError
-from storage.log.indexes import AbortedTxn, write_transaction_index
-from storage.log.log_dir import load_log_dir
-from storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot_bytes
-from storage.readers import FileReader
-from storage.remote.local import LocalObjectStore
-from storage.remote.manifest import ObjectKind, SnapshotHow
-from storage.remote.memory import MemoryObjectStore
+from resnap.replay.staging import snapshot_key
+from resnap.storage.errors import FormatError, LockedError, StoreFullError, VerificationError
+from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot_bytes
+from resnap.storage.readers import FileReader
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.remote.manifest import ObjectKind, SnapshotHow
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.tiering.eligibility import Reason
+from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.shipping.shipment import Shipper
 from tests.tiering.shipping import (
     HOUR_MS,
     UPGRADED,
@@ -31,18 +34,15 @@ from tests.tiering.shipping import (
     tier,
 )
 from tests.tiering.stores import ActingStore, FullStore, RecordingStore, flip_byte
-from tiering.eligibility import Reason
-from tiering.shipping.delivery import Delivery
-from tiering.shipping.shipment import Shipper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.log.partition_dir import Segment
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.shipping.shipment import PartitionShipment
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
-    from tiering.shipping.shipment import PartitionShipment
 
     Sets = Callable[[str], FixtureSet]
     Copy = Callable[[Path], Path]

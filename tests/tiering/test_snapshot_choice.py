@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replay.comparison import Comparison, Verdict
-from replay.plan import Coverage
-from replay.staging import snapshot_key
-from storage.crc32c import crc32c
-from storage.errors import ObjectNotFoundError, VerificationError
-from storage.log.names import TopicPartition
-from storage.log.producer_snapshot import (
+from resnap.replay.comparison import Comparison, Verdict
+from resnap.replay.plan import Coverage
+from resnap.replay.staging import snapshot_key
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import ObjectNotFoundError, VerificationError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.producer_snapshot import (
     COUNT_POSITION,
     CRC_POSITION,
     ENTRY,
@@ -21,15 +21,15 @@ from storage.log.producer_snapshot import (
     read_snapshot,
     snapshot_bytes,
 )
-from storage.remote.local import LocalObjectStore
-from storage.remote.manifest import LeftOutProducer, SnapshotHow
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.remote.manifest import LeftOutProducer, SnapshotHow
+from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
 from tests.tiering.shipping import HOUR_MS, ROLL, UPGRADED, an_order, newest_ms, rules_at
-from tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from replay.results import BoundaryResult
+    from resnap.replay.results import BoundaryResult
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 

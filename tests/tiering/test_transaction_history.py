@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.log.indexes import AbortedTxn
-from storage.log.log_dir import load_log_dir
+from resnap.storage.log.indexes import AbortedTxn
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
+from resnap.tiering.shipping.segment_indexes import IndexUnusableError, load_indexes
+from resnap.tiering.shipping.transaction_history import TransactionHistory
 from tests.fixture_sets import ARCHIVED
-from tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
-from tiering.shipping.segment_indexes import IndexUnusableError, load_indexes
-from tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from tests.fixture_sets import FixtureSet
 
     Sets = Callable[[str], FixtureSet]

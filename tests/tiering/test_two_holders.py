@@ -13,20 +13,20 @@ from uuid import uuid4
 
 import pytest
 
-from storage.errors import ResnapError
-from storage.remote.manifest import read_manifest
-from storage.remote.memory import MemoryObjectStore
+from resnap.storage.errors import ResnapError
+from resnap.storage.remote.manifest import read_manifest
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.tiering.keeping.garbage import collect, find_garbage
+from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
 from tests.tiering.shipping import LATER_MS, UPGRADED, check_objects, manifest_keys, manifests
 from tests.tiering.stores import PassingStore
 from tests.tiering.test_uploader import a_cargo
-from tiering.keeping.garbage import collect, find_garbage
-from tiering.keeping.retention import Limits, delete_beyond, retention_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.crc32c import Buffer
-    from storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore
     from tests.fixture_sets import FixtureSet
     from tests.tiering.test_uploader import Cargo
 

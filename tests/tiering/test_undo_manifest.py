@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.disk import Dress, FileDigest
-from storage.errors import FormatError
-from tiering.installing.undo_manifest import Change, OldFile, ShutdownMark, UndoManifest, read_manifest, write_manifest
+from resnap.storage.disk import Dress, FileDigest
+from resnap.storage.errors import FormatError
+from resnap.tiering.installing.undo_manifest import (
+    Change,
+    OldFile,
+    ShutdownMark,
+    UndoManifest,
+    read_manifest,
+    write_manifest,
+)
 
 numbers = st.integers(0, 2**63 - 1)
 words = st.text(max_size=8)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storage.errors import (
+from resnap.storage.errors import (
     FormatError,
     LogDirError,
     ObjectExistsError,
@@ -15,11 +15,23 @@ from storage.errors import (
     StoreFullError,
     VerificationError,
 )
-from storage.log.log_dir import load_log_dir
-from storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
-from storage.remote.layouts.flat import parse_key
-from storage.remote.manifest import Manifest, ObjectKind, SnapshotHow, SnapshotOrigin, read_manifest, write_manifest
-from storage.remote.memory import MemoryObjectStore
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.storage.remote.layouts.flat import parse_key
+from resnap.storage.remote.manifest import (
+    Manifest,
+    ObjectKind,
+    SnapshotHow,
+    SnapshotOrigin,
+    read_manifest,
+    write_manifest,
+)
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.tiering.checking.verification import StoreReader
+from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
+from resnap.tiering.shipping.shipped import FlatManifests, ShippedSegment, ShippedTopic
+from resnap.tiering.shipping.uploader import Provenance, ShippedMeanwhileError, ship
 from tests.tiering.shipping import (
     LATER_MS,
     UPGRADED,
@@ -30,17 +42,12 @@ from tests.tiering.shipping import (
     manifests,
 )
 from tests.tiering.stores import ActingStore, FullStore, PassingStore, RecordingStore, flip_byte, lose, truncate
-from tiering.checking.verification import StoreReader
-from tiering.shipping.delivery import Delivery
-from tiering.shipping.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
-from tiering.shipping.shipped import FlatManifests, ShippedSegment, ShippedTopic
-from tiering.shipping.uploader import Provenance, ShippedMeanwhileError, ship
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.crc32c import Buffer
-    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
     from tests.fixture_sets import FixtureSet
 
     Sets = Callable[[str], FixtureSet]

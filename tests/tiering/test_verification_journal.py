@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.remote.object_store import ObjectInfo
-from tiering.checking.verification_journal import KEPT_MS, VerificationJournal
+from resnap.storage.remote.object_store import ObjectInfo
+from resnap.tiering.checking.verification_journal import KEPT_MS, VerificationJournal
 
 if TYPE_CHECKING:
     import pytest

@@ -12,32 +12,32 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
-from storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
-from storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
-from storage.log.producer_snapshot import read_snapshot_array
-from storage.remote.layouts import flat
-from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
-from storage.remote.layouts.aiven_log import copied_segment, segment_of
-from storage.remote.layouts.aiven_origin import ORIGINS, origin_key, place_of_origin, read_origin
-from storage.remote.store_path import StorePath
-from tiering.checking.verification import ShippedListing, VerifiedSegment
-from tiering.shipping.leader_epoch_check import EpochsSeen
-from tiering.shipping.segment_indexes import load_indexes
-from tiering.shipping.transaction_history import TransactionHistory
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
+from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
+from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
+from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.storage.remote.layouts import flat
+from resnap.storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
+from resnap.storage.remote.layouts.aiven_log import copied_segment, segment_of
+from resnap.storage.remote.layouts.aiven_origin import ORIGINS, origin_key, place_of_origin, read_origin
+from resnap.storage.remote.store_path import StorePath
+from resnap.tiering.checking.verification import ShippedListing, VerifiedSegment
+from resnap.tiering.shipping.leader_epoch_check import EpochsSeen
+from resnap.tiering.shipping.segment_indexes import load_indexes
+from resnap.tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from storage.log.checkpoints import LeaderEpoch
-    from storage.log.partition_dir import Segment
-    from storage.remote.layouts.aiven import AivenKey
-    from storage.remote.layouts.aiven_log import CopiedSegment
-    from storage.remote.layouts.aiven_metadata import SegmentMetadata
-    from storage.remote.manifest import SnapshotOrigin
-    from storage.remote.object_store import ObjectInfo, ObjectStore
-    from storage.source import Sources
-    from tiering.shipping.segment_indexes import SegmentIndexes
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.remote.layouts.aiven import AivenKey
+    from resnap.storage.remote.layouts.aiven_log import CopiedSegment
+    from resnap.storage.remote.layouts.aiven_metadata import SegmentMetadata
+    from resnap.storage.remote.manifest import SnapshotOrigin
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.source import Sources
+    from resnap.tiering.shipping.segment_indexes import SegmentIndexes
 
 
 def holds_copies(store: ObjectStore, within: str = "") -> bool:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from storage.log.names import TopicPartition
-from storage.remote.lineage import chain_of, is_one_lineage
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.remote.lineage import chain_of, is_one_lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.checkpoints import LeaderEpoch
 
 
 class Link(Protocol):

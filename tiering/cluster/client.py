@@ -11,15 +11,15 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from uuid import UUID
 
-from storage.errors import ClusterError, ConfigurationError
-from storage.messages.wire import ZERO_UUID, uuid_text
-from tiering.cluster.connecting import SETUP_TIMEOUT_S, connected, reach
-from tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
+from resnap.storage.errors import ClusterError, ConfigurationError
+from resnap.storage.messages.wire import ZERO_UUID, uuid_text
+from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, connected, reach
+from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
 
 _PATIENCE_MS: Final = 30_000
 _POLL_MS: Final = 500

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from storage.errors import LogDirError, UsageError
-from storage.log.survey import PartitionProblem
+from resnap.storage.errors import LogDirError, UsageError
+from resnap.storage.log.survey import PartitionProblem
 
 if TYPE_CHECKING:
-    from storage.log.partition_dir import PartitionDir
-    from storage.log.survey import LogDir
-    from tiering.cluster.facts import ClusterFacts, TopicFacts
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.survey import LogDir
+    from resnap.tiering.cluster.facts import ClusterFacts, TopicFacts
 
 
 def with_facts(log_dir: LogDir, facts: ClusterFacts) -> LogDir:

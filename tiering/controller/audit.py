@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
-from storage.errors import ResnapError, StoreError, in_file
-from storage.log.partition_dir import Segment
-from storage.log.producer_snapshot import read_snapshot_array
-from storage.log.record_batch import NO_PRODUCER_ID
-from storage.source import GONE, PLAIN
-from tiering.controller.metadata.records import ProducerIdsRecord
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
+from resnap.storage.errors import ResnapError, StoreError, in_file
+from resnap.storage.log.partition_dir import Segment
+from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.storage.log.record_batch import NO_PRODUCER_ID
+from resnap.storage.source import GONE, PLAIN
+from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
-    from storage.log.log_dir import LogDir
-    from storage.log.partition_dir import PartitionDir, SnapshotFile
-    from storage.source import Sources
-    from tiering.controller.metadata.image import MetadataImage, ProducerIdBlock
+    from resnap.storage.log.log_dir import LogDir
+    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.source import Sources
+    from resnap.tiering.controller.metadata.image import MetadataImage, ProducerIdBlock
 
     Ids = npt.NDArray[np.int64]
 

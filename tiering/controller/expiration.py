@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tiering.controller.metadata.image import (
+from resnap.tiering.controller.metadata.image import (
     ALL_BROKERS,
     METADATA_VERSIONS,
     ConfigResource,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.log.log_dir import LogDir
-    from storage.log.partition_dir import PartitionDir
-    from tiering.controller.metadata.image import MetadataImage
+    from resnap.storage.log.log_dir import LogDir
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.tiering.controller.metadata.image import MetadataImage
 
 
 def with_topic_ids(log_dir: LogDir, load: Callable[[], MetadataImage | None]) -> LogDir:

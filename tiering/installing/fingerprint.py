@@ -17,14 +17,14 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from storage.errors import FormatError
-from storage.source import GONE, PLAIN, FileFacts
+from resnap.storage.errors import FormatError
+from resnap.storage.source import GONE, PLAIN, FileFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage.log.log_dir import Segment
-    from storage.source import Sources
+    from resnap.storage.log.log_dir import Segment
+    from resnap.storage.source import Sources
 
 FINGERPRINT_FILE: Final = "fingerprint.json"
 """Its name beside the snapshots of a partition."""

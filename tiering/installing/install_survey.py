@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from storage.disk import FileDigest, read_chunks
-from storage.errors import FormatError, ObjectNotFoundError
-from storage.log.names import segment_name
-from storage.log.producer_snapshot import HEADER, read_snapshot_array
-from tiering.installing.fingerprint import Fingerprint, StagedPrint, Staleness, print_segment
-from tiering.installing.installation import (
+from resnap.storage.disk import FileDigest, read_chunks
+from resnap.storage.errors import FormatError, ObjectNotFoundError
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
+from resnap.tiering.installing.fingerprint import Fingerprint, StagedPrint, Staleness, print_segment
+from resnap.tiering.installing.installation import (
     Decision,
     Fate,
     PartitionInstallation,
@@ -29,10 +29,10 @@ from tiering.installing.installation import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from storage.log.names import TopicPartition
-    from tiering.installing.installation import Replace
-    from tiering.installing.staging_area import StagingArea
-    from tiering.inventory import PartitionInventory
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.installing.installation import Replace
+    from resnap.tiering.installing.staging_area import StagingArea
+    from resnap.tiering.inventory import PartitionInventory
 
 Entries: TypeAlias = npt.NDArray[np.void]
 """Rows of ``ENTRY_DTYPE``."""

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tiering.inventory import SnapshotState
+from resnap.tiering.inventory import SnapshotState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from storage.log.names import TopicPartition
-    from tiering.inventory import BoundaryStatus, PartitionInventory
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.inventory import BoundaryStatus, PartitionInventory
 
 
 class Replace(StrEnum):

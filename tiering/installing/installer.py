@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.disk import (
+from resnap.storage.disk import (
     READ_BYTES,
     Dress,
     FileDigest,
@@ -23,9 +23,9 @@ from storage.disk import (
     remove_file,
     write_file,
 )
-from storage.errors import LogDirError, VerificationError
-from tiering.installing.installation import Decision, Fate
-from tiering.installing.undo_manifest import (
+from resnap.storage.errors import LogDirError, VerificationError
+from resnap.tiering.installing.installation import Decision, Fate
+from resnap.tiering.installing.undo_manifest import (
     ASIDE,
     MANIFEST_FILE,
     Change,
@@ -38,9 +38,9 @@ from tiering.installing.undo_manifest import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from storage.disk import Disk
-    from tiering.installing.install_survey import Surveyed
-    from tiering.installing.staging_area import StagingArea
+    from resnap.storage.disk import Disk
+    from resnap.tiering.installing.install_survey import Surveyed
+    from resnap.tiering.installing.staging_area import StagingArea
 
 KEPT_MODE: Final = 0o644
 

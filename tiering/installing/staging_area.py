@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replay.results import BoundaryResult
-from replay.staging import snapshot_key
-from storage.errors import FormatError, ObjectNotFoundError, in_file
-from storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
-from tiering.installing.fingerprint import (
+from resnap.replay.results import BoundaryResult
+from resnap.replay.staging import snapshot_key
+from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
+from resnap.storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
+from resnap.tiering.installing.fingerprint import (
     FINGERPRINT_FILE,
     Fingerprint,
     StagedPrint,
@@ -24,11 +24,11 @@ from tiering.installing.fingerprint import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from storage.log.log_dir import PartitionDir, Segment
-    from storage.log.names import TopicPartition
-    from storage.remote.object_store import ObjectStore
-    from tiering.installing.fingerprint import SegmentPrint
-    from tiering.remembered.memory import KnownBoundary
+    from resnap.storage.log.log_dir import PartitionDir, Segment
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.tiering.installing.fingerprint import SegmentPrint
+    from resnap.tiering.remembered.memory import KnownBoundary
 
     PrintSegments = Callable[[Sequence[Segment]], Iterable[SegmentPrint | None]]
 

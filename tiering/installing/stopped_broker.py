@@ -9,11 +9,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from storage.disk import digest_of_file, dress_of
-from storage.errors import LogDirError
-from storage.log.log_dir_lock import in_use, lock_holder, locked, refuse_root
-from storage.log.survey import CLEAN_SHUTDOWN
-from tiering.installing.undo_manifest import ShutdownMark
+from resnap.storage.disk import digest_of_file, dress_of
+from resnap.storage.errors import LogDirError
+from resnap.storage.log.log_dir_lock import in_use, lock_holder, locked, refuse_root
+from resnap.storage.log.survey import CLEAN_SHUTDOWN
+from resnap.tiering.installing.undo_manifest import ShutdownMark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.disk import (
+from resnap.storage.disk import (
     Disk,
     digest_of_file,
     dress_of,
@@ -23,14 +23,14 @@ from storage.disk import (
     writable,
     write_file,
 )
-from storage.errors import FileGoneError, StalePlanError, UsageError, VerificationError, in_file
-from tiering.installing.stopped_broker import find_shutdown_mark, refuse_running, stopped
-from tiering.installing.undo_manifest import ASIDE, MANIFEST_FILE, read_manifest
+from resnap.storage.errors import FileGoneError, StalePlanError, UsageError, VerificationError, in_file
+from resnap.tiering.installing.stopped_broker import find_shutdown_mark, refuse_running, stopped
+from resnap.tiering.installing.undo_manifest import ASIDE, MANIFEST_FILE, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tiering.installing.undo_manifest import Change, OldFile, UndoManifest
+    from resnap.tiering.installing.undo_manifest import Change, OldFile, UndoManifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

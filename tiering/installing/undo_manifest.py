@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from storage.disk import Dress, FileDigest
-from storage.errors import FormatError
-from storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
+from resnap.storage.disk import Dress, FileDigest
+from resnap.storage.errors import FormatError
+from resnap.storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

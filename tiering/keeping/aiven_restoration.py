@@ -12,22 +12,22 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage.disk import is_there
-from storage.errors import VerificationError
-from storage.log.names import segment_name
-from storage.log.partition_dir import LEADER_EPOCHS
-from storage.remote.manifest import ObjectKind
-from storage.source import PLAIN, STREAM_BYTES
-from tiering.checking.aiven_verification import PartitionSeen, SegmentFiles, findings_of
-from tiering.keeping.restorer import HINT, Restoration, ShippedFile
-from tiering.shipping.transaction_history import TransactionHistory
+from resnap.storage.disk import is_there
+from resnap.storage.errors import VerificationError
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.partition_dir import LEADER_EPOCHS
+from resnap.storage.remote.manifest import ObjectKind
+from resnap.storage.source import PLAIN, STREAM_BYTES
+from resnap.tiering.checking.aiven_verification import PartitionSeen, SegmentFiles, findings_of
+from resnap.tiering.keeping.restorer import HINT, Restoration, ShippedFile
+from resnap.tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from storage.log.partition_dir import PartitionDir, Segment
-    from storage.source import Sources
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.source import Sources
 
 
 class _Member(NamedTuple):

@@ -19,21 +19,21 @@ from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError, LockedError, ObjectExistsError, ObjectNotFoundError, in_file
-from storage.remote.layouts import aiven
-from storage.remote.layouts.aiven_origin import place_of_origin
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
-from storage.remote.manifest import TOMBSTONE, read_manifest
-from storage.remote.probe import store_clock_ms
-from storage.source import each
-from tiering.shipping.lease import leased
+from resnap.storage.errors import FormatError, LockedError, ObjectExistsError, ObjectNotFoundError, in_file
+from resnap.storage.remote.layouts import aiven
+from resnap.storage.remote.layouts.aiven_origin import place_of_origin
+from resnap.storage.remote.layouts.flat import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
+from resnap.storage.remote.manifest import TOMBSTONE, read_manifest
+from resnap.storage.remote.probe import store_clock_ms
+from resnap.storage.source import each
+from resnap.tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from storage.remote.layouts.aiven import AivenKey
-    from storage.remote.layouts.flat import FlatKey
-    from storage.remote.object_store import ObjectInfo, ObjectStore, Unfinished
+    from resnap.storage.remote.layouts.aiven import AivenKey
+    from resnap.storage.remote.layouts.flat import FlatKey
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore, Unfinished
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PASSING = re.compile(rf"\.staging/{_UUID}/.+|\.resnap/probe/[0-9a-f]{{32}}(?:/[0-9]+)?")

@@ -15,17 +15,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from storage.errors import FormatError, LogDirError, ObjectNotFoundError
-from storage.log.checkpoints import read_leader_epochs
-from storage.log.producer_snapshot import read_snapshot
-from storage.source import each
+from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
+from resnap.storage.log.checkpoints import read_leader_epochs
+from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.storage.source import each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage.log.partition_dir import PartitionDir
-    from storage.log.producer_snapshot import ProducerEntry
-    from storage.source import Sources
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.producer_snapshot import ProducerEntry
+    from resnap.storage.source import Sources
 
 
 def kept_log_start(partition: PartitionDir, checkpoints: Sequence[str], sources: Sources) -> int | None:

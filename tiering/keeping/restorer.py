@@ -18,25 +18,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid5
 
-from storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_file, write_new_file
-from storage.errors import FormatError, ObjectNotFoundError, VerificationError
-from storage.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
-from storage.log.names import segment_name
-from storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA, read_small, readable
-from storage.log.properties import PartitionMetadata, write_partition_metadata
-from storage.log.survey import LOG_START_OFFSETS
-from storage.remote.manifest import ObjectKind
+from resnap.storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_file, write_new_file
+from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError
+from resnap.storage.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA, read_small, readable
+from resnap.storage.log.properties import PartitionMetadata, write_partition_metadata
+from resnap.storage.log.survey import LOG_START_OFFSETS
+from resnap.storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from storage.disk import Disk, Dress
-    from storage.log.names import TopicPartition
-    from storage.log.producer_snapshot import ProducerEntry
-    from storage.remote.manifest import Manifest
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.disk import Disk, Dress
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.producer_snapshot import ProducerEntry
+    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.remote.object_store import ObjectStore
 
 FILE_MODE: Final = 0o644
 HINT: Final = "see `resnap verify --store URL`; restore from another copy, or leave the topic out (--topic)"

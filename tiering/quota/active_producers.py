@@ -17,17 +17,17 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tiering.quota.bloom_store import UNSEEN, BloomStore
-from tiering.quota.client_quotas import user_name
-from tiering.quota.layers import Layers, Sizing
-from tiering.quota.profiles import life_cycle
+from resnap.tiering.quota.bloom_store import UNSEEN, BloomStore
+from resnap.tiering.quota.client_quotas import user_name
+from resnap.tiering.quota.layers import Layers, Sizing
+from resnap.tiering.quota.profiles import life_cycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tiering.quota.layers import Store
-    from tiering.quota.profiles import LifeCycle
-    from tiering.quota.sensors import Sensors
+    from resnap.tiering.quota.layers import Store
+    from resnap.tiering.quota.profiles import LifeCycle
+    from resnap.tiering.quota.sensors import Sensors
 
 NO_PRODUCER_ID: Final = -1
 """Marks batches without a producer, which are neither looked up nor kept."""

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from tiering.quota.token_bucket import QuotaConfig
+    from resnap.tiering.quota.token_bucket import QuotaConfig
 
 LEAST_RATE: Final = 0.01
 _HALVINGS: Final = 60

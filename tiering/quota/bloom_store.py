@@ -23,7 +23,7 @@ import mmh3
 import numpy as np
 import numpy.typing as npt
 
-from tiering.quota.shape import Shape
+from resnap.tiering.quota.shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def machine_code() -> Any:  # noqa: ANN401 - a module
     All of it is compiled here: the first call of a function would do it, while its caller holds a lock.
     """
     try:
-        code = import_module("replay.kernel.bloom")
+        code = import_module("resnap.replay.kernel.bloom")
     except (ImportError, OSError, AttributeError):
         return None
     store, ids = BloomStore(0, compiled=False), np.zeros(1, dtype=np.int64)

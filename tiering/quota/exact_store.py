@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tiering.quota.bloom_store import UNSEEN, Answers, Ids
+from resnap.tiering.quota.bloom_store import UNSEEN, Answers, Ids
 
 if TYPE_CHECKING:
-    from tiering.quota.shape import Shape
+    from resnap.tiering.quota.shape import Shape
 
 BYTES_PER_ID: Final = 82
 """Size of an entry in a Python set of distinct integers, measured over a million of them, table included."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tiering.quota.bloom_store import MAX_LAYERS, UNSEEN
-from tiering.quota.shape import MAX_BITS, Shape, rate_of_one, shape_for
+from resnap.tiering.quota.bloom_store import MAX_LAYERS, UNSEEN
+from resnap.tiering.quota.shape import MAX_BITS, Shape, rate_of_one, shape_for
 
 if TYPE_CHECKING:
-    from tiering.quota.bloom_store import Answers, Ids
-    from tiering.quota.profiles import LifeCycle
+    from resnap.tiering.quota.bloom_store import Answers, Ids
+    from resnap.tiering.quota.profiles import LifeCycle
 
 FIRST_SHARE: Final = 0.8
 """The first layer's share of a span's false positive rate; the others are a geometric series."""

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.errors import ResnapError
-from tiering.controller.metadata.folding import fold_files
-from tiering.controller.metadata.log_files import list_metadata_log
-from tiering.controller.metadata.records import ClientQuotaRecord
-from tiering.quota.client_quotas import ClientQuotas, UserRates
+from resnap.storage.errors import ResnapError
+from resnap.tiering.controller.metadata.folding import fold_files
+from resnap.tiering.controller.metadata.log_files import list_metadata_log
+from resnap.tiering.controller.metadata.records import ClientQuotaRecord
+from resnap.tiering.quota.client_quotas import ClientQuotas, UserRates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tiering.controller.metadata.image import MetadataImage
-    from tiering.controller.metadata.log_files import MetadataLogFiles
+    from resnap.tiering.controller.metadata.image import MetadataImage
+    from resnap.tiering.controller.metadata.log_files import MetadataLogFiles
 
 
 def quotas_of(image: MetadataImage) -> ClientQuotas:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from storage.errors import UsageError
-from tiering.quota.client_quotas import user_name
+from resnap.storage.errors import UsageError
+from resnap.tiering.quota.client_quotas import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tiering.quota.bloom_store import Ids
+    from resnap.tiering.quota.bloom_store import Ids
 
 HEAD: Final = ["producerId", "topic", "principal"]
 UNMAPPED: Final = "unmapped"

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from tiering.quota.quota_manager import combined_throttle_ms
+from resnap.tiering.quota.quota_manager import combined_throttle_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tiering.quota.quota_manager import ProducerIdQuotaManager
+    from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
 
 FIRST_STRICT_VERSION: Final = 9
 """First version of PRODUCE, since 2.8, whose clients know THROTTLING_QUOTA_EXCEEDED, which came with 2.7."""

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
-from storage.errors import FormatError, LogDirError, ResnapError, StoreError
-from storage.log.record_batch import CONTROL, NO_TIMESTAMP
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
+from resnap.storage.errors import FormatError, LogDirError, ResnapError, StoreError
+from resnap.storage.log.record_batch import CONTROL, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage.source import Sources
+    from resnap.storage.source import Sources
 
 Ints = npt.NDArray[np.int64]
 

@@ -14,15 +14,15 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from storage.disk import Disk, make_directories, writable, write_file
-from storage.errors import ConfigurationError
-from tiering.quota.client_quotas import ClientQuotas, QuotaRequestError, check_value, entity_of, shown_entity
+from resnap.storage.disk import Disk, make_directories, writable, write_file
+from resnap.storage.errors import ConfigurationError
+from resnap.tiering.quota.client_quotas import ClientQuotas, QuotaRequestError, check_value, entity_of, shown_entity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tiering.quota.client_quotas import Entity, QuotaChange, QuotaRecord
+    from resnap.tiering.quota.client_quotas import Entity, QuotaChange, QuotaRecord
 
 NAME: Final = "quotas.json"
 VERSION: Final = 1

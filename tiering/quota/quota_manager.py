@@ -22,20 +22,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tiering.quota.active_producers import NO_PRODUCER_ID, ActiveProducers, Remembering
-from tiering.quota.bloom_store import UNSEEN
-from tiering.quota.client_quotas import UserRates, user_name
-from tiering.quota.forward_clock import ForwardClock
-from tiering.quota.layers import items_for
-from tiering.quota.sensors import Sensors
-from tiering.quota.token_bucket import MAX_THROTTLE_MS, QuotaConfig, throttle_ms
+from resnap.tiering.quota.active_producers import NO_PRODUCER_ID, ActiveProducers, Remembering
+from resnap.tiering.quota.bloom_store import UNSEEN
+from resnap.tiering.quota.client_quotas import UserRates, user_name
+from resnap.tiering.quota.forward_clock import ForwardClock
+from resnap.tiering.quota.layers import items_for
+from resnap.tiering.quota.sensors import Sensors
+from resnap.tiering.quota.token_bucket import MAX_THROTTLE_MS, QuotaConfig, throttle_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
 
-    from tiering.quota.active_producers import Entry
+    from resnap.tiering.quota.active_producers import Entry
 
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 """Kafka's error code; retriable."""

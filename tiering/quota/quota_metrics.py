@@ -14,8 +14,8 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tiering.quota.active_producers import Entry
-    from tiering.quota.quota_manager import ProducerIdQuotaManager
+    from resnap.tiering.quota.active_producers import Entry
+    from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
 
 GROUP: Final = "ProducerIds"
 MOST_PRINCIPALS: Final = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import Final
 
-from tiering.quota.token_bucket import QuotaConfig, RateUnit, TokenBucket, throttle_ms
+from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit, TokenBucket, throttle_ms
 
 MOST_CALLERS: Final = 10_000
 """Buckets that are kept at most: callers are brokers, and who else asks is not to fill the memory."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tiering.quota.token_bucket import QuotaConfig, SampledRate, SampledStat, TokenBucket
+from resnap.tiering.quota.token_bucket import QuotaConfig, SampledRate, SampledStat, TokenBucket
 
 THROTTLE_SAMPLES: Final = 2
 THROTTLE_SAMPLE_MS: Final = 30_000

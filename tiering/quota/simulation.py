@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from tiering.quota.client_quotas import UserRates, user_name
-from tiering.quota.exact_store import ExactStore
-from tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
-from tiering.quota.watched_store import WatchedStore
+from resnap.tiering.quota.client_quotas import UserRates, user_name
+from resnap.tiering.quota.exact_store import ExactStore
+from resnap.tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
+from resnap.tiering.quota.watched_store import WatchedStore
 
 if TYPE_CHECKING:
-    from tiering.quota.active_producers import Remembering
-    from tiering.quota.producer_activity import Uses
-    from tiering.quota.token_bucket import QuotaConfig
+    from resnap.tiering.quota.active_producers import Remembering
+    from resnap.tiering.quota.producer_activity import Uses
+    from resnap.tiering.quota.token_bucket import QuotaConfig
 
 POINTS: Final = 200
 """Points of a curve by time, and as many by uses, so that a burst between two points in time is seen, too."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tiering.quota.bloom_store import UNSEEN, Answers, Ids
+from resnap.tiering.quota.bloom_store import UNSEEN, Answers, Ids
 
 if TYPE_CHECKING:
-    from tiering.quota.layers import Store
-    from tiering.quota.shape import Shape
+    from resnap.tiering.quota.layers import Store
+    from resnap.tiering.quota.shape import Shape
 
 
 class WatchedStore:

@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from replay.plan import Coverage
-from replay.results import Outcome
-from storage.log.partition_dir import LEADER_EPOCHS
-from storage.log.producer_snapshot import NO_OPEN_TRANSACTION
-from tiering.inventory import SnapshotLook
+from resnap.replay.plan import Coverage
+from resnap.replay.results import Outcome
+from resnap.storage.log.partition_dir import LEADER_EPOCHS
+from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION
+from resnap.tiering.inventory import SnapshotLook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from replay.anchor import Anchor
-    from replay.boundary_state import LeftOut
-    from replay.evidence import BoundaryEvidence, Evidence
-    from replay.plan import PartitionPlan
-    from replay.results import BoundaryResult
-    from replay.scan.header_scan import Array
-    from replay.window import ReplayRules
-    from storage.log.partition_dir import PartitionDir, SnapshotFile
-    from storage.log.producer_snapshot import SnapshotDigest
-    from tiering.inventory import PartitionInventory
-    from tiering.refusal import Refusal
-    from tiering.remembered.segment_marks import SegmentMark
+    from resnap.replay.anchor import Anchor
+    from resnap.replay.boundary_state import LeftOut
+    from resnap.replay.evidence import BoundaryEvidence, Evidence
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import BoundaryResult
+    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.window import ReplayRules
+    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.log.producer_snapshot import SnapshotDigest
+    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.refusal import Refusal
+    from resnap.tiering.remembered.segment_marks import SegmentMark
 
 KEPT_ANCHORS: Final = 8
 

@@ -15,22 +15,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from replay.anchor import Anchor
-from replay.boundary_state import LeftOut, Unexplained
-from replay.plan import Coverage
-from replay.state_file import StateFile
-from storage.crc32c import crc32c
-from storage.log.producer_snapshot import SnapshotDigest
-from storage.whole_file import write_whole
-from tiering.inventory import SnapshotLook, SnapshotState
-from tiering.refusal import Reason, Refusal
-from tiering.remembered.memory import KnownBoundary, KnownLook, KnownRefusals, Memory
-from tiering.remembered.segment_marks import SegmentMark
+from resnap.replay.anchor import Anchor
+from resnap.replay.boundary_state import LeftOut, Unexplained
+from resnap.replay.plan import Coverage
+from resnap.replay.state_file import StateFile
+from resnap.storage.crc32c import crc32c
+from resnap.storage.log.producer_snapshot import SnapshotDigest
+from resnap.storage.whole_file import write_whole
+from resnap.tiering.inventory import SnapshotLook, SnapshotState
+from resnap.tiering.refusal import Reason, Refusal
+from resnap.tiering.remembered.memory import KnownBoundary, KnownLook, KnownRefusals, Memory
+from resnap.tiering.remembered.segment_marks import SegmentMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir
 
 VERSION: Final = 2
 FILE: Final = "memory.json"

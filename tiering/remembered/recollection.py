@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tiering.eligibility import Eligibility
-from tiering.refusal import Reason
-from tiering.remembered.memory import (
+from resnap.tiering.eligibility import Eligibility
+from resnap.tiering.refusal import Reason
+from resnap.tiering.remembered.memory import (
     KnownRefusals,
     Memory,
     directory_key,
@@ -20,18 +20,18 @@ from tiering.remembered.memory import (
     nearest_and_farther,
     rules_key,
 )
-from tiering.remembered.segment_marks import mark_of, unchanged_up_to
+from resnap.tiering.remembered.segment_marks import mark_of, unchanged_up_to
 
 if TYPE_CHECKING:
-    from replay.evidence import Evidence
-    from replay.results import BoundaryResult, PartitionResult
-    from replay.window import ReplayRules
-    from storage.log.partition_dir import PartitionDir
-    from storage.source import Sources
-    from tiering.eligibility import Candidates
-    from tiering.inventory import PartitionInventory
-    from tiering.remembered.memory_file import MemoryFiles
-    from tiering.remembered.segment_marks import SegmentMark
+    from resnap.replay.evidence import Evidence
+    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.replay.window import ReplayRules
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.source import Sources
+    from resnap.tiering.eligibility import Candidates
+    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.remembered.memory_file import MemoryFiles
+    from resnap.tiering.remembered.segment_marks import SegmentMark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

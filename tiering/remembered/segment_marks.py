@@ -11,18 +11,18 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError, LogDirError
-from storage.log.indexes import OFFSET_ENTRY
-from storage.log.record_batch import HEADER
-from storage.remote.layouts.aiven_members import member_of
-from storage.remote.urls import is_store_url, local_path
+from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.log.indexes import OFFSET_ENTRY
+from resnap.storage.log.record_batch import HEADER
+from resnap.storage.remote.layouts.aiven_members import member_of
+from resnap.storage.remote.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from storage.log.partition_dir import Segment
-    from storage.readers import RangeReader
-    from storage.source import Sources
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.readers import RangeReader
+    from resnap.storage.source import Sources
 
 HOPS: Final = 256
 """Batches that may follow the last one in the index; a broker adds an entry every 4 KiB or so."""

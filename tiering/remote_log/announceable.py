@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from storage.log.names import TopicPartition
-from storage.messages.wire import ZERO_UUID, uuid_text
-from storage.remote.layouts import aiven, local_tiered
-from storage.remote.manifest import ObjectKind
-from tiering.remote_log.records import TopicIdPartition
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.messages.wire import ZERO_UUID, uuid_text
+from resnap.storage.remote.layouts import aiven, local_tiered
+from resnap.storage.remote.manifest import ObjectKind
+from resnap.tiering.remote_log.records import TopicIdPartition
 
 if TYPE_CHECKING:
-    from storage.log.checkpoints import LeaderEpoch
-    from storage.remote.layouts.aiven_log import CopiedSegment
-    from storage.remote.manifest import Manifest
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.remote.layouts.aiven_log import CopiedSegment
+    from resnap.storage.remote.manifest import Manifest
 
 _OUR_VERSION = 5
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tiering.remote_log.codec import decode_record, encode_record
-from tiering.remote_log.records import (
+from resnap.tiering.remote_log.codec import decode_record, encode_record
+from resnap.tiering.remote_log.records import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataRecord,
     RemoteLogSegmentMetadataUpdateRecord,
@@ -20,7 +20,7 @@ from tiering.remote_log.records import (
 )
 
 if TYPE_CHECKING:
-    from tiering.remote_log.announceable import Announceable
+    from resnap.tiering.remote_log.announceable import Announceable
 
 
 def records_of(

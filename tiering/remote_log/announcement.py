@@ -23,17 +23,17 @@ from itertools import islice, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from storage.remote.lineage import chain_of, is_one_lineage
-from tiering.remote_log.hurdles import Hurdle, Stop
+from resnap.storage.remote.lineage import chain_of, is_one_lineage
+from resnap.tiering.remote_log.hurdles import Hurdle, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tiering.cluster.client import EpochEnd
-    from tiering.cluster.facts import PartitionFacts, TopicFacts
-    from tiering.remote_log.announceable import Announceable
-    from tiering.remote_log.beliefs import PartitionBeliefs
-    from tiering.remote_log.records import TopicIdPartition
+    from resnap.tiering.cluster.client import EpochEnd
+    from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
+    from resnap.tiering.remote_log.announceable import Announceable
+    from resnap.tiering.remote_log.beliefs import PartitionBeliefs
+    from resnap.tiering.remote_log.records import TopicIdPartition
 
 _MAX_INT32: Final = 0x7FFFFFFF
 

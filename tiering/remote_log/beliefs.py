@@ -18,9 +18,9 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FormatError
-from tiering.checking.chains import Gap
-from tiering.remote_log.records import (
+from resnap.storage.errors import FormatError
+from resnap.tiering.checking.chains import Gap
+from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogSegmentMetadataRecord,
     RemoteLogSegmentMetadataUpdateRecord,
@@ -33,7 +33,7 @@ from tiering.remote_log.records import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from tiering.remote_log.metadata_log import Event
+    from resnap.tiering.remote_log.metadata_log import Event
 
 _STARTED, _FINISHED, _DELETING, _DELETED = SegmentState
 _NEXT: Final = {

@@ -13,10 +13,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from storage.messages.frame import Frame, read_frame, write_frame
-from storage.messages.schema import read_message, write_message
-from storage.messages.wire import ZERO_UUID, Cursor
-from tiering.remote_log.records import (
+from resnap.storage.messages.frame import Frame, read_frame, write_frame
+from resnap.storage.messages.schema import read_message, write_message
+from resnap.storage.messages.wire import ZERO_UUID, Cursor
+from resnap.tiering.remote_log.records import (
     TYPES,
     PartitionDeleteState,
     RemoteLogRecord,
@@ -29,8 +29,8 @@ from tiering.remote_log.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.crc32c import Buffer
-    from storage.errors import FormatError
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.errors import FormatError
 
 _WHAT: Final = "remote log metadata record"
 _VERSION: Final = 0

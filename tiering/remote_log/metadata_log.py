@@ -12,21 +12,21 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from storage.disk import legible
-from storage.errors import FormatError, UsageError, in_file
-from storage.log.record import read_records
-from storage.log.record_batch import HEADER, LOG_OVERHEAD, check_crc, read_header
-from storage.whole_file import open_file
-from tiering.remote_log.codec import decode_record
-from tiering.remote_log.records import METADATA_TOPIC
+from resnap.storage.disk import legible
+from resnap.storage.errors import FormatError, UsageError, in_file
+from resnap.storage.log.record import read_records
+from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, check_crc, read_header
+from resnap.storage.whole_file import open_file
+from resnap.tiering.remote_log.codec import decode_record
+from resnap.tiering.remote_log.records import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from storage.crc32c import Buffer
-    from storage.log.partition_dir import PartitionDir, Segment
-    from storage.log.survey import LogDir
-    from tiering.remote_log.records import RemoteLogRecord
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.log.survey import LogDir
+    from resnap.tiering.remote_log.records import RemoteLogRecord
 
 
 class Event(NamedTuple):

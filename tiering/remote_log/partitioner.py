@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from storage.messages.wire import uuid_bytes
+from resnap.storage.messages.wire import uuid_bytes
 
 if TYPE_CHECKING:
-    from tiering.remote_log.records import TopicIdPartition
+    from resnap.tiering.remote_log.records import TopicIdPartition
 
 _MASK: Final = 0xFFFFFFFF
 _POSITIVE: Final = 0x7FFFFFFF

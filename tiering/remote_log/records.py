@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Final, TypeAlias
 
-from storage.log.names import TopicPartition
-from storage.messages.schema import Bool, Bytes, Int8, Int32, Int64, String, Tag, Uuid
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.messages.schema import Bool, Bytes, Int8, Int32, Int64, String, Tag, Uuid
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
 

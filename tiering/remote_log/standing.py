@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tiering.remote_log.records import SegmentState
+from resnap.tiering.remote_log.records import SegmentState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from storage.log.partition_dir import PartitionDir
-    from tiering.remote_log.beliefs import Beliefs, PartitionBeliefs, RemoteSegment
-    from tiering.remote_log.stored import SegmentPlace, StoredSegment
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.tiering.remote_log.beliefs import Beliefs, PartitionBeliefs, RemoteSegment
+    from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment
 
     _Fault = Callable[[RemoteSegment, StoredSegment | None], str | None]
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError
-from storage.remote.layouts import aiven, local_tiered
-from storage.remote.layouts.aiven_metadata import read_custom_metadata
-from storage.remote.manifest import ObjectKind
+from resnap.storage.errors import FormatError
+from resnap.storage.remote.layouts import aiven, local_tiered
+from resnap.storage.remote.layouts.aiven_metadata import read_custom_metadata
+from resnap.storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage.remote.object_store import ObjectInfo
-    from tiering.remote_log.beliefs import RemoteSegment
+    from resnap.storage.remote.object_store import ObjectInfo
+    from resnap.tiering.remote_log.beliefs import RemoteSegment
 
 _NEEDED: Final = {
     "local-tiered": frozenset(ObjectKind) - {ObjectKind.TXN_INDEX},

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from storage.log.indexes import AbortedTxn
+    from resnap.storage.log.indexes import AbortedTxn
 
 
 class OpenTransactions(NamedTuple):

@@ -15,17 +15,25 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage.crc32c import crc32c
-from storage.disk import unread_error
-from storage.errors import (
+from resnap.storage.crc32c import crc32c
+from resnap.storage.disk import unread_error
+from resnap.storage.errors import (
     ConfigurationError,
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
     VerificationError,
 )
-from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, object_key, parse_key, segment_id, segment_prefix
-from storage.remote.layouts.aiven_body import (
+from resnap.storage.remote.layouts.aiven import (
+    INDEXES,
+    LOG,
+    MANIFEST,
+    object_key,
+    parse_key,
+    segment_id,
+    segment_prefix,
+)
+from resnap.storage.remote.layouts.aiven_body import (
     AivenForm,
     LogBody,
     StoredLog,
@@ -33,29 +41,29 @@ from storage.remote.layouts.aiven_body import (
     plain_chunks,
     stored_log,
 )
-from storage.remote.layouts.aiven_chunks import INT_MAX, ListedSizes
-from storage.remote.layouts.aiven_keys import new_cipher
-from storage.remote.layouts.aiven_manifest import (
+from resnap.storage.remote.layouts.aiven_chunks import INT_MAX, ListedSizes
+from resnap.storage.remote.layouts.aiven_keys import new_cipher
+from resnap.storage.remote.layouts.aiven_manifest import (
     AivenManifest,
     Encryption,
     IndexRange,
     IndexRanges,
     write_manifest,
 )
-from storage.remote.layouts.aiven_metadata import SegmentMetadata
-from storage.remote.layouts.aiven_origin import origin_key, write_origin
-from storage.remote.layouts.aiven_pieces import stored_piece
-from storage.remote.manifest import ObjectKind
-from tiering.shipping.shipped import AivenManifests, ShippedSegment
-from tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError, check_length
+from resnap.storage.remote.layouts.aiven_metadata import SegmentMetadata
+from resnap.storage.remote.layouts.aiven_origin import origin_key, write_origin
+from resnap.storage.remote.layouts.aiven_pieces import stored_piece
+from resnap.storage.remote.manifest import ObjectKind
+from resnap.tiering.shipping.shipped import AivenManifests, ShippedSegment
+from resnap.tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError, check_length
 
 if TYPE_CHECKING:
-    from storage.remote.layouts.aiven_keys import SegmentCipher
-    from storage.remote.manifest import SnapshotOrigin
-    from storage.remote.object_store import BodyOpener, ObjectStore
-    from tiering.shipping.delivery import Delivery
-    from tiering.shipping.segment_bundle import BundlePart, SegmentBundle
-    from tiering.shipping.uploader import Provenance
+    from resnap.storage.remote.layouts.aiven_keys import SegmentCipher
+    from resnap.storage.remote.manifest import SnapshotOrigin
+    from resnap.storage.remote.object_store import BodyOpener, ObjectStore
+    from resnap.tiering.shipping.delivery import Delivery
+    from resnap.tiering.shipping.segment_bundle import BundlePart, SegmentBundle
+    from resnap.tiering.shipping.uploader import Provenance
 
 _INDEXES = (
     ("offset", ObjectKind.INDEX),

@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias, TypeVar, cast
 
-from storage.crc32c import crc32c
-from storage.errors import ObjectNotFoundError, ResnapError, VerificationError
-from storage.remote.probe import upload_checks
-from storage.remote.throttle import Throttle
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import ObjectNotFoundError, ResnapError, VerificationError
+from resnap.storage.remote.probe import upload_checks
+from resnap.storage.remote.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from storage.remote.object_store import BodyOpener, ObjectStore
+    from resnap.storage.remote.object_store import BodyOpener, ObjectStore
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

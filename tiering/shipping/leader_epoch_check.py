@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage.remote.lineage import epochs_in
+from resnap.storage.remote.lineage import epochs_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage.log.checkpoints import LeaderEpoch
-    from storage.log.partition_dir import Segment
-    from tiering.shipping.segment_indexes import SegmentIndexes
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.tiering.shipping.segment_indexes import SegmentIndexes
 
 
 def contradiction(said: Sequence[LeaderEpoch], seen: Sequence[LeaderEpoch], start: int, end: int) -> str | None:

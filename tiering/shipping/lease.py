@@ -19,14 +19,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError, StoreError
-from storage.processes import Process, this_process, uptime_ms
-from storage.remote.probe import store_clock_ms
+from resnap.storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError, StoreError
+from resnap.storage.processes import Process, this_process, uptime_ms
+from resnap.storage.remote.probe import store_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
 
 LEASE_PREFIX: Final = ".resnap/lease"
 LEASE_MS: Final = 300_000

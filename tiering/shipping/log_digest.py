@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-from storage.crc32c import crc32c
+from resnap.storage.crc32c import crc32c
 
 if TYPE_CHECKING:
-    from storage.readers import RangeReader
+    from resnap.storage.readers import RangeReader
 
 _BLOCK: Final = 1 << 20
 

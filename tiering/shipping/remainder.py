@@ -11,23 +11,23 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError, LogDirError, VerificationError
-from storage.log.partition_dir import SnapshotFile
-from storage.remote.lineage import Span, chain_of, epochs_in
-from storage.source import GONE, PLAIN
-from tiering.refusal import Reason, refuse
-from tiering.shipping import same_topic
-from tiering.shipping.placement import Placement, Verdict, place
-from tiering.shipping.segment_bundle import EpochHistory, LeaderEpochsUnknownError
+from resnap.storage.errors import FormatError, LogDirError, VerificationError
+from resnap.storage.log.partition_dir import SnapshotFile
+from resnap.storage.remote.lineage import Span, chain_of, epochs_in
+from resnap.storage.source import GONE, PLAIN
+from resnap.tiering.refusal import Reason, refuse
+from resnap.tiering.shipping import same_topic
+from resnap.tiering.shipping.placement import Placement, Verdict, place
+from resnap.tiering.shipping.segment_bundle import EpochHistory, LeaderEpochsUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from storage.log.checkpoints import LeaderEpoch
-    from storage.log.partition_dir import Segment
-    from storage.source import Sources
-    from tiering.eligibility import Candidates
-    from tiering.shipping.shipped import Neighbours, ShippedSegment, ShippedTopic
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.source import Sources
+    from resnap.tiering.eligibility import Candidates
+    from resnap.tiering.shipping.shipped import Neighbours, ShippedSegment, ShippedTopic
 
 _WHY: Final = {
     Verdict.BEGINS_INSIDE: "it begins inside {there}, and no boundary below it is in both logs",

@@ -11,16 +11,16 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from storage.remote.same_log import Piece, shared_batch, stored_piece
+from resnap.storage.remote.same_log import Piece, shared_batch, stored_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
-    from storage.log.partition_dir import PartitionDir
-    from storage.readers import RangeReader
-    from storage.source import Sources
-    from tiering.shipping.shipped import ShippedSegment, ShippedTopic
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.readers import RangeReader
+    from resnap.storage.source import Sources
+    from resnap.tiering.shipping.shipped import ShippedSegment, ShippedTopic
 
 
 def strangers(

@@ -18,34 +18,34 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
 
-from replay.scan.header_scan import ScanFacts
-from storage.crc32c import crc32c
-from storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError
-from storage.log.checkpoints import (
+from resnap.replay.scan.header_scan import ScanFacts
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError
+from resnap.storage.log.checkpoints import (
     LeaderEpoch,
     leader_epochs_up_to,
     read_offset_checkpoint,
     segment_leader_epochs,
     write_leader_epochs,
 )
-from storage.log.names import FileKind, FileState, parse_file_name
-from storage.log.partition_dir import LEADER_EPOCHS
-from storage.log.survey import LOG_START_OFFSETS
-from storage.remote.manifest import ObjectKind
-from storage.remote.urls import is_store_url
-from storage.source import GONE, PLAIN, FileFacts
-from storage.whole_file import read_whole
-from tiering.leader_epochs import checkpointed_epochs
-from tiering.shipping.leader_epoch_check import contradiction
-from tiering.shipping.segment_indexes import load_indexes, read_batches
+from resnap.storage.log.names import FileKind, FileState, parse_file_name
+from resnap.storage.log.partition_dir import LEADER_EPOCHS
+from resnap.storage.log.survey import LOG_START_OFFSETS
+from resnap.storage.remote.manifest import ObjectKind
+from resnap.storage.remote.urls import is_store_url
+from resnap.storage.source import GONE, PLAIN, FileFacts
+from resnap.storage.whole_file import read_whole
+from resnap.tiering.leader_epochs import checkpointed_epochs
+from resnap.tiering.shipping.leader_epoch_check import contradiction
+from resnap.tiering.shipping.segment_indexes import load_indexes, read_batches
 
 if TYPE_CHECKING:
-    from storage.log.names import TopicPartition
-    from storage.log.partition_dir import PartitionDir, Segment
-    from storage.remote.object_store import BodyOpener
-    from storage.source import Sources
-    from tiering.shipping.log_digest import DigestingReader
-    from tiering.shipping.segment_indexes import SegmentIndexes
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.remote.object_store import BodyOpener
+    from resnap.storage.source import Sources
+    from resnap.tiering.shipping.log_digest import DigestingReader
+    from resnap.tiering.shipping.segment_indexes import SegmentIndexes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from replay.scan.header_scan import ScanFacts, read_headers
-from storage.errors import FormatError, LogDirError, in_file
-from storage.log.indexes import (
+from resnap.replay.scan.header_scan import ScanFacts, read_headers
+from resnap.storage.errors import FormatError, LogDirError, in_file
+from resnap.storage.log.indexes import (
     AbortedTxn,
     OffsetIndexEntry,
     TimeIndexEntry,
@@ -32,10 +32,10 @@ from storage.log.indexes import (
     write_time_index,
     write_transaction_index,
 )
-from storage.log.record_batch import LOG_OVERHEAD
-from storage.source import GONE, PLAIN
-from tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
-from tiering.shipping.segment_pass import pass_over, whole
+from resnap.storage.log.record_batch import LOG_OVERHEAD
+from resnap.storage.source import GONE, PLAIN
+from resnap.tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
+from resnap.tiering.shipping.segment_pass import pass_over, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from replay.scan.header_scan import Array
-    from storage.log.checkpoints import LeaderEpoch
-    from storage.log.partition_dir import Segment
-    from storage.source import Sources
-    from tiering.shipping.log_digest import DigestingReader
-    from tiering.shipping.segment_pass import SegmentPass
+    from resnap.replay.scan.header_scan import Array
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.source import Sources
+    from resnap.tiering.shipping.log_digest import DigestingReader
+    from resnap.tiering.shipping.segment_pass import SegmentPass
 
 _T = TypeVar("_T")
 INDEX_INTERVAL_BYTES: Final = 4096

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks, whole_batch
-from storage.log.checkpoints import LeaderEpoch
-from storage.log.control_record import ABORT, read_control_record
-from storage.log.record_batch import CONTROL, TRANSACTIONAL, read_header
-from storage.log.usual_markers import UNUSUAL, usual_marker_types
-from storage.source import PLAIN
-from tiering.shipping.aborted_transactions import SegmentTransactions
-from tiering.shipping.log_digest import DigestingReader
+from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks, whole_batch
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.log.control_record import ABORT, read_control_record
+from resnap.storage.log.record_batch import CONTROL, TRANSACTIONAL, read_header
+from resnap.storage.log.usual_markers import UNUSUAL, usual_marker_types
+from resnap.storage.source import PLAIN
+from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
+from resnap.tiering.shipping.log_digest import DigestingReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from replay.scan.header_scan import Array
-    from storage.log.indexes import OffsetIndexEntry, TimeIndexEntry
-    from storage.log.partition_dir import Segment
-    from storage.readers import RangeReader
-    from storage.source import Sources
+    from resnap.replay.scan.header_scan import Array
+    from resnap.storage.log.indexes import OffsetIndexEntry, TimeIndexEntry
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.readers import RangeReader
+    from resnap.storage.source import Sources
 
     Ints = npt.NDArray[np.int64]
 

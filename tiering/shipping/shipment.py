@@ -17,14 +17,14 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
-from storage.source import PLAIN
-from tiering.eligibility import Eligibility, after_replay, refuse
-from tiering.refusal import Reason
-from tiering.shipping.aiven_uploader import copy
-from tiering.shipping.aiven_uploader import publish as publish_copied
-from tiering.shipping.remainder import remainder
-from tiering.shipping.segment_bundle import (
+from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
+from resnap.storage.source import PLAIN
+from resnap.tiering.eligibility import Eligibility, after_replay, refuse
+from resnap.tiering.refusal import Reason
+from resnap.tiering.shipping.aiven_uploader import copy
+from resnap.tiering.shipping.aiven_uploader import publish as publish_copied
+from resnap.tiering.shipping.remainder import remainder
+from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
     SegmentBundle,
@@ -32,12 +32,12 @@ from tiering.shipping.segment_bundle import (
     SegmentDeletedError,
     make_bundle,
 )
-from tiering.shipping.segment_indexes import IndexUnusableError
-from tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
-from tiering.shipping.side_by_side import side_by_side
-from tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
-from tiering.shipping.transaction_history import TransactionHistory
-from tiering.shipping.uploader import (
+from resnap.tiering.shipping.segment_indexes import IndexUnusableError
+from resnap.tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
+from resnap.tiering.shipping.side_by_side import side_by_side
+from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
+from resnap.tiering.shipping.transaction_history import TransactionHistory
+from resnap.tiering.shipping.uploader import (
     ShippedMeanwhileError,
     TopicIdUnknownError,
     TopicNameTooLongError,
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Executor
 
-    from replay.results import BoundaryResult, PartitionResult
-    from replay.window import ReplayRules
-    from storage.errors import ResnapError
-    from storage.log.names import TopicPartition
-    from storage.log.partition_dir import Segment
-    from storage.remote.layouts.aiven_body import AivenForm
-    from storage.remote.manifest import SnapshotHow, SnapshotOrigin
-    from storage.remote.object_store import ObjectStore
-    from storage.source import Sources
-    from tiering.eligibility import Candidates, Refusal
-    from tiering.shipping.delivery import Delivery
-    from tiering.shipping.remainder import Remainder, ToShip
-    from tiering.shipping.shipped import Manifests, ShippedSegment
-    from tiering.shipping.uploader import Provenance
+    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.replay.window import ReplayRules
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.remote.layouts.aiven_body import AivenForm
+    from resnap.storage.remote.manifest import SnapshotHow, SnapshotOrigin
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.source import Sources
+    from resnap.tiering.eligibility import Candidates, Refusal
+    from resnap.tiering.shipping.delivery import Delivery
+    from resnap.tiering.shipping.remainder import Remainder, ToShip
+    from resnap.tiering.shipping.shipped import Manifests, ShippedSegment
+    from resnap.tiering.shipping.uploader import Provenance
 
 SHIPPING_THREADS: Final = "resnap-ship"
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from storage.remote.layouts import aiven, aiven_origin
-from storage.remote.layouts.aiven_log import REMEDY, copied_segment
-from storage.remote.layouts.aiven_members import Member
-from storage.remote.layouts.aiven_origin import read_origin
-from storage.remote.layouts.flat import (
+from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
+from resnap.storage.remote.layouts import aiven, aiven_origin
+from resnap.storage.remote.layouts.aiven_log import REMEDY, copied_segment
+from resnap.storage.remote.layouts.aiven_members import Member
+from resnap.storage.remote.layouts.aiven_origin import read_origin
+from resnap.storage.remote.layouts.flat import (
     MANIFEST_EXTENSION,
     UNKNOWN,
     is_tombstone,
@@ -26,15 +26,15 @@ from storage.remote.layouts.flat import (
     parse_key,
     partition_prefix,
 )
-from storage.remote.manifest import ObjectKind, read_manifest
-from storage.source import each
+from resnap.storage.remote.manifest import ObjectKind, read_manifest
+from resnap.storage.source import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from storage.log.checkpoints import LeaderEpoch
-    from storage.remote.manifest import Manifest, SnapshotOrigin
-    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.remote.manifest import Manifest, SnapshotOrigin
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

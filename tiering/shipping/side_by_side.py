@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from storage.errors import CancelledError, ResnapError
-from storage.remote.throttle import LOOK_S
+from resnap.storage.errors import CancelledError, ResnapError
+from resnap.storage.remote.throttle import LOOK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

@@ -10,21 +10,21 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from replay.comparison import Verdict
-from replay.plan import Coverage
-from replay.staging import digest_of, snapshot_key
-from storage.errors import LogDirError, ObjectNotFoundError, VerificationError
-from storage.log.producer_snapshot import read_snapshot, snapshot_bytes
-from storage.remote.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
-from storage.source import PLAIN
+from resnap.replay.comparison import Verdict
+from resnap.replay.plan import Coverage
+from resnap.replay.staging import digest_of, snapshot_key
+from resnap.storage.errors import LogDirError, ObjectNotFoundError, VerificationError
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.storage.remote.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
+from resnap.storage.source import PLAIN
 
 if TYPE_CHECKING:
-    from replay.results import BoundaryResult
-    from replay.window import ReplayRules
-    from storage.log.names import TopicPartition
-    from storage.log.producer_snapshot import ProducerEntry
-    from storage.remote.object_store import ObjectStore
-    from storage.source import Sources
+    from resnap.replay.results import BoundaryResult
+    from resnap.replay.window import ReplayRules
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.producer_snapshot import ProducerEntry
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.source import Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

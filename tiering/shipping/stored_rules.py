@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from replay.producer_state import Expiry
-from replay.window import AsOf
+from resnap.replay.producer_state import Expiry
+from resnap.replay.window import AsOf
 
 if TYPE_CHECKING:
-    from replay.window import ReplayRules
-    from storage.log.partition_dir import PartitionDir
-    from storage.remote.manifest import SnapshotOrigin
+    from resnap.replay.window import ReplayRules
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.remote.manifest import SnapshotOrigin
 
 
 class Asked(NamedTuple):

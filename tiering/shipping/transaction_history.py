@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage.errors import FormatError, LogDirError, ObjectNotFoundError
-from storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
-from storage.source import PLAIN
-from tiering.shipping.aborted_transactions import OpenTransactions
-from tiering.shipping.segment_indexes import check_aborted
+from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
+from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
+from resnap.storage.source import PLAIN
+from resnap.tiering.shipping.aborted_transactions import OpenTransactions
+from resnap.tiering.shipping.segment_indexes import check_aborted
 
 if TYPE_CHECKING:
-    from storage.log.partition_dir import PartitionDir, Segment
-    from storage.source import Sources
-    from tiering.shipping.segment_indexes import SegmentIndexes
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.source import Sources
+    from resnap.tiering.shipping.segment_indexes import SegmentIndexes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

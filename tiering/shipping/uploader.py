@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from storage.crc32c import crc32c
-from storage.disk import unread_error
-from storage.errors import (
+from resnap.storage.crc32c import crc32c
+from resnap.storage.disk import unread_error
+from resnap.storage.errors import (
     FormatError,
     LockedError,
     LogDirError,
@@ -24,28 +24,28 @@ from storage.errors import (
     VerificationError,
     in_file,
 )
-from storage.remote.layouts.flat import (
+from resnap.storage.remote.layouts.flat import (
     MANIFEST_EXTENSION,
     is_tombstone,
     object_key,
     segment_id,
     segment_prefix,
 )
-from storage.remote.layouts.local_tiered import object_key as local_tiered_key
-from storage.remote.lineage import epochs_in
-from storage.remote.manifest import TOMBSTONE, Manifest, ManifestObject, read_manifest, write_manifest
-from storage.remote.object_store import MAX_KEY_PART_BYTES
-from tiering.shipping.shipped import ShippedSegment, shipped_segment
+from resnap.storage.remote.layouts.local_tiered import object_key as local_tiered_key
+from resnap.storage.remote.lineage import epochs_in
+from resnap.storage.remote.manifest import TOMBSTONE, Manifest, ManifestObject, read_manifest, write_manifest
+from resnap.storage.remote.object_store import MAX_KEY_PART_BYTES
+from resnap.tiering.shipping.shipped import ShippedSegment, shipped_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from storage.log.names import TopicPartition
-    from storage.remote.manifest import ObjectKind, SnapshotOrigin
-    from storage.remote.object_store import ObjectInfo, ObjectStore
-    from tiering.shipping.delivery import Delivery
-    from tiering.shipping.segment_bundle import BundlePart, SegmentBundle
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.remote.manifest import ObjectKind, SnapshotOrigin
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.tiering.shipping.delivery import Delivery
+    from resnap.tiering.shipping.segment_bundle import BundlePart, SegmentBundle
 
 
 Layout: TypeAlias = Literal["flat", "local-tiered", "aiven"]

@@ -18,13 +18,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
-from storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
-from storage.messages.wire import uuid_text
+from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from resnap.storage.messages.wire import uuid_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
 
 LOG: Final = "log"
 INDEXES: Final = "indexes"

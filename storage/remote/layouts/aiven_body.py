@@ -10,18 +10,18 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from storage.crc32c import crc32c
-from storage.errors import FormatError, VerificationError
-from storage.log.record_batch import ATTRIBUTES_POSITION, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2, check_crc
-from storage.remote.layouts.aiven_chunks import ChunkIndex, FixedSizes, ListedSizes, chunk_count
-from storage.remote.layouts.aiven_keys import OVERHEAD_BYTES
-from storage.remote.layouts.aiven_pieces import stored_piece
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError, VerificationError
+from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2, check_crc
+from resnap.storage.remote.layouts.aiven_chunks import ChunkIndex, FixedSizes, ListedSizes, chunk_count
+from resnap.storage.remote.layouts.aiven_keys import OVERHEAD_BYTES
+from resnap.storage.remote.layouts.aiven_pieces import stored_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.remote.layouts.aiven_keys import RsaKey, SegmentCipher
-    from storage.remote.object_store import BodyOpener
+    from resnap.storage.remote.layouts.aiven_keys import RsaKey, SegmentCipher
+    from resnap.storage.remote.object_store import BodyOpener
 
 Compression: TypeAlias = Literal["none", "zstd", "heuristic"]
 CHUNK_BYTES: Final = 4 << 20

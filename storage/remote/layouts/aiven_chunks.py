@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage.errors import FormatError
+from resnap.storage.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

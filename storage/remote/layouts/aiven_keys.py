@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from storage.errors import ConfigurationError, FormatError
+from resnap.storage.errors import ConfigurationError, FormatError
 
 if TYPE_CHECKING:
-    from storage.key_file import KeyFile
+    from resnap.storage.key_file import KeyFile
 
 DATA_KEY_BYTES: Final = 32
 AAD_BYTES: Final = 32

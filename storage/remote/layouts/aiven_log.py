@@ -12,31 +12,31 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FormatError, ResnapError, VerificationError, in_file
-from storage.log.names import TopicPartition
-from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-from storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
-from storage.remote.layouts.aiven_manifest import AivenManifest, read_manifest
-from storage.remote.layouts.aiven_members import Member, index_size
-from storage.remote.layouts.stored_log import (
+from resnap.storage.errors import FormatError, ResnapError, VerificationError, in_file
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+from resnap.storage.remote.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
+from resnap.storage.remote.layouts.aiven_manifest import AivenManifest, read_manifest
+from resnap.storage.remote.layouts.aiven_members import Member, index_size
+from resnap.storage.remote.layouts.stored_log import (
     ClosedSegment,
     one_of_each_name,
     refused,
     stored_log_dir,
     stored_partition,
 )
-from storage.remote.store_path import StorePath
-from storage.source import each
+from resnap.storage.remote.store_path import StorePath
+from resnap.storage.source import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from storage.log.checkpoints import LeaderEpoch
-    from storage.log.survey import LogDir
-    from storage.remote.layouts.aiven import AivenKey
-    from storage.remote.layouts.aiven_metadata import SegmentMetadata
-    from storage.remote.manifest import SnapshotOrigin
-    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.remote.layouts.aiven import AivenKey
+    from resnap.storage.remote.layouts.aiven_metadata import SegmentMetadata
+    from resnap.storage.remote.manifest import SnapshotOrigin
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
 
 REMEDY: Final = (
     "brokers cannot read it either: `resnap remote status --store` tells whether they believe in it; if they do, only"

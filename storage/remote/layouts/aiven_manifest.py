@@ -14,8 +14,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from storage.errors import FormatError
-from storage.remote.layouts.aiven_chunks import (
+from resnap.storage.errors import FormatError
+from resnap.storage.remote.layouts.aiven_chunks import (
     INT_MAX,
     MAX_CHUNKS,
     MAX_SIZES_BYTES,
@@ -26,10 +26,10 @@ from storage.remote.layouts.aiven_chunks import (
     decode_sizes,
     encode_sizes,
 )
-from storage.remote.layouts.aiven_keys import OVERHEAD_BYTES, WrappedKey
-from storage.remote.layouts.aiven_metadata import SegmentMetadata, segment_record, told_segment
-from storage.remote.layouts.aiven_pieces import compressed, decompressed, frame_content_size
-from storage.remote.layouts.strict_json import Fields, parsed, shown
+from resnap.storage.remote.layouts.aiven_keys import OVERHEAD_BYTES, WrappedKey
+from resnap.storage.remote.layouts.aiven_metadata import SegmentMetadata, segment_record, told_segment
+from resnap.storage.remote.layouts.aiven_pieces import compressed, decompressed, frame_content_size
+from resnap.storage.remote.layouts.strict_json import Fields, parsed, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

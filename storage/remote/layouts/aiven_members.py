@@ -11,15 +11,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from storage.errors import FormatError, in_file
-from storage.remote.layouts.aiven import parse_key
-from storage.remote.layouts.aiven_keys import OVERHEAD_BYTES
-from storage.remote.layouts.aiven_pieces import original_piece
+from resnap.storage.errors import FormatError, in_file
+from resnap.storage.remote.layouts.aiven import parse_key
+from resnap.storage.remote.layouts.aiven_keys import OVERHEAD_BYTES
+from resnap.storage.remote.layouts.aiven_pieces import original_piece
 
 if TYPE_CHECKING:
-    from storage.remote.layouts.aiven_chunks import Chunk
-    from storage.remote.layouts.aiven_keys import KeyRing, SegmentCipher
-    from storage.remote.layouts.aiven_manifest import AivenManifest, IndexRange
+    from resnap.storage.remote.layouts.aiven_chunks import Chunk
+    from resnap.storage.remote.layouts.aiven_keys import KeyRing, SegmentCipher
+    from resnap.storage.remote.layouts.aiven_manifest import AivenManifest, IndexRange
 
 LOG_FILE: Final = "log"
 INDEX_NAMES: Final = {

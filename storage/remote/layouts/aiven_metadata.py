@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from storage.errors import FormatError
-from storage.log.checkpoints import LeaderEpoch
-from storage.log.varint import read_unsigned_varint, read_varlong
+from resnap.storage.errors import FormatError
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.log.varint import read_unsigned_varint, read_varlong
 
 _REMOTE_SIZE, _OBJECT_PREFIX, _OBJECT_KEY = range(3)
 _LONG_END: Final = 1 << 63

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from storage.crc32c import crc32c
-from storage.errors import FormatError
-from storage.remote.layouts.aiven import MANIFEST, AivenKey, parse_key
-from storage.remote.layouts.strict_json import parsed
-from storage.remote.manifest import SnapshotOrigin, origin_from, origin_record
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError
+from resnap.storage.remote.layouts.aiven import MANIFEST, AivenKey, parse_key
+from resnap.storage.remote.layouts.strict_json import parsed
+from resnap.storage.remote.manifest import SnapshotOrigin, origin_from, origin_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

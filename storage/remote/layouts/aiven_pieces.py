@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FormatError
+from resnap.storage.errors import FormatError
 
 if TYPE_CHECKING:
-    from storage.remote.layouts.aiven_keys import SegmentCipher
+    from resnap.storage.remote.layouts.aiven_keys import SegmentCipher
 
 ZSTD_LEVEL: Final = 3
 """What the plugin compresses at, by default."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage.remote.layouts.local_tiered import ROOT, parse_key
-from storage.remote.manifest import ObjectKind
+from resnap.storage.remote.layouts.local_tiered import ROOT, parse_key
+from resnap.storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from storage.remote.manifest import Manifest
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.remote.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
-from storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
-from storage.remote.manifest import TOMBSTONE, ObjectKind
-from storage.remote.object_store import MAX_KEY_PART_BYTES
+from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from resnap.storage.remote.manifest import TOMBSTONE, ObjectKind
+from resnap.storage.remote.object_store import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from storage.log.names import TopicPartition
-    from storage.remote.object_store import ObjectInfo
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.remote.object_store import ObjectInfo
 
 SEGMENT_ID_NAMESPACE: Final = UUID("9347e368-7f13-48b2-a80e-cd487a8de498")
 """Namespace of the UUIDv5 that segment ids are; drawn once, and must never change."""

@@ -12,33 +12,33 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
-from storage.log.names import OFFSET_DIGITS, TopicPartition
-from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-from storage.messages.wire import uuid_bytes
-from storage.remote.layouts.brokers_own import BrokersFolders
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, manifest_place
-from storage.remote.layouts.flat_topics import topic_ids_of
-from storage.remote.layouts.local_tiered import EXTENSIONS, ROOT
-from storage.remote.layouts.local_tiered import parse_key as parse_brokers_key
-from storage.remote.layouts.stored_log import (
+from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
+from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
+from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+from resnap.storage.messages.wire import uuid_bytes
+from resnap.storage.remote.layouts.brokers_own import BrokersFolders
+from resnap.storage.remote.layouts.flat import MANIFEST_EXTENSION, manifest_place
+from resnap.storage.remote.layouts.flat_topics import topic_ids_of
+from resnap.storage.remote.layouts.local_tiered import EXTENSIONS, ROOT
+from resnap.storage.remote.layouts.local_tiered import parse_key as parse_brokers_key
+from resnap.storage.remote.layouts.stored_log import (
     ClosedSegment,
     one_of_each_name,
     refused,
     stored_log_dir,
     stored_partition,
 )
-from storage.remote.lineage import chain_of, in_order_of_making, is_one_lineage
-from storage.remote.manifest import Manifest, ObjectKind, read_manifest
-from storage.remote.store_path import StorePath
-from storage.source import each
+from resnap.storage.remote.lineage import chain_of, in_order_of_making, is_one_lineage
+from resnap.storage.remote.manifest import Manifest, ObjectKind, read_manifest
+from resnap.storage.remote.store_path import StorePath
+from resnap.storage.source import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from storage.log.survey import LogDir
-    from storage.remote.layouts.flat import FlatKey
-    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.remote.layouts.flat import FlatKey
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
 
 _HINT: Final = "see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again"
 _URL_OF_ONE: Final = "<URL>/<cluster id>/<topic>/<topic id>"

@@ -14,17 +14,17 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import FormatError, ObjectNotFoundError
-from storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, parse_key
-from storage.remote.manifest import ObjectKind, read_manifest
-from storage.remote.same_log import shared_batch, stored_piece
+from resnap.storage.errors import FormatError, ObjectNotFoundError
+from resnap.storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, parse_key
+from resnap.storage.remote.manifest import ObjectKind, read_manifest
+from resnap.storage.remote.same_log import shared_batch, stored_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from storage.remote.layouts.flat import FlatKey
-    from storage.remote.object_store import ObjectStore
-    from storage.remote.same_log import Piece, SharedBatch
+    from resnap.storage.remote.layouts.flat import FlatKey
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.same_log import Piece, SharedBatch
 
 _TOPIC_FOLDERS: Final = 2
 """From a store down to a topic, whatever its id."""

@@ -14,14 +14,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
-from storage.messages.wire import uuid_text
-from storage.remote.manifest import ObjectKind
+from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from resnap.storage.messages.wire import uuid_text
+from resnap.storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
 
 ROOT: Final = "kafka-tiered-storage"
 EXTENSIONS: Final = {

@@ -14,20 +14,20 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from storage.errors import ObjectNotFoundError, in_file
-from storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
-from storage.log.partition_dir import PARTITION_METADATA, partition_of_files
-from storage.log.properties import read_partition_metadata
-from storage.log.survey import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, SetAsideDir, Survey, dir_kind
-from storage.remote.store_path import StorePath
-from storage.source import FileFacts, each
+from resnap.storage.errors import ObjectNotFoundError, in_file
+from resnap.storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
+from resnap.storage.log.partition_dir import PARTITION_METADATA, partition_of_files
+from resnap.storage.log.properties import read_partition_metadata
+from resnap.storage.log.survey import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, SetAsideDir, Survey, dir_kind
+from resnap.storage.remote.store_path import StorePath
+from resnap.storage.source import FileFacts, each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from storage.log.names import TopicPartition
-    from storage.log.partition_dir import Checkpoints, PartitionDir
-    from storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import Checkpoints, PartitionDir
+    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
 
 
 def is_mirror_key(key: str) -> bool:

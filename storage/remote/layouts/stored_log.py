@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from storage.errors import ResnapError, VerificationError
-from storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-from storage.log.survey import LogDir, PartitionProblem
+from resnap.storage.errors import ResnapError, VerificationError
+from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+from resnap.storage.log.survey import LogDir, PartitionProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from storage.log.names import TopicPartition
-    from storage.remote.store_path import StorePath
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.remote.store_path import StorePath
 
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ import binascii
 import json
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import FormatError
-from storage.remote.layouts.aiven_chunks import INT_MAX
+from resnap.storage.errors import FormatError
+from resnap.storage.remote.layouts.aiven_chunks import INT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.access.tokens import Tokens
-from scheduler.clock import FixedClock
-from scheduler.runs.database import Database
+from resnap.scheduler.access.tokens import Tokens
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.runs.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.access.admission import AdmissionControl
-from scheduler.access.errors import QuotaExceededError
-from scheduler.quotas.client_quotas import Named, delete_rate, set_rate
-from storage.disk import Disk
-from tiering.controller.metadata.records import ClientQuotaRecord, EntityData
-from tiering.controller.metadata.writer import open_metadata_log
-from tiering.quota.client_quotas import PRODUCER_IDS_RATE
-from tiering.quota.quota_file import QuotaFile
-from tiering.quota.quota_metrics import series
+from resnap.scheduler.access.admission import AdmissionControl
+from resnap.scheduler.access.errors import QuotaExceededError
+from resnap.scheduler.quotas.client_quotas import Named, delete_rate, set_rate
+from resnap.storage.disk import Disk
+from resnap.tiering.controller.metadata.records import ClientQuotaRecord, EntityData
+from resnap.tiering.controller.metadata.writer import open_metadata_log
+from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE
+from resnap.tiering.quota.quota_file import QuotaFile
+from resnap.tiering.quota.quota_metrics import series
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scheduler.clock import FixedClock
+    from resnap.scheduler.clock import FixedClock
 
 HOUR_MS = 3_600_000
 FREE_AT_1 = 12

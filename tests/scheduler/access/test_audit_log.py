@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.access.audit_log import AuditFilter, AuditLog
-from scheduler.answers.redaction import redacted
-from storage.errors import UsageError
+from resnap.scheduler.access.audit_log import AuditFilter, AuditLog
+from resnap.scheduler.answers.redaction import redacted
+from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
-    from scheduler.clock import FixedClock
-    from scheduler.runs.database import Database
+    from resnap.scheduler.clock import FixedClock
+    from resnap.scheduler.runs.database import Database
 
 SECRET = "hV7/x+Qz0123456789abcdefghijklmnopqrstu"
 

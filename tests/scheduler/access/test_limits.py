@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.access.errors import CrossSiteError, UnknownHostError
-from scheduler.access.hosts import Hosts, check_listening
-from scheduler.access.logins import NO_ADDRESS, AttemptLimit, site_of
-from scheduler.clock import FixedClock
-from storage.errors import ConfigurationError
+from resnap.scheduler.access.errors import CrossSiteError, UnknownHostError
+from resnap.scheduler.access.hosts import Hosts, check_listening
+from resnap.scheduler.access.logins import NO_ADDRESS, AttemptLimit, site_of
+from resnap.scheduler.clock import FixedClock
+from resnap.storage.errors import ConfigurationError
 
 
 def test_attempts_come_back_with_time_and_never_add_up_beyond_the_burst(clock: FixedClock) -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.access.errors import PlaceForbiddenError
-from scheduler.access.places import Places
-from storage.errors import ConfigurationError, UsageError
-from storage.remote.urls import local_path
+from resnap.scheduler.access.errors import PlaceForbiddenError
+from resnap.scheduler.access.places import Places
+from resnap.storage.errors import ConfigurationError, UsageError
+from resnap.storage.remote.urls import local_path
 
 
 @pytest.fixture

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.access.roles import Role
-from scheduler.access.sessions import SESSION_S, SESSIONS_PER_TOKEN, Sessions
-from scheduler.access.tokens import PREFIX, SECRET_BYTES, Tokens
-from scheduler.answers.redaction import redacted
-from scheduler.runs.database import Database
-from storage.errors import UsageError
+from resnap.scheduler.access.roles import Role
+from resnap.scheduler.access.sessions import SESSION_S, SESSIONS_PER_TOKEN, Sessions
+from resnap.scheduler.access.tokens import PREFIX, SECRET_BYTES, Tokens
+from resnap.scheduler.answers.redaction import redacted
+from resnap.scheduler.runs.database import Database
+from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scheduler.clock import FixedClock
+    from resnap.scheduler.clock import FixedClock
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from fastapi.routing import iter_route_contexts
 from starlette.routing import Mount
 
-from scheduler.access.roles import Role
+from resnap.scheduler.access.roles import Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

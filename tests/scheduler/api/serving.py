@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 import httpx
 from fastapi import FastAPI
 
-from scheduler.access.gate import Gate
-from scheduler.access.hosts import AuthMode, Hosts
-from scheduler.access.roles import Role
-from scheduler.api.guard import guard
-from scheduler.clock import FixedClock
-from scheduler.daemon.http_server import HttpServer
-from scheduler.runs.database import Database
+from resnap.scheduler.access.gate import Gate
+from resnap.scheduler.access.hosts import AuthMode, Hosts
+from resnap.scheduler.access.roles import Role
+from resnap.scheduler.api.guard import guard
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.daemon.http_server import HttpServer
+from resnap.scheduler.runs.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi import APIRouter, Request
 
-from scheduler.access.logins import BURST
-from scheduler.access.roles import Role
-from scheduler.api.doorkeeper import BODY_BYTES
-from scheduler.api.notes import note_of
-from scheduler.api.security import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
-from storage.errors import StoreFullError
+from resnap.scheduler.access.logins import BURST
+from resnap.scheduler.access.roles import Role
+from resnap.scheduler.api.doorkeeper import BODY_BYTES
+from resnap.scheduler.api.notes import note_of
+from resnap.scheduler.api.security import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
+from resnap.storage.errors import StoreFullError
 from tests.scheduler.api.serving import Served, served
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.api import following
-from scheduler.api.following import AT_ONCE, TAIL_EVENTS, Following, Message
-from scheduler.api.problem_kinds import TooManyStreamsError
-from scheduler.runs.run import Run, RunEnd, RunEvent, RunKind, RunRequest, RunState
+from resnap.scheduler.api import following
+from resnap.scheduler.api.following import AT_ONCE, TAIL_EVENTS, Following, Message
+from resnap.scheduler.api.problem_kinds import TooManyStreamsError
+from resnap.scheduler.runs.run import Run, RunEnd, RunEvent, RunKind, RunRequest, RunState
 from tests.scheduler.api.whole import Whole, whole
 from tests.scheduler.scenes import SET, one_partition
 

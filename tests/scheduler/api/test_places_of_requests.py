@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from scheduler.api.app import create_app
-from scheduler.clock import FixedClock
-from scheduler.daemon.services import Services, services_of
-from scheduler.runs.configuration import Configuration
-from scheduler.runs.database import Database
-from scheduler.runs.reporting import told
-from storage.errors import StoreAccessError
+from resnap.scheduler.api.app import create_app
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.daemon.services import Services, services_of
+from resnap.scheduler.runs.configuration import Configuration
+from resnap.scheduler.runs.database import Database
+from resnap.scheduler.runs.reporting import told
+from resnap.storage.errors import StoreAccessError
 from tests.scheduler.api.serving import START_MS, listening
 from tests.scheduler.runs.working import history_of
 

@@ -16,14 +16,14 @@ import pytest
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from scheduler.access import errors as access_errors
-from scheduler.api.problem_kinds import BY_CODE, KINDS, HttpError, NotFoundError, kind_of
-from scheduler.api.problems import MEDIA_TYPE, problems
-from scheduler.api.security import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
-from scheduler.observing.logs import set_up
-from scheduler.runs.database import StateError
-from storage import errors
-from storage.errors import FormatError, LockedError, ResnapError, StoreAccessError, StoreUnavailableError
+from resnap.scheduler.access import errors as access_errors
+from resnap.scheduler.api.problem_kinds import BY_CODE, KINDS, HttpError, NotFoundError, kind_of
+from resnap.scheduler.api.problems import MEDIA_TYPE, problems
+from resnap.scheduler.api.security import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
+from resnap.scheduler.observing.logs import set_up
+from resnap.scheduler.runs.database import StateError
+from resnap.storage import errors
+from resnap.storage.errors import FormatError, LockedError, ResnapError, StoreAccessError, StoreUnavailableError
 from tests.scheduler.api.serving import Served, served
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from scheduler.access.roles import Role
-from scheduler.api.app import create_app
-from scheduler.clock import FixedClock
-from scheduler.daemon.services import Services, services_of
-from scheduler.quotas.client_quotas import Named, set_rate
-from scheduler.runs.configuration import Configuration
-from scheduler.runs.run import RunState
-from storage.disk import Disk
-from storage.log.producer_snapshot import read_snapshot
+from resnap.scheduler.access.roles import Role
+from resnap.scheduler.api.app import create_app
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.daemon.services import Services, services_of
+from resnap.scheduler.quotas.client_quotas import Named, set_rate
+from resnap.scheduler.runs.configuration import Configuration
+from resnap.scheduler.runs.run import RunState
+from resnap.storage.disk import Disk
+from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.tiering.quota.quota_file import QuotaFile
 from tests.scheduler.api.serving import START_MS, listening
-from tiering.quota.quota_file import QuotaFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from fastapi import APIRouter
 
-from scheduler.access.roles import Role
-from scheduler.api.security import SESSION_COOKIE, Admin, Operator, Viewer
+from resnap.scheduler.access.roles import Role
+from resnap.scheduler.api.security import SESSION_COOKIE, Admin, Operator, Viewer
 from tests.scheduler.api.role_table import OWN_ROUTES, check_route, routes_of
 from tests.scheduler.api.serving import Served, served
 

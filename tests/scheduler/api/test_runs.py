@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler.api.paging import encoded
-from scheduler.runs.run import (
+from resnap.scheduler.api.paging import encoded
+from resnap.scheduler.runs.run import (
     OTHER_FAILURES,
     PartitionOutcome,
     PartitionState,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from scheduler.access.roles import Role
-from scheduler.api.app import create_app
-from scheduler.clock import SystemClock
-from scheduler.daemon.services import Services, services_of
-from scheduler.runs.configuration import Configuration
+from resnap.scheduler.access.roles import Role
+from resnap.scheduler.api.app import create_app
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.daemon.services import Services, services_of
+from resnap.scheduler.runs.configuration import Configuration
 from tests.scheduler.api.serving import listening
 
 if TYPE_CHECKING:

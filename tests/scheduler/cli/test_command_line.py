@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 import typer
 
-from scheduler import cli
-from scheduler.cli.failures import Failures
-from scheduler.cli.flags import REPLAY
-from scheduler.cli.invocation import Invocation  # noqa: TC001 - Typer looks at the annotations of a command
-from scheduler.cli.options import with_settings
-from storage.errors import StalePlanError, StoreError, VerificationError
+from resnap.scheduler import cli
+from resnap.scheduler.cli.failures import Failures
+from resnap.scheduler.cli.flags import REPLAY
+from resnap.scheduler.cli.invocation import Invocation  # noqa: TC001 - Typer looks at the annotations of a command
+from resnap.scheduler.cli.options import with_settings
+from resnap.storage.errors import StalePlanError, StoreError, VerificationError
 from tests.builders import a_batch
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def segment(fixture_set: Callable[[str], FixtureSet]) -> Path:
 @pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"], ["config", "show", "--help"], ["--version"]])
 def test_help_imports_nothing_slow(resnap: Resnap, arguments: list[str]) -> None:
     program = (
-        "import sys\nfrom scheduler.cli import run\n"
+        "import sys\nfrom resnap.scheduler.cli import run\n"
         f"code = run({arguments!r})\n"
         f"print(sorted(set(sys.modules) & set({SLOW!r})), file=sys.stderr)\nsys.exit(code)"
     )
@@ -133,7 +133,7 @@ def test_data_goes_to_standard_output_in_each_form(resnap: Resnap, segment: Path
 def test_a_reader_that_goes_away_is_no_error(resnap: Resnap, tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(b"".join(a_batch(offset=n, base_sequence=n) for n in range(5000)))
-    command = [sys.executable, "-m", "scheduler", "inspect", str(path), "--output", "ndjson"]
+    command = [sys.executable, "-m", "resnap", "inspect", str(path), "--output", "ndjson"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=resnap.environment()) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -147,7 +147,7 @@ def test_a_reader_that_goes_away_is_no_error(resnap: Resnap, tmp_path: Path) -> 
 def test_an_interrupt_ends_with_130(resnap: Resnap, tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(b"".join(a_batch(offset=n, base_sequence=n) for n in range(20_000)))
-    command = [sys.executable, "-m", "scheduler", "inspect", str(path), "--output", "ndjson"]
+    command = [sys.executable, "-m", "resnap", "inspect", str(path), "--output", "ndjson"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=resnap.environment()) as process:
         assert process.stdout is not None
         assert process.stderr is not None

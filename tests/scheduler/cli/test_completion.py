@@ -32,7 +32,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     """A PATH on which the command is found by its name, as after an installation."""
     program = tmp_path / "bin" / "resnap"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m scheduler "$@"\n')
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m resnap "$@"\n')
     program.chmod(0o755)
     return {"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
 

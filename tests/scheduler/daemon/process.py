@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import httpx
 
-from scheduler.runs.database import DATABASE_FILE
+from resnap.scheduler.runs.database import DATABASE_FILE
 
 if TYPE_CHECKING:
     import signal
@@ -90,7 +90,7 @@ def started(
 ) -> subprocess.Popen[str]:
     own = {"PATH": os.environ["PATH"], "HOME": str(directory), "PYTHONPATH": str(PROJECT)}
     return subprocess.Popen(
-        [sys.executable, "-m", "scheduler", "serve", *arguments], cwd=directory, env=own | variables,
+        [sys.executable, "-m", "resnap", "serve", *arguments], cwd=directory, env=own | variables,
         stdout=subprocess.DEVNULL, stderr=told, text=True,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from scheduler.daemon import http_server
+from resnap.scheduler.daemon import http_server
 from tests.scheduler.api.serving import listening
 
 if TYPE_CHECKING:

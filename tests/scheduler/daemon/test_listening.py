@@ -6,10 +6,10 @@ import resource
 import socket
 from typing import TYPE_CHECKING
 
-from scheduler.clock import SystemClock
-from scheduler.daemon.serve import FILES, GONE_MS, Daemon, _allow_files
-from scheduler.daemon.services import services_of
-from scheduler.runs.configuration import Configuration
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.daemon.serve import FILES, GONE_MS, Daemon, _allow_files
+from resnap.scheduler.daemon.services import services_of
+from resnap.scheduler.runs.configuration import Configuration
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.daemon.notify import Notifier, notifier_of, watchdog_interval_s
+from resnap.scheduler.daemon.notify import Notifier, notifier_of, watchdog_interval_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

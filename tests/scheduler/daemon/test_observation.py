@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.clock import FixedClock
-from scheduler.daemon.observation import Observation
-from scheduler.observing.metrics import Metrics, Watched
-from scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState, Told
-from storage.errors import StoreError
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.daemon.observation import Observation
+from resnap.scheduler.observing.metrics import Metrics, Watched
+from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState, Told
+from resnap.storage.errors import StoreError
 
 
 @pytest.mark.parametrize("kind", list(RunKind))

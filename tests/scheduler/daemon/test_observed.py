@@ -58,7 +58,7 @@ class Service:
         environment = {"NOTIFY_SOCKET": f"@resnap-test-{self.port}", "WATCHDOG_USEC": "2000000", "HOME": str(self.top)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "scheduler", "serve"],
+                [sys.executable, "-m", "resnap", "serve"],
                 cwd=self.top,
                 env={**environment, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
                 stderr=log,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.clock import FixedClock
-from scheduler.daemon.preconditions import warnings
-from scheduler.daemon.services import services_of
-from scheduler.runs.configuration import Configuration
-from storage.errors import ConfigurationError
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.daemon.preconditions import warnings
+from resnap.scheduler.daemon.services import services_of
+from resnap.scheduler.runs.configuration import Configuration
+from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from scheduler.clock import FixedClock
-from scheduler.daemon.reloading import AT_THE_START, taken_over
-from scheduler.daemon.services import Services, services_of
-from scheduler.runs.configuration import Configuration
-from scheduler.runs.run import RunKind, RunRequest
-from scheduler.settings.settings import SETTING_NAMES, Settings
-from scheduler.wiring import engine_of
-from storage.errors import ConfigurationError
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.daemon.reloading import AT_THE_START, taken_over
+from resnap.scheduler.daemon.services import Services, services_of
+from resnap.scheduler.runs.configuration import Configuration
+from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
+from resnap.scheduler.wiring import engine_of
+from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from scheduler.clock import FixedClock, SystemClock, milliseconds
-from scheduler.daemon.schedules import Schedules
-from scheduler.runs.database import StateError
-from scheduler.runs.run import Run, RunKind, RunRequest, RunState
-from scheduler.settings.service import ScheduleSpec
-from storage.errors import ConfigurationError
+from resnap.scheduler.clock import FixedClock, SystemClock, milliseconds
+from resnap.scheduler.daemon.schedules import Schedules
+from resnap.scheduler.runs.database import StateError
+from resnap.scheduler.runs.run import Run, RunKind, RunRequest, RunState
+from resnap.scheduler.settings.service import ScheduleSpec
+from resnap.storage.errors import ConfigurationError
 from tests.scheduler.files import BALLAST, fill
 from tests.scheduler.runs.working import PATIENCE_S, Bench, bench
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scheduler.clock import Clock
+    from resnap.scheduler.clock import Clock
 
 HOUR_MS: Final = 3_600_000
 NOON: Final = milliseconds(datetime(2100, 7, 1, 12, tzinfo=UTC))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from scheduler.clock import SystemClock, milliseconds
-from scheduler.runs.database import DATABASE_FILE, Database
-from scheduler.runs.ids import Ids
-from scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.clock import SystemClock, milliseconds
+from resnap.scheduler.runs.database import DATABASE_FILE, Database
+from resnap.scheduler.runs.ids import Ids
+from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
 from tests.scheduler.api.whole import FINAL
 from tests.scheduler.daemon.process import PATIENCE_S, Process, configure, eventually, serving, started, states
 from tests.scheduler.runs.working import history_of

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.answers.redaction import redacted
-from scheduler.observing import logs
-from scheduler.observing.logs import redacted_value
+from resnap.scheduler.answers.redaction import redacted
+from resnap.scheduler.observing import logs
+from resnap.scheduler.observing.logs import redacted_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-log = logs.logger("scheduler.observing.test")
+log = logs.logger("resnap.scheduler.observing.test")
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_an_event_is_a_line_of_json_with_its_values() -> None:
     assert str(line.pop("timestamp")).endswith("Z")
     assert line == {
         "level": "info",
-        "logger": "scheduler.observing.test",
+        "logger": "resnap.scheduler.observing.test",
         "event": "run began",
         "kind": "tier",
         "partitions": 3,
@@ -92,7 +92,7 @@ def test_libraries_are_heard_from_warnings_on_and_ours_from_info_on() -> None:
         logging.getLogger(name).info("chatter")
         logging.getLogger(name).warning("heard")
     log.debug("too much")
-    logging.getLogger("replay.spark.context").info("ours")
+    logging.getLogger("resnap.replay.spark.context").info("ours")
     assert [line["event"] for line in lines(stream)] == ["heard"] * 4 + ["ours"]
 
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from scheduler.observing import metrics as module
-from scheduler.observing.metrics import MISMATCHES, RUN_KINDS, UPLOAD_FAILURES, Metrics, Watched
-from scheduler.version import resnap_revision, resnap_version
-from storage import errors
+from resnap.scheduler.observing import metrics as module
+from resnap.scheduler.observing.metrics import MISMATCHES, RUN_KINDS, UPLOAD_FAILURES, Metrics, Watched
+from resnap.scheduler.version import resnap_revision, resnap_version
+from resnap.storage import errors
+from resnap.tiering.quota.quota_metrics import series
 from tests.tiering.quota.quotas import ALICE, manager, sequential
-from tiering.quota.quota_metrics import series
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.runs import database
-from scheduler.runs.database import Database, StateError, inserted
-from scheduler.runs.schema import MIGRATIONS
-from storage.errors import DataError, LockedError
+from resnap.scheduler.runs import database
+from resnap.scheduler.runs.database import Database, StateError, inserted
+from resnap.scheduler.runs.schema import MIGRATIONS
+from resnap.storage.errors import DataError, LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

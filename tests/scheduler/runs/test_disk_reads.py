@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from scheduler.runs.disk_reads import DiskReads
-from storage.errors import CancelledError, LogDirError, UsageError
+from resnap.scheduler.runs.disk_reads import DiskReads
+from resnap.storage.errors import CancelledError, LogDirError, UsageError
 
 
 def test_what_is_read_is_given_and_what_is_raised_is_raised() -> None:

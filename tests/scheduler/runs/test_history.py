@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.runs.database import Database, StateError
-from scheduler.runs.history import ORPHANED, History, RunFilter
-from scheduler.runs.hub import Hub
-from scheduler.runs.run import (
+from resnap.scheduler.runs.database import Database, StateError
+from resnap.scheduler.runs.history import ORPHANED, History, RunFilter
+from resnap.scheduler.runs.hub import Hub
+from resnap.scheduler.runs.run import (
     FINAL,
     PartitionOutcome,
     PartitionState,

@@ -8,9 +8,9 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from scheduler.runs import database
-from scheduler.runs.database import DATABASE_FILE, Database
-from scheduler.runs.run import (
+from resnap.scheduler.runs import database
+from resnap.scheduler.runs.database import DATABASE_FILE, Database
+from resnap.scheduler.runs.run import (
     PartitionOutcome,
     PartitionState,
     Run,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from scheduler.runs.history import History
+    from resnap.scheduler.runs.history import History
 
 PATIENCE_S: Final = 300
 NOTHING, QUEUED, RUNNING = None, RunState.QUEUED, RunState.RUNNING

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.runs.database import Database
-from scheduler.runs.readiness import Mending, Readiness, judge
-from scheduler.runs.sightings import SeenFilter, Sightings
+from resnap.scheduler.runs.database import Database
+from resnap.scheduler.runs.readiness import Mending, Readiness, judge
+from resnap.scheduler.runs.sightings import SeenFilter, Sightings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
     from typing import Literal
 
-    from scheduler.runs.run import Row
+    from resnap.scheduler.runs.run import Row
 
 STOP = {"reason": "missing-snapshot", "detail": "of [0, 10)", "hint": "replay"}
 OLD = {"reason": "leader-epochs-unknown", "detail": "none at 0", "hint": "let retention take it"}

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.clock import FixedClock
-from scheduler.runs.database import Database
-from scheduler.runs.reporting import MOST_ERRORS, RunReport
-from scheduler.runs.run import PartitionOutcome, PartitionState, Run, RunKind, RunRequest, RunState
-from storage.errors import CancelledError, DataError
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.runs.database import Database
+from resnap.scheduler.runs.reporting import MOST_ERRORS, RunReport
+from resnap.scheduler.runs.run import PartitionOutcome, PartitionState, Run, RunKind, RunRequest, RunState
+from resnap.storage.errors import CancelledError, DataError
 from tests.scheduler.runs.working import history_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scheduler.runs.history import History
+    from resnap.scheduler.runs.history import History
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.runs.run import PartitionOutcome, PartitionState, RunKind, RunState
-from scheduler.runs.worker import STOPPED, QueueFullError
-from storage.errors import DataError
+from resnap.scheduler.runs.run import PartitionOutcome, PartitionState, RunKind, RunState
+from resnap.scheduler.runs.worker import STOPPED, QueueFullError
+from resnap.storage.errors import DataError
 from tests.scheduler.files import BALLAST, fill
 from tests.scheduler.runs.working import PATIENCE_S, Bench, bench
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scheduler.runs.reporting import RunReport
-    from scheduler.runs.run import Row
+    from resnap.scheduler.runs.reporting import RunReport
+    from resnap.scheduler.runs.run import Row
 
 
 @pytest.fixture

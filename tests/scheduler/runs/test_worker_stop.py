@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from scheduler.clock import SystemClock
-from scheduler.runs.database import Database
-from scheduler.runs.history import History
-from scheduler.runs.hub import Hub
-from scheduler.runs.ids import Ids
-from scheduler.runs.run import RunKind, RunRequest, RunState
-from scheduler.runs.worker import Worker
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.runs.database import Database
+from resnap.scheduler.runs.history import History
+from resnap.scheduler.runs.hub import Hub
+from resnap.scheduler.runs.ids import Ids
+from resnap.scheduler.runs.run import RunKind, RunRequest, RunState
+from resnap.scheduler.runs.worker import Worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scheduler.runs.reporting import RunReport
-    from scheduler.runs.run import Run, RunEnd
+    from resnap.scheduler.runs.reporting import RunReport
+    from resnap.scheduler.runs.run import Run, RunEnd
 
 
 class Slow:

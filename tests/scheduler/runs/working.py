@@ -8,20 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from scheduler.clock import SystemClock
-from scheduler.runs.database import Database
-from scheduler.runs.history import History
-from scheduler.runs.hub import Hub
-from scheduler.runs.ids import Ids
-from scheduler.runs.run import RunKind, RunRequest
-from scheduler.runs.worker import Worker
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.runs.database import Database
+from resnap.scheduler.runs.history import History
+from resnap.scheduler.runs.hub import Hub
+from resnap.scheduler.runs.ids import Ids
+from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.runs.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from scheduler.runs.reporting import RunReport
-    from scheduler.runs.run import Row, Run, RunEnd
+    from resnap.scheduler.runs.reporting import RunReport
+    from resnap.scheduler.runs.run import Row, Run, RunEnd
 
 PATIENCE_S: Final = 60
 """For what takes milliseconds where nothing else goes on."""

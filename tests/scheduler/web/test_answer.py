@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.runs.readiness import Readiness
-from scheduler.web.answer import answer_of
-from scheduler.web.words import READINESS, ago, moment, some
+from resnap.scheduler.runs.readiness import Readiness
+from resnap.scheduler.web.answer import answer_of
+from resnap.scheduler.web.words import READINESS, ago, moment, some
 
 NOW_MS = 1_700_000_000_000
 

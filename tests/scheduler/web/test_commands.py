@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.main import get_command
 
-from scheduler.cli import app, run
-from scheduler.runs.run import RunKind, RunRequest
-from scheduler.settings.service import RUN_SETTINGS, ServiceSettings
-from scheduler.web.commands import WITHOUT, Shell, curl
+from resnap.scheduler.cli import app, run
+from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.settings.service import RUN_SETTINGS, ServiceSettings
+from resnap.scheduler.web.commands import WITHOUT, Shell, curl
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
-from scheduler.runs.history import RunFilter
-from scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
-from scheduler.web import login, static_files
+from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.web import login, static_files
 from tests.scheduler.api.serving import served
 from tests.scheduler.api.whole import Whole, whole
 

@@ -9,10 +9,10 @@ import pytest
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from scheduler.access.logins import BURST
-from scheduler.access.sessions import SESSION_S
-from scheduler.api.security import SESSION_COOKIE, Viewer
-from scheduler.web import login
+from resnap.scheduler.access.logins import BURST
+from resnap.scheduler.access.sessions import SESSION_S
+from resnap.scheduler.api.security import SESSION_COOKIE, Viewer
+from resnap.scheduler.web import login
 from tests.scheduler.api.serving import Served, served
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse
 from playwright.sync_api import sync_playwright
 
-from scheduler.api.security import Viewer  # noqa: TC001 - FastAPI looks it up
-from scheduler.web import login
+from resnap.scheduler.api.security import Viewer  # noqa: TC001 - FastAPI looks it up
+from resnap.scheduler.web import login
 from tests.scheduler.api.serving import listening, served
 
 if TYPE_CHECKING:

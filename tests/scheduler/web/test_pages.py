@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.runs.looking import SeenBoundary
-from scheduler.web.timeline import BOUNDARIES, cells, told
-from scheduler.web.words import outcome_lines
+from resnap.scheduler.runs.looking import SeenBoundary
+from resnap.scheduler.web.timeline import BOUNDARIES, cells, told
+from resnap.scheduler.web.words import outcome_lines
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:

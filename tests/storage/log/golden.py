@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.log.control_record import ControlRecord
-from storage.log.indexes import AbortedTxn, OffsetIndexEntry, TimeIndexEntry
-from storage.log.message_set import LegacyMessage
-from storage.log.producer_snapshot import ProducerEntry
-from storage.log.record_batch import RecordBatchHeader
+from resnap.storage.log.control_record import ControlRecord
+from resnap.storage.log.indexes import AbortedTxn, OffsetIndexEntry, TimeIndexEntry
+from resnap.storage.log.message_set import LegacyMessage
+from resnap.storage.log.producer_snapshot import ProducerEntry
+from resnap.storage.log.record_batch import RecordBatchHeader
 
 NOON: Final = 1_700_000_000_000
 """The base of every timestamp here, in milliseconds."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.checkpoints import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.checkpoints import (
     LeaderEpoch,
     leader_epochs_up_to,
     read_leader_epochs,
@@ -16,7 +16,7 @@ from storage.log.checkpoints import (
     write_leader_epochs,
     write_offset_checkpoint,
 )
-from storage.log.names import TopicPartition
+from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

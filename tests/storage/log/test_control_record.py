@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.control_record import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.control_record import (
     ABORT,
     COMMIT,
     LEADER_CHANGE,
@@ -17,7 +17,7 @@ from storage.log.control_record import (
     read_control_record,
     write_marker_batch,
 )
-from storage.log.record_batch import (
+from resnap.storage.log.record_batch import (
     CONTROL,
     HEADER,
     LOG_APPEND_TIME,
@@ -27,7 +27,7 @@ from storage.log.record_batch import (
     seal,
     write_header,
 )
-from storage.log.varint import write_varint
+from resnap.storage.log.varint import write_varint
 from tests.storage.log import golden
 
 ABORT_KEY = struct.pack(">hh", 0, ABORT)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from storage.log.checkpoints import LeaderEpoch, read_leader_epochs, write_leader_epochs
-from storage.log.indexes import read_transaction_index
-from storage.log.producer_snapshot import read_snapshot
-from storage.log.properties import PartitionMetadata, read_partition_metadata, write_partition_metadata
+from resnap.storage.log.checkpoints import LeaderEpoch, read_leader_epochs, write_leader_epochs
+from resnap.storage.log.indexes import read_transaction_index
+from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.storage.log.properties import PartitionMetadata, read_partition_metadata, write_partition_metadata
 from tests.storage.log import golden
 
 

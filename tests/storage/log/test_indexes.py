@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.indexes import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.indexes import (
     SCAN_BLOCK_BYTES,
     AbortedTxn,
     OffsetIndexEntry,

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storage.errors import FormatError, LogDirError, UsageError
-from storage.log.log_dir import (
+from resnap.storage.errors import FormatError, LogDirError, UsageError
+from resnap.storage.log.log_dir import (
     Checkpoints,
     SetAsideDir,
     load_log_dir,
     load_partition_dir,
     open_log_dir_or_partition,
 )
-from storage.log.names import DirKind, TopicPartition, segment_name
+from resnap.storage.log.names import DirKind, TopicPartition, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,7 +217,7 @@ def test_a_log_that_vanishes_after_the_listing_is_not_there(
     path = make_segments(tmp_path, "payments-0", 0, 10, 20, 30)
     files = [segment_name(base_offset, ".log") for base_offset in gone]
     monkeypatch.setattr(
-        "storage.log.partition_dir.os.stat", VanishingFiles(when=segment_name(when, ".log"), gone=files)
+        "resnap.storage.log.partition_dir.os.stat", VanishingFiles(when=segment_name(when, ".log"), gone=files)
     )
     segments = load_partition_dir(path).segments
     assert [(segment.base_offset, segment.next_base_offset) for segment in segments] == left
@@ -226,7 +226,7 @@ def test_a_log_that_vanishes_after_the_listing_is_not_there(
 def test_an_index_that_vanishes_after_the_listing_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_segments(tmp_path, "payments-0", 0)
     vanishing = VanishingFiles(when=segment_name(0, ".log"), gone=[segment_name(0, ".index")])
-    monkeypatch.setattr("storage.log.partition_dir.os.stat", vanishing)
+    monkeypatch.setattr("resnap.storage.log.partition_dir.os.stat", vanishing)
     (segment,) = load_partition_dir(path).segments
     assert (segment.index_bytes, segment.timeindex_bytes) == (None, len("00000000000000000000.timeindex"))
 
@@ -346,8 +346,8 @@ class ClosedTo:
 def close_to_us(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     def close(path: Path) -> None:
         closed = ClosedTo(path)
-        monkeypatch.setattr("storage.log.partition_dir.os.open", closed.open)
-        monkeypatch.setattr("storage.log.log_dir.os.scandir", closed.scandir)
+        monkeypatch.setattr("resnap.storage.log.partition_dir.os.open", closed.open)
+        monkeypatch.setattr("resnap.storage.log.log_dir.os.scandir", closed.scandir)
 
     return close
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.errors import LogDirError, LogDirInUseError
-from storage.log.log_dir_lock import LockHolder, lock_holder, locked
+from resnap.storage.errors import LogDirError, LogDirInUseError
+from resnap.storage.log.log_dir_lock import LockHolder, lock_holder, locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

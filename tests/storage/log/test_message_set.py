@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.message_set import LegacyMessage, check_legacy_crc, read_legacy_message, write_legacy_message
+from resnap.storage.errors import FormatError
+from resnap.storage.log.message_set import LegacyMessage, check_legacy_crc, read_legacy_message, write_legacy_message
 from tests.storage.log import golden
 
 golden_messages = pytest.mark.parametrize(("message", "header"), [

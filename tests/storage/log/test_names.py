@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.log.names import (
+from resnap.storage.log.names import (
     MAX_OFFSET,
     MAX_PARTITION,
     DirKind,

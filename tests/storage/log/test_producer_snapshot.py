@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.crc32c import crc32c
-from storage.errors import FormatError
-from storage.log.producer_snapshot import (
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError
+from resnap.storage.log.producer_snapshot import (
     CHUNK_ENTRIES,
     ENTRY,
     ENTRY_DTYPE,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.properties import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.properties import (
     MetaProperties,
     PartitionMetadata,
     read_meta_properties,

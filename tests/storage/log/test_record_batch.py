@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.record_batch import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.record_batch import (
     CONTROL,
     HEADER,
     LOG_APPEND_TIME,

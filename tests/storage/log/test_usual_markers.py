@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.control_record import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.control_record import (
     ABORT,
     COMMIT,
     KEY,
@@ -15,9 +15,9 @@ from storage.log.control_record import (
     read_control_record,
     write_marker_batch,
 )
-from storage.log.record import write_record
-from storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, read_header, seal
-from storage.log.usual_markers import UNUSUAL, usual_marker_types
+from resnap.storage.log.record import write_record
+from resnap.storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, read_header, seal
+from resnap.storage.log.usual_markers import UNUSUAL, usual_marker_types
 from tests.storage.log import golden
 
 MARKERS = st.builds(

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.crc32c import crc32c
-from storage.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, UsageError, VerificationError
-from storage.remote.urls import open_store
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    UsageError,
+    VerificationError,
+)
+from resnap.storage.remote.urls import open_store
 
 if TYPE_CHECKING:
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
 
 ALL_BYTES = bytes(range(256))
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from storage.log.checkpoints import LeaderEpoch
-from storage.remote.manifest import (
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.remote.manifest import (
     LeftOutProducer,
     Manifest,
     ManifestObject,

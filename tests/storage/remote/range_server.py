@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
-from storage.remote.s3_settings import S3Settings
+from resnap.storage.remote.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.errors import (
+from resnap.storage.errors import (
     ObjectNotFoundError,
     StoreAccessError,
     StoreError,
     StoreFullError,
 )
-from storage.remote.local import LocalObjectStore, is_temporary
+from resnap.storage.remote.local import LocalObjectStore, is_temporary
 from tests.storage.remote.contract import ObjectStoreContract
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
 
 LEFTOVER = ".resnap-" + "0123456789abcdef" * 2 + "~"
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.crc32c import crc32c
-from storage.errors import FormatError
-from storage.log.checkpoints import LeaderEpoch
-from storage.remote.manifest import (
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.remote.manifest import (
     FORMAT_VERSION,
     Manifest,
     ObjectKind,

@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pytest
 
-from storage.remote.memory import MemoryObjectStore
+from resnap.storage.remote.memory import MemoryObjectStore
 from tests.storage.remote.contract import ObjectStoreContract
 
 if TYPE_CHECKING:
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
 
 
 class TestMemoryObjectStore(ObjectStoreContract):

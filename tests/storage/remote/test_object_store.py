@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import UsageError
-from storage.remote.object_store import check_key, is_safe_path
+from resnap.storage.errors import UsageError
+from resnap.storage.remote.object_store import check_key, is_safe_path
 
 PORTABLE = string.ascii_letters + string.digits + "!_.*'()=-"
 

@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from storage.crc32c import crc32c as crc32c_of
-from storage.errors import ObjectExistsError, StoreAccessError, StoreError, StoreFullError, StoreUnavailableError
-from storage.remote.local import LocalObjectStore
-from storage.remote.memory import MemoryObjectStore
-from storage.remote.object_store import ClaimRefusedError, ObjectInfo, Unfinished
-from storage.remote.probe import (
+from resnap.storage.crc32c import crc32c as crc32c_of
+from resnap.storage.errors import ObjectExistsError, StoreAccessError, StoreError, StoreFullError, StoreUnavailableError
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.remote.object_store import ClaimRefusedError, ObjectInfo, Unfinished
+from resnap.storage.remote.probe import (
     Check,
     Condition,
     condition,
@@ -30,7 +30,7 @@ from storage.remote.probe import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.crc32c import Buffer
+    from resnap.storage.crc32c import Buffer
 
 
 class Wired(MemoryObjectStore):

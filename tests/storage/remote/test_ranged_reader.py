@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import ObjectChangedError, ObjectNotFoundError, StoreAccessError, StoreUnavailableError
-from storage.remote.memory import MemoryObjectStore
-from storage.remote.ranged_reader import ranged_reader
-from storage.remote.s3 import S3ObjectStore
+from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, StoreAccessError, StoreUnavailableError
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.remote.ranged_reader import ranged_reader
+from resnap.storage.remote.s3 import S3ObjectStore
 from tests.storage.remote.range_server import Served, serving
 from tests.tiering.stores import PassingStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.remote.object_store import ObjectStore
-    from storage.remote.s3_settings import S3Settings
+    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.s3_settings import S3Settings
 
 RANGE = 1000
 BODY = random.Random(7).randbytes(20_500)

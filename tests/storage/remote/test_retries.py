@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from storage.errors import StoreAccessError, StoreUnavailableError
-from storage.remote.retries import LONGEST_ASKED_S, Retrying
-from storage.remote.throttle import Throttle
+from resnap.storage.errors import StoreAccessError, StoreUnavailableError
+from resnap.storage.remote.retries import LONGEST_ASKED_S, Retrying
+from resnap.storage.remote.throttle import Throttle
 
 
 class Trouble:

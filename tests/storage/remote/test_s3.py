@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.crc32c import crc32c
-from storage.errors import (
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import (
     ConfigurationError,
     ObjectExistsError,
     StoreAccessError,
@@ -20,10 +20,10 @@ from storage.errors import (
     UploadGoneError,
     VerificationError,
 )
-from storage.remote.s3 import S3ObjectStore
-from storage.remote.s3_settings import S3Settings
-from storage.remote.s3_upload import PART_BYTES
-from storage.remote.urls import open_store
+from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.remote.s3_upload import PART_BYTES
+from resnap.storage.remote.urls import open_store
 from tests.storage.remote.conftest import Answer, CannedServer
 from tests.storage.remote.contract import ObjectStoreContract
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_s3 import S3Client
 
-    from storage.remote.object_store import ObjectStore
+    from resnap.storage.remote.object_store import ObjectStore
 
 pytestmark = pytest.mark.s3
 

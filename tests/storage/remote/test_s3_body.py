@@ -12,13 +12,13 @@ from botocore.exceptions import ConnectionClosedError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.crc32c import crc32c
-from storage.errors import StoreUnavailableError, VerificationError
-from storage.remote.object_store import CHUNK_BYTES
-from storage.remote.s3 import S3ObjectStore
-from storage.remote.s3_body import S3Body
-from storage.remote.s3_settings import S3Settings
-from storage.remote.s3_upload import PART_BYTES, WHOLE_BYTES
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import StoreUnavailableError, VerificationError
+from resnap.storage.remote.object_store import CHUNK_BYTES
+from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.remote.s3_body import S3Body
+from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.remote.s3_upload import PART_BYTES, WHOLE_BYTES
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.settings.s3_values import customer_key, storage_class
-from storage.errors import ConfigurationError, ObjectExistsError
-from storage.remote.s3 import S3ObjectStore
-from storage.remote.s3_settings import S3Settings
-from storage.remote.s3_upload import PART_BYTES
-from storage.remote.urls import open_store
+from resnap.scheduler.settings.s3_values import customer_key, storage_class
+from resnap.storage.errors import ConfigurationError, ObjectExistsError
+from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.remote.s3_upload import PART_BYTES
+from resnap.storage.remote.urls import open_store
 from tests.storage.remote.conftest import Answer, CannedServer
 from tests.storage.remote.test_s3 import settings_for
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 from botocore.exceptions import ParamValidationError
 
-from storage.errors import StoreError
-from storage.remote.s3 import S3ObjectStore
-from storage.remote.s3_upload import PART_BYTES
+from resnap.storage.errors import StoreError
+from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.remote.s3_upload import PART_BYTES
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest
     from mypy_boto3_s3 import S3Client
 
-    from storage.remote.s3_settings import S3Settings
+    from resnap.storage.remote.s3_settings import S3Settings
 
 pytestmark = pytest.mark.s3
 PATIENCE_S = 300

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.errors import ConfigurationError, UsageError
-from storage.remote.local import LocalObjectStore
-from storage.remote.memory import MemoryObjectStore
-from storage.remote.s3 import S3ObjectStore
-from storage.remote.s3_settings import S3Settings
-from storage.remote.urls import is_store_url, open_store
+from resnap.storage.errors import ConfigurationError, UsageError
+from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.remote.urls import is_store_url, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +96,8 @@ def test_settings_reach_the_s3_store() -> None:
 
 
 def test_boto3_is_not_imported_before_an_s3_store_is_opened() -> None:
-    code = "import sys, storage.remote.urls as urls; urls.open_store('memory://x'); print('boto3' in sys.modules)"
+    code = (
+        "import sys, resnap.storage.remote.urls as urls; urls.open_store('memory://x'); print('boto3' in sys.modules)"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

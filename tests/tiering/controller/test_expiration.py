@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from replay.leader.append_validation import RULES_3_6
-from replay.leader.simulated_partition import SimulatedPartition
-from replay.producer_state import Expiry
-from tiering.controller.expiration import (
+from resnap.replay.leader.append_validation import RULES_3_6
+from resnap.replay.leader.simulated_partition import SimulatedPartition
+from resnap.replay.producer_state import Expiry
+from resnap.tiering.controller.expiration import (
     CHECK_INTERVAL,
     EXPIRATION,
     SETTINGS,
@@ -19,8 +19,8 @@ from tiering.controller.expiration import (
     has_own_setting,
     parse_milliseconds,
 )
-from tiering.controller.metadata.folding import fold, load_image
-from tiering.controller.metadata.image import (
+from resnap.tiering.controller.metadata.folding import fold, load_image
+from resnap.tiering.controller.metadata.image import (
     ALL_BROKERS,
     METADATA_VERSION,
     Broker,
@@ -29,7 +29,7 @@ from tiering.controller.metadata.image import (
     MetadataImage,
     ResourceType,
 )
-from tiering.controller.metadata.records import SupportedFeature
+from resnap.tiering.controller.metadata.records import SupportedFeature
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.log.log_dir import load_log_dir
-from storage.log.partition_dir import PARTITION_METADATA
-from tiering.controller.metadata.folding import load_image
-from tiering.controller.topic_ids import with_topic_ids
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.partition_dir import PARTITION_METADATA
+from resnap.tiering.controller.metadata.folding import load_image
+from resnap.tiering.controller.topic_ids import with_topic_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from storage.log.log_dir import LogDir
+    from resnap.storage.log.log_dir import LogDir
     from tests.fixture_sets import FixtureSet
 
 

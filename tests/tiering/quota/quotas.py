@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import settings
 
-from tiering.quota.active_producers import Remembering
-from tiering.quota.bloom_store import BloomStore
-from tiering.quota.client_quotas import UserRates, user_name
-from tiering.quota.exact_store import ExactStore
-from tiering.quota.profiles import LifeCycle, life_cycle
-from tiering.quota.quota_manager import ProducerIdQuotaManager
+from resnap.tiering.quota.active_producers import Remembering
+from resnap.tiering.quota.bloom_store import BloomStore
+from resnap.tiering.quota.client_quotas import UserRates, user_name
+from resnap.tiering.quota.exact_store import ExactStore
+from resnap.tiering.quota.profiles import LifeCycle, life_cycle
+from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
 
 if TYPE_CHECKING:
-    from tiering.quota.bloom_store import Ids
+    from resnap.tiering.quota.bloom_store import Ids
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000

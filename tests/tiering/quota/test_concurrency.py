@@ -8,9 +8,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from resnap.tiering.quota.cleaner import Cleaner
+from resnap.tiering.quota.quota_manager import SEEN
 from tests.tiering.quota.quotas import ALICE, BOB, HOUR_MS, Watch, charged, manager, sequential, tokens
-from tiering.quota.cleaner import Cleaner
-from tiering.quota.quota_manager import SEEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,8 +119,8 @@ def test_s43_a_cleaner_that_fails_is_tried_again_and_ends_when_it_is_closed() ->
 def test_the_first_request_compiles_nothing_while_it_holds_a_lock(tmp_path: Path) -> None:
     program = """
 import sys
-from tiering.quota.client_quotas import UserRates
-from tiering.quota.quota_manager import ProducerIdQuotaManager
+from resnap.tiering.quota.client_quotas import UserRates
+from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
 assert not {"numba", "pyspark", "boto3"} & sys.modules.keys(), "importing the quota loads what it may never need"
 manager = ProducerIdQuotaManager(lambda: 0, UserRates(default=50.0))
 from numba.core.event import install_recorder

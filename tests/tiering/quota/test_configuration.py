@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tiering.quota.quotas import ALICE, BOB, manager, sequential, steady, tokens
-from tiering.quota.cleaner import Cleaner
-from tiering.quota.client_quotas import (
+from resnap.tiering.quota.cleaner import Cleaner
+from resnap.tiering.quota.client_quotas import (
     CLIENT_ID,
     IP,
     PRODUCER_IDS_RATE,
@@ -25,8 +24,9 @@ from tiering.quota.client_quotas import (
     entity_of,
     user,
 )
-from tiering.quota.quota_manager import SEEN
-from tiering.quota.token_bucket import QuotaConfig, RateUnit
+from resnap.tiering.quota.quota_manager import SEEN
+from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
+from tests.tiering.quota.quotas import ALICE, BOB, manager, sequential, steady, tokens
 
 RATE = PRODUCER_IDS_RATE
 KEYS = [RATE, "producer_byte_rate", "request_percentage"]

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.kernel import bloom
+from resnap.replay.kernel import bloom
+from resnap.tiering.quota.active_producers import Remembering
+from resnap.tiering.quota.bloom_store import UNSEEN, BloomStore, machine_code, places
+from resnap.tiering.quota.exact_store import BYTES_PER_ID, ExactStore
+from resnap.tiering.quota.layers import Layers, Sizing
+from resnap.tiering.quota.profiles import NAMES, life_cycle
+from resnap.tiering.quota.quota_manager import SEEN
+from resnap.tiering.quota.shape import Shape, rate_of_one, shape_for
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, Watch, blockwise, manager, scattered, sequential, steady
-from tiering.quota.active_producers import Remembering
-from tiering.quota.bloom_store import UNSEEN, BloomStore, machine_code, places
-from tiering.quota.exact_store import BYTES_PER_ID, ExactStore
-from tiering.quota.layers import Layers, Sizing
-from tiering.quota.profiles import NAMES, life_cycle
-from tiering.quota.quota_manager import SEEN
-from tiering.quota.shape import Shape, rate_of_one, shape_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tiering.quota.bloom_store import Ids
+    from resnap.tiering.quota.bloom_store import Ids
 
 W = 1_000
 OTHERS = np.arange(1 << 62, (1 << 62) + 200_000, dtype=np.int64)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.tiering.quota.active_producers import ActiveProducers, Remembering
+from resnap.tiering.quota.bloom_store import BloomStore
+from resnap.tiering.quota.client_quotas import UserRates, user_name
+from resnap.tiering.quota.layers import Layers, Sizing
+from resnap.tiering.quota.profiles import NAMES, life_cycle
+from resnap.tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
 from tests.tiering.quota.quotas import ALICE, BOB, HOUR_MS, START_MS, Watch, charged, manager, steady, tokens
-from tiering.quota.active_producers import ActiveProducers, Remembering
-from tiering.quota.bloom_store import BloomStore
-from tiering.quota.client_quotas import UserRates, user_name
-from tiering.quota.layers import Layers, Sizing
-from tiering.quota.profiles import NAMES, life_cycle
-from tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
 
 MOST = (1 << 63) - 1
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resnap.tiering.quota.active_producers import ActiveProducers, Remembering
+from resnap.tiering.quota.bloom_store import UNSEEN, BloomStore
+from resnap.tiering.quota.client_quotas import UserRates
+from resnap.tiering.quota.exact_store import ExactStore
+from resnap.tiering.quota.layers import MOST_ITEMS_AT_FIRST, Layers, Sizing
+from resnap.tiering.quota.profiles import MOST_LAYERS, NAMES, LifeCycle, life_cycle
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, Watch, charged, manager, sequential, steady
-from tiering.quota.active_producers import ActiveProducers, Remembering
-from tiering.quota.bloom_store import UNSEEN, BloomStore
-from tiering.quota.client_quotas import UserRates
-from tiering.quota.exact_store import ExactStore
-from tiering.quota.layers import MOST_ITEMS_AT_FIRST, Layers, Sizing
-from tiering.quota.profiles import MOST_LAYERS, NAMES, LifeCycle, life_cycle
 
 W = 1_000
 """A window."""

@@ -11,6 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.tiering.quota.client_quotas import UserRates
+from resnap.tiering.quota.forward_clock import ForwardClock
+from resnap.tiering.quota.quota_manager import SEEN, combined_throttle_ms
+from resnap.tiering.quota.token_bucket import (
+    MAX_THROTTLE_MS,
+    QuotaConfig,
+    RateUnit,
+    SampledRate,
+    TokenBucket,
+    java_round,
+    throttle_ms,
+)
 from tests.tiering.quota.quotas import (
     ALICE,
     BOB,
@@ -22,18 +34,6 @@ from tests.tiering.quota.quotas import (
     sequential,
     steady,
     tokens,
-)
-from tiering.quota.client_quotas import UserRates
-from tiering.quota.forward_clock import ForwardClock
-from tiering.quota.quota_manager import SEEN, combined_throttle_ms
-from tiering.quota.token_bucket import (
-    MAX_THROTTLE_MS,
-    QuotaConfig,
-    RateUnit,
-    SampledRate,
-    TokenBucket,
-    java_round,
-    throttle_ms,
 )
 
 S, H = RateUnit.SECOND, RateUnit.HOUR

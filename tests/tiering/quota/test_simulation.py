@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.scan.header_scan import BLOCK_BYTES, SegmentRange
-from storage.errors import UsageError
-from storage.source import PLAIN
+from resnap.replay.scan.header_scan import BLOCK_BYTES, SegmentRange
+from resnap.storage.errors import UsageError
+from resnap.storage.source import PLAIN
+from resnap.tiering.quota.active_producers import Remembering
+from resnap.tiering.quota.advice import LEAST_RATE, advised_rate, least_rate
+from resnap.tiering.quota.exact_store import ExactStore
+from resnap.tiering.quota.principals import UNMAPPED, PrincipalMap, read_principal_map
+from resnap.tiering.quota.producer_activity import THIN_MS, SegmentToRead, Uses, in_time, read_uses, thinned
+from resnap.tiering.quota.profiles import NAMES, life_cycle
+from resnap.tiering.quota.simulation import Rules, simulate, without_limit
+from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
 from tests.builders import a_batch, a_marker
 from tests.tiering.quota.logs import a_topic
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, scattered, steady
-from tiering.quota.active_producers import Remembering
-from tiering.quota.advice import LEAST_RATE, advised_rate, least_rate
-from tiering.quota.exact_store import ExactStore
-from tiering.quota.principals import UNMAPPED, PrincipalMap, read_principal_map
-from tiering.quota.producer_activity import THIN_MS, SegmentToRead, Uses, in_time, read_uses, thinned
-from tiering.quota.profiles import NAMES, life_cycle
-from tiering.quota.simulation import Rules, simulate, without_limit
-from tiering.quota.token_bucket import QuotaConfig, RateUnit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.disk import Disk
-from storage.errors import ConfigurationError, ResnapError, UsageError
-from tests.tiering.quota.quotas import manager, steady
-from tiering.controller.metadata.records import ClientQuotaRecord, EntityData
-from tiering.controller.metadata.writer import open_metadata_log
-from tiering.quota.client_quotas import (
+from resnap.storage.disk import Disk
+from resnap.storage.errors import ConfigurationError, ResnapError, UsageError
+from resnap.tiering.controller.metadata.records import ClientQuotaRecord, EntityData
+from resnap.tiering.controller.metadata.writer import open_metadata_log
+from resnap.tiering.quota.client_quotas import (
     PRODUCER_IDS_RATE,
     ClientQuotas,
     QuotaChange,
@@ -24,9 +23,10 @@ from tiering.quota.client_quotas import (
     entity_of,
     user,
 )
-from tiering.quota.metadata_quotas import MetadataQuotas
-from tiering.quota.quota_file import NAME, QuotaFile, decoded, encoded
-from tiering.quota.quota_manager import SEEN
+from resnap.tiering.quota.metadata_quotas import MetadataQuotas
+from resnap.tiering.quota.quota_file import NAME, QuotaFile, decoded, encoded
+from resnap.tiering.quota.quota_manager import SEEN
+from tests.tiering.quota.quotas import manager, steady
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

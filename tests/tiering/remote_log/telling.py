@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from storage.log.record import write_record
-from storage.log.record_batch import RecordBatchHeader, seal
-from tiering.remote_log.codec import encode_record
-from tiering.remote_log.metadata_log import Event
-from tiering.remote_log.records import (
+from resnap.storage.log.record import write_record
+from resnap.storage.log.record_batch import RecordBatchHeader, seal
+from resnap.tiering.remote_log.codec import encode_record
+from resnap.tiering.remote_log.metadata_log import Event
+from resnap.tiering.remote_log.records import (
     RemoteLogRecord,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataRecord,

@@ -9,26 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.log.checkpoints import LeaderEpoch
-from storage.log.names import TopicPartition
-from storage.remote.layouts.local_tiered import object_key
-from storage.remote.manifest import ManifestObject, ObjectKind
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.remote.layouts.local_tiered import object_key
+from resnap.storage.remote.manifest import ManifestObject, ObjectKind
+from resnap.tiering.cluster.client import EpochEnd
+from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
+from resnap.tiering.remote_log.announceable import of_manifest
+from resnap.tiering.remote_log.announced_records import payload, records_of
+from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of, judge
+from resnap.tiering.remote_log.beliefs import PartitionBeliefs, fold_events
+from resnap.tiering.remote_log.codec import decode_record
+from resnap.tiering.remote_log.hurdles import Hurdle, Stop
 from tests.storage.remote.manifests import a_manifest
 from tests.tiering.remote_log.telling import PARTITION, copied, events
-from tiering.cluster.client import EpochEnd
-from tiering.cluster.facts import PartitionFacts, TopicFacts
-from tiering.remote_log.announceable import of_manifest
-from tiering.remote_log.announced_records import payload, records_of
-from tiering.remote_log.announcement import Situation, changed, epochs_of, judge
-from tiering.remote_log.beliefs import PartitionBeliefs, fold_events
-from tiering.remote_log.codec import decode_record
-from tiering.remote_log.hurdles import Hurdle, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tiering.remote_log.announceable import Announceable
-    from tiering.remote_log.records import RemoteLogRecord
+    from resnap.tiering.remote_log.announceable import Announceable
+    from resnap.tiering.remote_log.records import RemoteLogRecord
 
 TIERED = {"remote.storage.enable": "true", "remote.log.copy.disable": "true", "cleanup.policy": "delete"}
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tiering.remote_log.telling import PARTITION, copied, events, segment_id, started, updated
-from tiering.checking.chains import Gap
-from tiering.remote_log.beliefs import PartitionBeliefs, begun_among, fold_events
-from tiering.remote_log.records import (
+from resnap.tiering.checking.chains import Gap
+from resnap.tiering.remote_log.beliefs import PartitionBeliefs, begun_among, fold_events
+from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogRecord,
     RemoteLogSegmentMetadataRecord,
@@ -16,6 +15,7 @@ from tiering.remote_log.records import (
     RemotePartitionDeleteMetadataRecord,
     SegmentState,
 )
+from tests.tiering.remote_log.telling import PARTITION, copied, events, segment_id, started, updated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from tests.tiering.controller.metadata.record_strategies import messages
-from tiering.remote_log.codec import decode_record, encode_record
-from tiering.remote_log.records import (
+from resnap.storage.errors import FormatError
+from resnap.tiering.remote_log.codec import decode_record, encode_record
+from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogRecord,
     RemoteLogSegmentId,
@@ -21,6 +20,7 @@ from tiering.remote_log.records import (
     SegmentState,
     TopicIdPartition,
 )
+from tests.tiering.controller.metadata.record_strategies import messages
 
 PARTITION = TopicIdPartition(name="t", id="AAAAAAAAAAEAAAAAAAAAAg", partition=3)
 SEGMENT = RemoteLogSegmentId(topic_id_partition=PARTITION, id="ESIzRFVmd4iZqrvM3e7_AA")

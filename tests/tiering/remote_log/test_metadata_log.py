@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.errors import FormatError, UsageError
-from storage.log.log_dir import load_log_dir
-from tests.tiering.remote_log.telling import PARTITION, copied, write_metadata_partition
-from tiering.remote_log.beliefs import fold_events
-from tiering.remote_log.metadata_log import Event, metadata_partitions, read_events
-from tiering.remote_log.partitioner import metadata_partition
-from tiering.remote_log.records import (
+from resnap.storage.errors import FormatError, UsageError
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.tiering.remote_log.beliefs import fold_events
+from resnap.tiering.remote_log.metadata_log import Event, metadata_partitions, read_events
+from resnap.tiering.remote_log.partitioner import metadata_partition
+from resnap.tiering.remote_log.records import (
     RemoteLogRecord,
     RemoteLogSegmentMetadataUpdateRecord,
     RemotePartitionDeleteMetadataRecord,
     SegmentState,
 )
+from tests.tiering.remote_log.telling import PARTITION, copied, write_metadata_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

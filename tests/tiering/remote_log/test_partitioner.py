@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tiering.remote_log.partitioner import metadata_partition, murmur2
-from tiering.remote_log.records import TopicIdPartition
+from resnap.tiering.remote_log.partitioner import metadata_partition, murmur2
+from resnap.tiering.remote_log.records import TopicIdPartition
 
 WHERE = {
     ("AAAAAAAAAAEAAAAAAAAAAg", 3): 15,

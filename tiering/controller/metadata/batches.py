@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
-from storage.disk import legible
-from storage.errors import FormatError, in_file
-from storage.log.record import Record, read_records
-from storage.log.record_batch import (
+from resnap.storage.disk import legible
+from resnap.storage.errors import FormatError, in_file
+from resnap.storage.log.record import Record, read_records
+from resnap.storage.log.record_batch import (
     HEADER,
     LOG_OVERHEAD,
     MAGIC_POSITION,
@@ -29,10 +29,10 @@ from storage.log.record_batch import (
     check_crc,
     read_header,
 )
-from storage.whole_file import open_file
-from tiering.controller.metadata.codec import decode_record
-from tiering.controller.metadata.control_messages import ControlMessage, read_control_message
-from tiering.controller.metadata.records import MetadataRecord, UnknownRecord
+from resnap.storage.whole_file import open_file
+from resnap.tiering.controller.metadata.codec import decode_record
+from resnap.tiering.controller.metadata.control_messages import ControlMessage, read_control_message
+from resnap.tiering.controller.metadata.records import MetadataRecord, UnknownRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

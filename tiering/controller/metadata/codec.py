@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
-from storage.messages.frame import Frame, read_frame, write_frame
-from storage.messages.schema import oldest_version, read_message, write_message
-from storage.messages.wire import Cursor
-from tiering.controller.metadata.records import TYPES_BY_KEY, TYPES_BY_MESSAGE, MetadataRecord, UnknownRecord
+from resnap.storage.messages.frame import Frame, read_frame, write_frame
+from resnap.storage.messages.schema import oldest_version, read_message, write_message
+from resnap.storage.messages.wire import Cursor
+from resnap.tiering.controller.metadata.records import TYPES_BY_KEY, TYPES_BY_MESSAGE, MetadataRecord, UnknownRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from storage.crc32c import Buffer
+    from resnap.storage.crc32c import Buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

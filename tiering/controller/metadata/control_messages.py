@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
-from storage.errors import FormatError
-from storage.log.control_record import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.control_record import (
     KEY,
     KRAFT_VERSION,
     KRAFT_VOTERS,
@@ -18,9 +18,9 @@ from storage.log.control_record import (
     SNAPSHOT_FOOTER,
     SNAPSHOT_HEADER,
 )
-from storage.messages.schema import Int16, Int32, Int64, Since, String, UInt16, Uuid, read_message
-from storage.messages.wire import ZERO_UUID, Cursor
-from tiering.controller.metadata.records import UnknownRecord
+from resnap.storage.messages.schema import Int16, Int32, Int64, Since, String, UInt16, Uuid, read_message
+from resnap.storage.messages.wire import ZERO_UUID, Cursor
+from resnap.tiering.controller.metadata.records import UnknownRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

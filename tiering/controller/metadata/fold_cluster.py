@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tiering.controller.metadata.image import Broker, Controller
-from tiering.controller.metadata.records import (
+from resnap.tiering.controller.metadata.image import Broker, Controller
+from resnap.tiering.controller.metadata.records import (
     BrokerRegistrationChangeRecord,
     Endpoint,
     FeatureLevelRecord,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from tiering.controller.metadata.fold_state import FoldState, Place
+    from resnap.tiering.controller.metadata.fold_state import FoldState, Place
 
 _Named = TypeVar("_Named", Endpoint, SupportedFeature)
 _CHANGE: Final = {-1: False, 0: None, 1: True}

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tiering.controller.metadata.image import BlockSource, Note, ProducerIdBlock
-from tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
-from tiering.controller.producer_ids.block import BLOCK_SIZE
+from resnap.tiering.controller.metadata.image import BlockSource, Note, ProducerIdBlock
+from resnap.tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
+from resnap.tiering.controller.producer_ids.block import BLOCK_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from tiering.controller.metadata.fold_state import FoldState, Place
+    from resnap.tiering.controller.metadata.fold_state import FoldState, Place
 
 
 def give_block(state: FoldState, record: ProducerIdsRecord, place: Place) -> None:

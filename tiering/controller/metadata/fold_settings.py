@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tiering.controller.metadata.image import ConfigChange, ConfigResource, ResourceType
-from tiering.controller.metadata.records import ClientQuotaRecord, ConfigRecord
+from resnap.tiering.controller.metadata.image import ConfigChange, ConfigResource, ResourceType
+from resnap.tiering.controller.metadata.records import ClientQuotaRecord, ConfigRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from tiering.controller.metadata.fold_state import FoldState, Place
+    from resnap.tiering.controller.metadata.fold_state import FoldState, Place
 
 
 def set_config(state: FoldState, record: ConfigRecord, place: Place) -> None:

@@ -6,14 +6,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage.errors import MetadataLogError
-from tiering.controller.metadata.image import MetadataImage, Note
+from resnap.storage.errors import MetadataLogError
+from resnap.tiering.controller.metadata.image import MetadataImage, Note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tiering.controller.metadata.batches import MetadataBatch
-    from tiering.controller.metadata.image import (
+    from resnap.tiering.controller.metadata.batches import MetadataBatch
+    from resnap.tiering.controller.metadata.image import (
         Broker,
         ConfigChange,
         ConfigResource,

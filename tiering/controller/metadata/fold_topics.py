@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tiering.controller.metadata.image import (
+from resnap.tiering.controller.metadata.image import (
     ConfigResource,
     DeletedTopic,
     Partition,
     ResourceType,
     Topic,
 )
-from tiering.controller.metadata.records import (
+from resnap.tiering.controller.metadata.records import (
     NO_LEADER_CHANGE,
     ClearElrRecord,
     PartitionChangeRecord,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from tiering.controller.metadata.fold_state import FoldState, Place
+    from resnap.tiering.controller.metadata.fold_state import FoldState, Place
 
 NO_STATE_CHANGE: Final = -1
 

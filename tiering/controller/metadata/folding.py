@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from storage.errors import FileGoneError, MetadataLogError, MetadataVersionError
-from tiering.controller.metadata import fold_cluster, fold_producer_ids, fold_settings, fold_topics
-from tiering.controller.metadata.batches import MetadataBatch, TornTail
-from tiering.controller.metadata.control_messages import SnapshotHeaderRecord
-from tiering.controller.metadata.fold_state import FoldState, Place
-from tiering.controller.metadata.image import (
+from resnap.storage.errors import FileGoneError, MetadataLogError, MetadataVersionError
+from resnap.tiering.controller.metadata import fold_cluster, fold_producer_ids, fold_settings, fold_topics
+from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
+from resnap.tiering.controller.metadata.control_messages import SnapshotHeaderRecord
+from resnap.tiering.controller.metadata.fold_state import FoldState, Place
+from resnap.tiering.controller.metadata.image import (
     METADATA_VERSION,
     METADATA_VERSIONS,
     MetadataImage,
@@ -28,8 +28,8 @@ from tiering.controller.metadata.image import (
     SkippedRecords,
     TransactionOutcome,
 )
-from tiering.controller.metadata.log_files import MetadataLogFiles, list_metadata_log, read_metadata_log
-from tiering.controller.metadata.records import (
+from resnap.tiering.controller.metadata.log_files import MetadataLogFiles, list_metadata_log, read_metadata_log
+from resnap.tiering.controller.metadata.records import (
     TYPES_BY_KEY,
     TYPES_BY_MESSAGE,
     AbortTransactionRecord,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from tiering.controller.metadata.batches import LoggedRecord, Message
+    from resnap.tiering.controller.metadata.batches import LoggedRecord, Message
 
 HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
     **fold_cluster.HANDLERS,

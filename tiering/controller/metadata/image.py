@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from storage.errors import MetadataVersionError
-from tiering.controller.metadata.records import TYPES_BY_MESSAGE
+from resnap.storage.errors import MetadataVersionError
+from resnap.tiering.controller.metadata.records import TYPES_BY_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tiering.controller.metadata.records import Endpoint, SupportedFeature
+    from resnap.tiering.controller.metadata.records import Endpoint, SupportedFeature
 
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSIONS: Final[Mapping[int, str]] = dict(

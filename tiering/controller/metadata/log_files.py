@@ -17,12 +17,12 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.disk import legible
-from storage.errors import MetadataLogError, UsageError
-from storage.log.names import CLUSTER_METADATA_TOPIC, TopicPartition
-from storage.log.partition_dir import Checkpoints, Segment, read_partition_dir
-from tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
-from tiering.controller.metadata.control_messages import SnapshotFooterRecord, SnapshotHeaderRecord
+from resnap.storage.disk import legible
+from resnap.storage.errors import MetadataLogError, UsageError
+from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from resnap.storage.log.partition_dir import Checkpoints, Segment, read_partition_dir
+from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
+from resnap.tiering.controller.metadata.control_messages import SnapshotFooterRecord, SnapshotHeaderRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
-from storage.messages.schema import (
+from resnap.storage.messages.schema import (
     Bool,
     Bytes,
     Float64,

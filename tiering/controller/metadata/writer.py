@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.disk import Disk, make_directories, writable, write_all
-from storage.errors import LogDirError, UsageError
-from storage.log.batch_builder import write_data_batch
-from storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
-from storage.log.log_dir_lock import locked
-from storage.log.names import segment_name
-from storage.log.record import write_record
-from storage.log.record_batch import (
+from resnap.storage.disk import Disk, make_directories, writable, write_all
+from resnap.storage.errors import LogDirError, UsageError
+from resnap.storage.log.batch_builder import write_data_batch
+from resnap.storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
+from resnap.storage.log.log_dir_lock import locked
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.record import write_record
+from resnap.storage.log.record_batch import (
     CONTROL,
     MAGIC_V2,
     NO_PRODUCER_EPOCH,
@@ -30,22 +30,22 @@ from storage.log.record_batch import (
     RecordBatchHeader,
     seal,
 )
-from storage.messages.schema import write_message
-from tiering.controller.metadata.batches import TornTail
-from tiering.controller.metadata.codec import encode_record
-from tiering.controller.metadata.control_messages import (
+from resnap.storage.messages.schema import write_message
+from resnap.tiering.controller.metadata.batches import TornTail
+from resnap.tiering.controller.metadata.codec import encode_record
+from resnap.tiering.controller.metadata.control_messages import (
     ControlMessage,
     LeaderChangeMessage,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     Voter,
 )
-from tiering.controller.metadata.log_files import MetadataLogFiles, list_metadata_log, read_metadata_log
+from resnap.tiering.controller.metadata.log_files import MetadataLogFiles, list_metadata_log, read_metadata_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tiering.controller.metadata.records import MetadataRecord
+    from resnap.tiering.controller.metadata.records import MetadataRecord
 
 MAX_BATCH_BYTES: Final = 8 << 20
 """What a quorum appends at once, at most. Source: ``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``."""

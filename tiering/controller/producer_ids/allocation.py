@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.errors import DataError
-from storage.kafka_errors import KafkaError, RefusedError
-from tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
-from tiering.controller.producer_ids.block import (
+from resnap.storage.errors import DataError
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
+from resnap.tiering.controller.producer_ids.block import (
     BLOCK_SIZE,
     EMPTY,
     MAX_PRODUCER_ID,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from storage.kafka_errors import KafkaError, RefusedError
-from tiering.controller.producer_ids.block import ProducerIdsBlock
-from tiering.controller.producer_ids.requests import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.tiering.controller.producer_ids.block import ProducerIdsBlock
+from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 Allocate: TypeAlias = Callable[[int, int], ProducerIdsBlock]
 """Broker id and epoch in, a block out, or a ``RefusedError``: ``DurableAllocation.allocate`` at some time."""

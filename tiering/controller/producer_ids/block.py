@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tiering.controller.metadata.records import NO_BROKER
+from resnap.tiering.controller.metadata.records import NO_BROKER
 
 BLOCK_SIZE: Final = 1_000
 """Size of every block that a controller gives. Source: ``PRODUCER_ID_BLOCK_SIZE``."""

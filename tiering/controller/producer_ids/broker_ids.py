@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from storage.kafka_errors import KafkaError
-from tiering.controller.producer_ids.block import EMPTY, MAX_PRODUCER_ID, ClaimedBlock, ProducerIdsBlock
+from resnap.storage.kafka_errors import KafkaError
+from resnap.tiering.controller.producer_ids.block import EMPTY, MAX_PRODUCER_ID, ClaimedBlock, ProducerIdsBlock
 
 if TYPE_CHECKING:
-    from tiering.controller.producer_ids.requests import AllocateProducerIdsResponse
+    from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsResponse
 
 PREFETCH_PERCENT: Final = 90
 RETRY_BACKOFF_MS: Final = 50

@@ -10,23 +10,23 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tiering.controller.metadata.folding import load_image
-from tiering.controller.metadata.image import TransactionOutcome
-from tiering.controller.metadata.records import (
+from resnap.tiering.controller.metadata.folding import load_image
+from resnap.tiering.controller.metadata.image import TransactionOutcome
+from resnap.tiering.controller.metadata.records import (
     NO_BROKER,
     AbortTransactionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
 )
-from tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
-from tiering.controller.producer_ids.allocation import ProducerIdAllocation
+from resnap.tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
+from resnap.tiering.controller.producer_ids.allocation import ProducerIdAllocation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tiering.controller.metadata.image import MetadataImage
-    from tiering.controller.producer_ids.block import ProducerIdsBlock
+    from resnap.tiering.controller.metadata.image import MetadataImage
+    from resnap.tiering.controller.producer_ids.block import ProducerIdsBlock
 
 
 class DurableAllocation:

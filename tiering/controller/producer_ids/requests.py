@@ -11,11 +11,11 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from storage.errors import FormatError
-from storage.kafka_errors import KafkaError
-from storage.log.varint import write_unsigned_varint
-from storage.messages.schema import Int16, Int32, Int64, read_message, write_message
-from storage.messages.wire import Cursor
+from resnap.storage.errors import FormatError
+from resnap.storage.kafka_errors import KafkaError
+from resnap.storage.log.varint import write_unsigned_varint
+from resnap.storage.messages.schema import Int16, Int32, Int64, read_message, write_message
+from resnap.storage.messages.wire import Cursor
 
 ALLOCATE_PRODUCER_IDS: Final = 67
 INIT_PRODUCER_ID: Final = 22

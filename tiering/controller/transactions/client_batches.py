@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage.kafka_errors import KafkaError
-from storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, wrap_sequence
+from resnap.storage.kafka_errors import KafkaError
+from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, wrap_sequence
 
 if TYPE_CHECKING:
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
 
 NOBODY: Final = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 

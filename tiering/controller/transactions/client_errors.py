@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from storage.kafka_errors import KafkaError
-from tiering.controller.transactions.metadata import MAX_EPOCH
+from resnap.storage.kafka_errors import KafkaError
+from resnap.tiering.controller.transactions.metadata import MAX_EPOCH
 
 FENCED_IS_ITS_OWN_ERROR: Final = (2, 7)
 """Since then there is PRODUCER_FENCED, and a stale epoch in a produce response is abortable."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from storage.kafka_errors import KafkaError
-from storage.log.record_batch import NO_SEQUENCE
-from tiering.controller.transactions.client_batches import NOBODY, ClientBatch, PartitionSequences
-from tiering.controller.transactions.client_errors import (
+from resnap.storage.kafka_errors import KafkaError
+from resnap.storage.log.record_batch import NO_SEQUENCE
+from resnap.tiering.controller.transactions.client_batches import NOBODY, ClientBatch, PartitionSequences
+from resnap.tiering.controller.transactions.client_errors import (
     BatchFate,
     ClientState,
     CoordinatorRequest,
@@ -30,7 +30,7 @@ from tiering.controller.transactions.client_errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
 
 RETRIES: Final = 2**31 - 1
 """Default of ``retries`` since 2.1."""

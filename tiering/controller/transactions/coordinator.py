@@ -17,11 +17,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from storage.kafka_errors import KafkaError, RefusedError
-from storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from tiering.controller.producer_ids.requests import InitProducerIdResponse
-from tiering.controller.transactions.ending import check_not_ending, check_not_pending, check_producer, end_v1, end_v2
-from tiering.controller.transactions.metadata import (
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from resnap.tiering.controller.producer_ids.requests import InitProducerIdResponse
+from resnap.tiering.controller.transactions.ending import (
+    check_not_ending,
+    check_not_pending,
+    check_producer,
+    end_v1,
+    end_v2,
+)
+from resnap.tiering.controller.transactions.metadata import (
     DONE,
     TransactionMetadata,
     TransactionState,
@@ -32,8 +38,8 @@ from tiering.controller.transactions.metadata import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.log.names import TopicPartition
-    from tiering.controller.producer_ids.requests import InitProducerIdRequest
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.controller.producer_ids.requests import InitProducerIdRequest
 
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
 """Default of ``transaction.max.timeout.ms``."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from storage.kafka_errors import KafkaError, RefusedError
-from storage.log.record_batch import NO_PRODUCER_ID
-from tiering.controller.transactions.metadata import MAX_EPOCH, PREPARED, TransactionMetadata, TransactionState
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.log.record_batch import NO_PRODUCER_ID
+from resnap.tiering.controller.transactions.metadata import MAX_EPOCH, PREPARED, TransactionMetadata, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tiering.controller.transactions.metadata import Transition
+    from resnap.tiering.controller.transactions.metadata import Transition
 
 LAST_GIVEN_EPOCH: Final = MAX_EPOCH - 1
 _OF_COMMIT: Final = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from storage.kafka_errors import KafkaError, RefusedError
-from storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from storage.log.names import TopicPartition
+    from resnap.storage.log.names import TopicPartition
 
 MAX_EPOCH: Final = 2**15 - 1
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import ConfigurationError, FormatError
-from storage.key_file import KeyFile
-from storage.log.checkpoints import LeaderEpoch
-from storage.log.names import TopicPartition
-from storage.messages.wire import uuid_text
-from storage.remote.layouts.aiven import object_key, parse_key, segment_id, topic_folder
-from storage.remote.layouts.aiven_chunks import (
+from resnap.storage.errors import ConfigurationError, FormatError
+from resnap.storage.key_file import KeyFile
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.messages.wire import uuid_text
+from resnap.storage.remote.layouts.aiven import object_key, parse_key, segment_id, topic_folder
+from resnap.storage.remote.layouts.aiven_chunks import (
     INT_MAX,
     ChunkIndex,
     FixedSizes,
@@ -23,8 +23,8 @@ from storage.remote.layouts.aiven_chunks import (
     decode_sizes,
     encode_sizes,
 )
-from storage.remote.layouts.aiven_keys import OVERHEAD_BYTES, KeyRing, RsaKey, WrappedKey, new_cipher
-from storage.remote.layouts.aiven_manifest import (
+from resnap.storage.remote.layouts.aiven_keys import OVERHEAD_BYTES, KeyRing, RsaKey, WrappedKey, new_cipher
+from resnap.storage.remote.layouts.aiven_manifest import (
     AivenManifest,
     Encryption,
     IndexRange,
@@ -32,12 +32,12 @@ from storage.remote.layouts.aiven_manifest import (
     read_manifest,
     write_manifest,
 )
-from storage.remote.layouts.aiven_metadata import (
+from resnap.storage.remote.layouts.aiven_metadata import (
     CustomMetadata,
     SegmentMetadata,
     read_custom_metadata,
 )
-from storage.remote.layouts.aiven_pieces import compressed, decompressed, frame_content_size, stored_piece
+from resnap.storage.remote.layouts.aiven_pieces import compressed, decompressed, frame_content_size, stored_piece
 from tests.fixture_sets import AIVEN
 
 if TYPE_CHECKING:

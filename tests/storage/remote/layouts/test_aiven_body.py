@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.crc32c import crc32c
-from storage.errors import VerificationError
-from storage.key_file import KeyFile
-from storage.remote.layouts.aiven_body import LogBody, is_compressed_already, stored_log
-from storage.remote.layouts.aiven_keys import KeyRing, RsaKey, new_cipher
-from storage.remote.layouts.aiven_pieces import original_piece
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import VerificationError
+from resnap.storage.key_file import KeyFile
+from resnap.storage.remote.layouts.aiven_body import LogBody, is_compressed_already, stored_log
+from resnap.storage.remote.layouts.aiven_keys import KeyRing, RsaKey, new_cipher
+from resnap.storage.remote.layouts.aiven_pieces import original_piece
 from tests.builders import a_batch
 
 if TYPE_CHECKING:

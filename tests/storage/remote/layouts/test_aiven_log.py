@@ -13,24 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, UsageError
-from storage.key_file import KeyFile
-from storage.log.log_dir import load_partition_dir
-from storage.log.names import TopicPartition
-from storage.readers import BytesReader
-from storage.remote.layouts.aiven_keys import KeyRing, RsaKey
-from storage.remote.layouts.aiven_members import ChunkedReader, Member, member_of
-from storage.remote.memory import MemoryObjectStore
-from storage.remote.store_log_dir import open_source
-from storage.source import PLAIN, Sources
+from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, UsageError
+from resnap.storage.key_file import KeyFile
+from resnap.storage.log.log_dir import load_partition_dir
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.readers import BytesReader
+from resnap.storage.remote.layouts.aiven_keys import KeyRing, RsaKey
+from resnap.storage.remote.layouts.aiven_members import ChunkedReader, Member, member_of
+from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.remote.store_log_dir import open_source
+from resnap.storage.source import PLAIN, Sources
 from tests.fixture_sets import AIVEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from storage.log.partition_dir import Segment
-    from storage.log.survey import LogDir
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.log.survey import LogDir
     from tests.fixture_sets import FixtureSet
 
     Sets = Callable[[str], FixtureSet]

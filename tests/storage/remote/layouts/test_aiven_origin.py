@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from storage.errors import FormatError
-from storage.remote.layouts.aiven import MANIFEST, AivenKey, parse_key
-from storage.remote.layouts.aiven_origin import _checksum, origin_key, place_of_origin, read_origin, write_origin
-from storage.remote.manifest import LeftOutProducer, origin_record
+from resnap.storage.errors import FormatError
+from resnap.storage.remote.layouts.aiven import MANIFEST, AivenKey, parse_key
+from resnap.storage.remote.layouts.aiven_origin import _checksum, origin_key, place_of_origin, read_origin, write_origin
+from resnap.storage.remote.manifest import LeftOutProducer, origin_record
 from tests.storage.remote.manifests import a_manifest
 
 ORIGIN = replace(a_manifest().snapshot_origin, left_out=(LeftOutProducer(producer_id=7, reason="unexplained-batch"),))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.remote.layouts.flat import (
+from resnap.storage.remote.layouts.flat import (
     EXTENSIONS,
     FlatKey,
     key_part,
@@ -16,7 +16,7 @@ from storage.remote.layouts.flat import (
     parse_key,
     segment_id,
 )
-from storage.remote.object_store import MAX_KEY_BYTES, check_key
+from resnap.storage.remote.object_store import MAX_KEY_BYTES, check_key
 from tests.storage.remote.manifests import topics
 
 ID = UUID("6f8e0d8e-1234-5000-8000-0123456789ab")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.log.names import MAX_OFFSET, MAX_PARTITION
-from storage.messages.wire import uuid_text
-from storage.remote.layouts.local_tiered import LocalTieredKey, parse_key
-from storage.remote.manifest import ObjectKind
+from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION
+from resnap.storage.messages.wire import uuid_text
+from resnap.storage.remote.layouts.local_tiered import LocalTieredKey, parse_key
+from resnap.storage.remote.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

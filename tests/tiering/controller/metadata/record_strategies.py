@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from storage.messages.schema import FieldSchema, Struct, schema_of
-from storage.messages.wire import Array, Identifier, Nullable, Number, Octets, Text, Wire, uuid_text
-from tiering.controller.metadata.records import RECORD_TYPES, MetadataRecord, RecordType
+from resnap.storage.messages.schema import FieldSchema, Struct, schema_of
+from resnap.storage.messages.wire import Array, Identifier, Nullable, Number, Octets, Text, Wire, uuid_text
+from resnap.tiering.controller.metadata.records import RECORD_TYPES, MetadataRecord, RecordType
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.batch_builder import write_data_batch
-from storage.log.record import write_record
-from storage.log.record_batch import HEADER, read_header, seal
-from tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
-from tiering.controller.metadata.codec import encode_record
-from tiering.controller.metadata.control_messages import SnapshotFooterRecord
-from tiering.controller.metadata.records import FeatureLevelRecord, UnknownRecord
-from tiering.controller.metadata.writer import control_batch
+from resnap.storage.errors import FormatError
+from resnap.storage.log.batch_builder import write_data_batch
+from resnap.storage.log.record import write_record
+from resnap.storage.log.record_batch import HEADER, read_header, seal
+from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
+from resnap.tiering.controller.metadata.codec import encode_record
+from resnap.tiering.controller.metadata.control_messages import SnapshotFooterRecord
+from resnap.tiering.controller.metadata.records import FeatureLevelRecord, UnknownRecord
+from resnap.tiering.controller.metadata.writer import control_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.errors import FileGoneError
-from tiering.controller.metadata import folding
-from tiering.controller.metadata.folding import load_image
-from tiering.controller.metadata.records import ProducerIdsRecord
-from tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from resnap.storage.errors import FileGoneError
+from resnap.tiering.controller.metadata import folding
+from resnap.tiering.controller.metadata.folding import load_image
+from resnap.tiering.controller.metadata.records import ProducerIdsRecord
+from resnap.tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tiering.controller.metadata.log_files import MetadataLogFiles
+    from resnap.tiering.controller.metadata.log_files import MetadataLogFiles
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.log.varint import write_unsigned_varint
-from tests.tiering.controller.metadata.record_strategies import records_in_a_version
-from tiering.controller.metadata.codec import DecodedRecord, decode_record, encode_record
-from tiering.controller.metadata.records import (
+from resnap.storage.errors import FormatError
+from resnap.storage.log.varint import write_unsigned_varint
+from resnap.tiering.controller.metadata.codec import DecodedRecord, decode_record, encode_record
+from resnap.tiering.controller.metadata.records import (
     RECORD_TYPES,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -18,6 +17,7 @@ from tiering.controller.metadata.records import (
     TopicRecord,
     UnknownRecord,
 )
+from tests.tiering.controller.metadata.record_strategies import records_in_a_version
 
 TOPIC_ID = "YMc4MP1-R6O2oJbmBbBiPg"
 SMALLEST_MESSAGE = bytes([0])

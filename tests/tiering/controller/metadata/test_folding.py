@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from storage.errors import MetadataLogError, MetadataVersionError
-from storage.log.batch_builder import write_data_batch
-from storage.log.partition_dir import PARTITION_METADATA
-from storage.log.properties import read_partition_metadata
-from storage.log.varint import write_unsigned_varint
-from tests.tiering.controller.metadata.metadata_dump import dumped_records
-from tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
-from tiering.controller.metadata.codec import encode_record
-from tiering.controller.metadata.folding import fold, load_current_image, load_image, load_settings_image
-from tiering.controller.metadata.image import (
+from resnap.storage.errors import MetadataLogError, MetadataVersionError
+from resnap.storage.log.batch_builder import write_data_batch
+from resnap.storage.log.partition_dir import PARTITION_METADATA
+from resnap.storage.log.properties import read_partition_metadata
+from resnap.storage.log.varint import write_unsigned_varint
+from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
+from resnap.tiering.controller.metadata.codec import encode_record
+from resnap.tiering.controller.metadata.folding import fold, load_current_image, load_image, load_settings_image
+from resnap.tiering.controller.metadata.image import (
     ALL_BROKERS,
     BlockSource,
     ConfigChange,
@@ -27,8 +26,8 @@ from tiering.controller.metadata.image import (
     ResourceType,
     TransactionOutcome,
 )
-from tiering.controller.metadata.log_files import list_metadata_log, read_checkpoint, read_metadata_log
-from tiering.controller.metadata.records import (
+from resnap.tiering.controller.metadata.log_files import list_metadata_log, read_checkpoint, read_metadata_log
+from resnap.tiering.controller.metadata.records import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
@@ -52,7 +51,8 @@ from tiering.controller.metadata.records import (
     UnregisterBrokerRecord,
     UnregisterControllerRecord,
 )
-from tiering.controller.metadata.writer import checkpoint_bytes
+from resnap.tiering.controller.metadata.writer import checkpoint_bytes
+from tests.tiering.controller.metadata.metadata_dump import dumped_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable

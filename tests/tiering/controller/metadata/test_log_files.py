@@ -5,30 +5,30 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from storage.errors import FormatError, MetadataLogError, UsageError
-from storage.messages.schema import message_json
-from tests.tiering.controller.metadata.metadata_dump import (
-    DumpedBatch,
-    DumpedRecord,
-    dumped_batches,
-    dumped_records,
-)
-from tiering.controller.metadata.batches import MetadataBatch, TornTail
-from tiering.controller.metadata.control_messages import LeaderChangeMessage
-from tiering.controller.metadata.log_files import (
+from resnap.storage.errors import FormatError, MetadataLogError, UsageError
+from resnap.storage.messages.schema import message_json
+from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
+from resnap.tiering.controller.metadata.control_messages import LeaderChangeMessage
+from resnap.tiering.controller.metadata.log_files import (
     MetadataLogFiles,
     list_metadata_log,
     read_checkpoint,
     read_metadata_log,
 )
-from tiering.controller.metadata.records import (
+from resnap.tiering.controller.metadata.records import (
     TYPES_BY_MESSAGE,
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     NoOpRecord,
     PartitionChangeRecord,
 )
-from tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from resnap.tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from tests.tiering.controller.metadata.metadata_dump import (
+    DumpedBatch,
+    DumpedRecord,
+    dumped_batches,
+    dumped_records,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

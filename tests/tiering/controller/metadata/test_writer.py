@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.disk import Disk
-from storage.errors import FormatError, LogDirError
+from resnap.storage.disk import Disk
+from resnap.storage.errors import FormatError, LogDirError
+from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
+from resnap.tiering.controller.metadata.control_messages import LeaderChangeMessage
+from resnap.tiering.controller.metadata.log_files import list_metadata_log, read_checkpoint, read_metadata_log
+from resnap.tiering.controller.metadata.records import MetadataRecord, ProducerIdsRecord, TopicRecord
+from resnap.tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
 from tests.tiering.controller.metadata.record_strategies import newest_records
-from tiering.controller.metadata.batches import MetadataBatch, TornTail
-from tiering.controller.metadata.control_messages import LeaderChangeMessage
-from tiering.controller.metadata.log_files import list_metadata_log, read_checkpoint, read_metadata_log
-from tiering.controller.metadata.records import MetadataRecord, ProducerIdsRecord, TopicRecord
-from tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,8 +127,8 @@ def test_a_batch_that_no_quorum_would_append_is_refused(directory: Path) -> None
 APPENDER = """
 import sys
 from pathlib import Path
-from tiering.controller.metadata.records import ProducerIdsRecord
-from tiering.controller.metadata.writer import open_metadata_log
+from resnap.tiering.controller.metadata.records import ProducerIdsRecord
+from resnap.tiering.controller.metadata.writer import open_metadata_log
 
 with open_metadata_log(Path(sys.argv[1]), leader_id=1, timestamp=5, segment_bytes=2000) as log:
     number = 0

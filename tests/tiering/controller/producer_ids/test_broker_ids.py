@@ -8,9 +8,9 @@ from threading import Lock
 
 import pytest
 
-from storage.kafka_errors import KafkaError
-from tiering.controller.producer_ids.block import MAX_PRODUCER_ID
-from tiering.controller.producer_ids.broker_ids import (
+from resnap.storage.kafka_errors import KafkaError
+from resnap.tiering.controller.producer_ids.block import MAX_PRODUCER_ID
+from resnap.tiering.controller.producer_ids.broker_ids import (
     RETRY_BACKOFF_MS,
     RETRY_TIMEOUT_MS,
     BrokerProducerIds,
@@ -19,7 +19,7 @@ from tiering.controller.producer_ids.broker_ids import (
     error_without_block,
     has_timed_out,
 )
-from tiering.controller.producer_ids.requests import AllocateProducerIdsResponse
+from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsResponse
 
 NOTHING = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.errors import DataError, LogDirError, LogDirInUseError
-from storage.kafka_errors import KafkaError, RefusedError
-from storage.messages.wire import ZERO_UUID
-from tests.tiering.controller.producer_ids.lives import EPOCH, NOW, START, give_away_for_ever, open_in_vain
-from tiering.controller.metadata.folding import load_image
-from tiering.controller.metadata.records import (
+from resnap.storage.errors import DataError, LogDirError, LogDirInUseError
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.messages.wire import ZERO_UUID
+from resnap.tiering.controller.metadata.folding import load_image
+from resnap.tiering.controller.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
@@ -25,25 +24,26 @@ from tiering.controller.metadata.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
-from tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
-from tiering.controller.producer_ids.answering import answer_allocate
-from tiering.controller.producer_ids.broker_ids import BrokerProducerIds
-from tiering.controller.producer_ids.durable_allocation import open_allocation
-from tiering.controller.producer_ids.requests import (
+from resnap.tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
+from resnap.tiering.controller.producer_ids.answering import answer_allocate
+from resnap.tiering.controller.producer_ids.broker_ids import BrokerProducerIds
+from resnap.tiering.controller.producer_ids.durable_allocation import open_allocation
+from resnap.tiering.controller.producer_ids.requests import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     read_allocate_response,
     write_allocate_response,
 )
-from tiering.quota import request_throttle
-from tiering.quota.request_throttle import RequestThrottle
+from resnap.tiering.quota import request_throttle
+from resnap.tiering.quota.request_throttle import RequestThrottle
+from tests.tiering.controller.producer_ids.lives import EPOCH, NOW, START, give_away_for_ever, open_in_vain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from multiprocessing.context import ForkServerContext
     from pathlib import Path
 
-    from tiering.controller.metadata.records import MetadataRecord
+    from resnap.tiering.controller.metadata.records import MetadataRecord
 
 LIVES_PER_LOG: Final = 100
 PATIENCE_S: Final = 300

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import FormatError
-from storage.kafka_errors import KafkaError
-from tiering.controller.producer_ids.requests import (
+from resnap.storage.errors import FormatError
+from resnap.storage.kafka_errors import KafkaError
+from resnap.tiering.controller.producer_ids.requests import (
     INIT_PRODUCER_ID_VERSIONS,
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from storage.errors import DataError
-from storage.kafka_errors import KafkaError, RefusedError
-from tiering.controller.metadata.records import ProducerIdsRecord
-from tiering.controller.producer_ids.allocation import ProducerIdAllocation
-from tiering.controller.producer_ids.block import MAX_PRODUCER_ID, ProducerIdsBlock
-from tiering.controller.producer_ids.zookeeper_blocks import (
+from resnap.storage.errors import DataError
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.tiering.controller.metadata.records import ProducerIdsRecord
+from resnap.tiering.controller.producer_ids.allocation import ProducerIdAllocation
+from resnap.tiering.controller.producer_ids.block import MAX_PRODUCER_ID, ProducerIdsBlock
+from resnap.tiering.controller.producer_ids.zookeeper_blocks import (
     ZooKeeperProducerIds,
     block_json,
     block_to_write_back,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import count
 
-from storage.kafka_errors import KafkaError
-from storage.log.names import TopicPartition
-from tiering.controller.producer_ids.requests import InitProducerIdRequest, InitProducerIdResponse
-from tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator
-from tiering.controller.transactions.metadata import TransactionMetadata, TransactionState
+from resnap.storage.kafka_errors import KafkaError
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.controller.producer_ids.requests import InitProducerIdRequest, InitProducerIdResponse
+from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator
+from resnap.tiering.controller.transactions.metadata import TransactionMetadata, TransactionState
 
 ID = "payments"
 PID = 23

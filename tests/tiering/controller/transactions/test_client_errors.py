@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.kafka_errors import KafkaError
-from tiering.controller.transactions.client_errors import (
+from resnap.storage.kafka_errors import KafkaError
+from resnap.tiering.controller.transactions.client_errors import (
     BatchFate,
     ClientState,
     CoordinatorRequest,

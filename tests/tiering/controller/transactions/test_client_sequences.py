@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from storage.kafka_errors import KafkaError
-from storage.log.names import TopicPartition
-from storage.log.record_batch import MAX_SEQUENCE, NO_SEQUENCE
-from tiering.controller.transactions.client_batches import NOBODY
-from tiering.controller.transactions.client_errors import BatchFate, ClientState, CoordinatorRequest
-from tiering.controller.transactions.client_sequences import ClientSequences
+from resnap.storage.kafka_errors import KafkaError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_SEQUENCE
+from resnap.tiering.controller.transactions.client_batches import NOBODY
+from resnap.tiering.controller.transactions.client_errors import BatchFate, ClientState, CoordinatorRequest
+from resnap.tiering.controller.transactions.client_sequences import ClientSequences
 
 if TYPE_CHECKING:
-    from tiering.controller.transactions.client_batches import ClientBatch, PartitionSequences
+    from resnap.tiering.controller.transactions.client_batches import ClientBatch, PartitionSequences
 
 TP0, TP1 = TopicPartition("payments", 0), TopicPartition("payments", 1)
 ID: Final = 13_131

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.tiering.controller.producer_ids.requests import InitProducerIdRequest
+from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator, error_of_append
+from resnap.tiering.controller.transactions.metadata import TransactionState
 from tests.tiering.controller.transactions.coordinators import (
     AGAIN,
     FENCED,
@@ -15,9 +18,6 @@ from tests.tiering.controller.transactions.coordinators import (
     error,
     given,
 )
-from tiering.controller.producer_ids.requests import InitProducerIdRequest
-from tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator, error_of_append
-from tiering.controller.transactions.metadata import TransactionState
 
 State = TransactionState
 LAST = 32_766

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.tiering.controller.transactions.metadata import TransactionMetadata, TransactionState, Transition
 from tests.tiering.controller.transactions.coordinators import PARTITIONS
-from tiering.controller.transactions.metadata import TransactionMetadata, TransactionState, Transition
 
 State = TransactionState
 PID = 23423
