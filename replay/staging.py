@@ -28,7 +28,7 @@ from resnap.storage.log.producer_snapshot import (
     snapshot_array_parts,
     store_snapshot_arrays,
 )
-from resnap.storage.remote.urls import open_store
+from resnap.storage.stores.urls import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from resnap.replay.scan.header_scan import Array
     from resnap.storage.crc32c import Buffer
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.remote.object_store import ObjectStore
-    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.storage.stores.s3_settings import S3Settings
 
 DISCARD: Final = "discard:"
 """URL of the sink for replays that only look."""

@@ -1,1 +1,1 @@
-"""Bytes: Kafka's on-disk formats (``storage.log``) and object stores (``storage.remote``). No policy, no Spark."""
+"""Bytes: Kafka's on-disk formats (``storage.log``) and object stores (``storage.stores``). No policy, no Spark."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_s3 import S3Client
 
-    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.storage.stores.s3_settings import S3Settings
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def s3_settings(s3_endpoint: str, no_aws_of_this_machine: None) -> S3Settings:  # noqa: ARG001
-    from resnap.storage.remote.s3_settings import S3Settings  # noqa: PLC0415
+    from resnap.storage.stores.s3_settings import S3Settings  # noqa: PLC0415
 
     return S3Settings(
         endpoint_url=s3_endpoint,

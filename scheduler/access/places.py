@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.errors import PlaceForbiddenError
 from resnap.storage.errors import ConfigurationError, UsageError
-from resnap.storage.remote.object_store import is_safe_path
-from resnap.storage.remote.urls import is_store_url, local_path
+from resnap.storage.stores.protocol import is_safe_path
+from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.use_cases.sources import Sighted
     from resnap.scheduler.use_cases.work_items import Cost, PartitionScan, Planned
+    from resnap.storage.layouts.aiven_log import CopiedSegment
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.remote.layouts.aiven_log import CopiedSegment
-    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.stores.manifest import Manifest
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.checking.verification import VerifiedSegment
     from resnap.tiering.inventory import PartitionInventory

@@ -13,7 +13,7 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 
 if TYPE_CHECKING:
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.keeping.garbage import Garbage
 
 app = typer.Typer()
@@ -47,7 +47,7 @@ def gc(
     ] = False,
 ) -> None:
     """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""
-    from resnap.storage.remote.urls import open_store
+    from resnap.storage.stores.urls import open_store
     from resnap.tiering.keeping.garbage import find_garbage
 
     age_ms = _age_ms(older_than)
@@ -93,7 +93,7 @@ def _age_ms(text: str) -> int:
 def _check_alone(store: "ObjectStore", age_ms: int) -> None:
     """Refuse to delete where a run at work could not be told from one that was killed."""
     from resnap.storage.errors import UsageError
-    from resnap.storage.remote.probe import Condition, condition
+    from resnap.storage.stores.probe import Condition, condition
 
     if age_ms < LEAST_AGE_MS:
         raise UsageError("--delete of what is less than an hour old might take it from a run that is at work",

@@ -44,8 +44,8 @@ def retain(
     """
     from resnap.scheduler.use_cases.retaining import Retaining
     from resnap.scheduler.use_cases.sources import Scope
-    from resnap.storage.remote.store_log_dir import shipped_part
     from resnap.storage.source import Sources
+    from resnap.storage.stores.store_log_dir import shipped_part
 
     limits = _limits(retention, retention_bytes)
     scope = Scope(sources=(url,), topics=run.settings.topics)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.service import Service
     from resnap.scheduler.use_cases.store_check import StoreCheck
-    from resnap.storage.remote.layouts.aiven_log import CopiedSegment
-    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.layouts.aiven_log import CopiedSegment
+    from resnap.storage.stores.manifest import Manifest
     from resnap.tiering.checking.chains import Chain
 
     Check: TypeAlias = StoreCheck[Manifest] | StoreCheck[CopiedSegment]
@@ -48,7 +48,7 @@ def answer_store(run: Invocation, service: "Service", url: str, since: str | Non
     from resnap.scheduler.answers.faults import nothing_shipped
     from resnap.scheduler.use_cases.sources import Scope
     from resnap.scheduler.wiring import journal_of
-    from resnap.storage.remote.urls import open_store
+    from resnap.storage.stores.urls import open_store
 
     since_ms = _moment(run, since)
     store = open_store(url, run.settings.s3())

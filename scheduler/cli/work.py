@@ -62,7 +62,7 @@ def tier(
     from resnap.scheduler.answers.progress import CountedProgress
     from resnap.scheduler.io_priority import set_io_priority
     from resnap.scheduler.wiring import scope_of
-    from resnap.storage.remote.urls import open_store
+    from resnap.storage.stores.urls import open_store
 
     set_io_priority(run.settings.io_priority)
     saved = saved_plan(plan_file, sources)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resnap.storage.errors import ConfigurationError, UsageError
-from resnap.storage.remote.urls import is_store_url, open_store
+from resnap.storage.stores.urls import is_store_url, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.demo.log import surviving
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
-from resnap.storage.remote.manifest import ObjectKind
+from resnap.storage.stores.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.demo.log import DemoPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.storage.remote.manifest import Manifest
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification import VerifiedSegment
 
 

@@ -21,7 +21,7 @@ from resnap.scheduler.demo.proof import Proof, prove
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.scheduler.use_cases.stored_layouts import ShippedLayout
 from resnap.storage.errors import LogDirError, UsageError
-from resnap.storage.remote.urls import open_store
+from resnap.storage.stores.urls import open_store
 from resnap.tiering.checking.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.demo.log import DemoPartition
     from resnap.scheduler.use_cases.service import Service
     from resnap.scheduler.use_cases.work_items import PartitionScan
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.shipment import PartitionShipment, Shipped
 
 TEMPORARY_PREFIX: Final = "resnap-demo-"

@@ -9,7 +9,7 @@ from resnap.scheduler.answers.rendering import human_duration
 from resnap.scheduler.clock import instant
 from resnap.scheduler.doctor.findings import fail, failed, ok, warn
 from resnap.storage.errors import ObjectNotFoundError, ResnapError
-from resnap.storage.remote.probe import (
+from resnap.storage.stores.probe import (
     BODY_BYTES,
     Check,
     Condition,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.doctor.findings import Finding
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
 
 TOLERATED_SKEW_MS: Final = 300_000
 """S3 refuses requests whose clock is 15 minutes off; a third of it is worth a word."""

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.answers.rendering import Answer, Column, human_bytes
 from resnap.storage.errors import UsageError, in_file
+from resnap.storage.layouts.aiven import INDEXES, MANIFEST
+from resnap.storage.layouts.aiven_manifest import read_manifest
+from resnap.storage.layouts.aiven_members import INDEX_NAMES, Member
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
 from resnap.storage.log.producer_snapshot import read_snapshot_array
-from resnap.storage.remote.layouts.aiven import INDEXES, MANIFEST
-from resnap.storage.remote.layouts.aiven_manifest import read_manifest
-from resnap.storage.remote.layouts.aiven_members import INDEX_NAMES, Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sized
 
     from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.inspecting.inspected_file import InspectedFile
-    from resnap.storage.remote.layouts.aiven_manifest import AivenManifest
+    from resnap.storage.layouts.aiven_manifest import AivenManifest
 
 _READERS: Final[dict[str, Callable[[bytes], Sized]]] = {
     "index": read_offset_index,

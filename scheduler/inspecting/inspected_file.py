@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.inspecting.file_kinds import leading_offset
 from resnap.storage.errors import UsageError
+from resnap.storage.layouts.aiven import LOG, MANIFEST
+from resnap.storage.layouts.aiven_members import MARK, Member, member_of, stem_of
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.partition_dir import readable
 from resnap.storage.readers import RangeReader, open_reader
-from resnap.storage.remote.layouts.aiven import LOG, MANIFEST
-from resnap.storage.remote.layouts.aiven_members import MARK, Member, member_of, stem_of
-from resnap.storage.remote.urls import is_store_url
 from resnap.storage.source import GONE, PLAIN, Sources
+from resnap.storage.stores.urls import is_store_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from resnap.scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_b
 from resnap.scheduler.inspecting.inspected_file import InspectedFile, opened_file
 from resnap.scheduler.inspecting.segment_inspection import SegmentInspection
 from resnap.storage.errors import FormatError, UsageError, in_file
+from resnap.storage.layouts.aiven_keys import NO_KEYS, KeyRing
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
 from resnap.storage.log.indexes import (
     OFFSET_ENTRY,
@@ -41,15 +42,14 @@ from resnap.storage.log.producer_snapshot import (
 from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
 from resnap.storage.log.record_batch import MAX_SEQUENCE
-from resnap.storage.remote.layouts.aiven_keys import NO_KEYS, KeyRing
-from resnap.storage.remote.manifest import Manifest, read_manifest
 from resnap.storage.source import Sources
+from resnap.storage.stores.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
     import struct
     from collections.abc import Callable, Iterator, Sequence
 
-    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.storage.stores.s3_settings import S3Settings
 
 
 def _show_time(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.access.places import Places
 from resnap.scheduler.settings.loading import load_settings, settings_file
-from resnap.storage.remote.urls import is_store_url
+from resnap.storage.stores.urls import is_store_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

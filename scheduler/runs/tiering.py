@@ -11,7 +11,7 @@ from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.runs.run import PartitionState
 from resnap.scheduler.runs.work import Work
 from resnap.storage.errors import ResnapError, VerificationError
-from resnap.storage.remote.urls import open_store
+from resnap.storage.stores.urls import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

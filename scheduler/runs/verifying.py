@@ -15,7 +15,7 @@ from resnap.scheduler.answers.faults import (
 )
 from resnap.scheduler.runs.work import Work
 from resnap.scheduler.wiring import journal_of
-from resnap.storage.remote.urls import open_store
+from resnap.storage.stores.urls import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

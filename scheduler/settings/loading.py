@@ -29,7 +29,7 @@ from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
 from resnap.scheduler.settings.values import split_list
 from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
 from resnap.storage.errors import UsageError
-from resnap.storage.remote.urls import is_store_url
+from resnap.storage.stores.urls import is_store_url
 
 DEFAULT_FILE: Final = "resnap.toml"
 NOWHERE: Final = "none"

@@ -16,7 +16,7 @@ from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata, is_ther
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.log_dir import META_PROPERTIES
 from resnap.storage.log.properties import read_meta_properties
-from resnap.storage.remote.urls import is_store_url
+from resnap.storage.stores.urls import is_store_url
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.controller.expiration import (
     EXPIRATION,

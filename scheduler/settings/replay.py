@@ -13,7 +13,7 @@ from resnap.replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_M
 from resnap.scheduler.clock import milliseconds
 from resnap.scheduler.settings.kinds import Count, Listed, MaybeDuration, Milliseconds, Size, WithOrigins, from_text
 from resnap.scheduler.settings.values import parse_as_of
-from resnap.storage.remote.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
+from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
 
 
 class ReplaySettings(WithOrigins):

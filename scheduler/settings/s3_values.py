@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ConfigurationError
 from resnap.storage.key_file import KeyFile
-from resnap.storage.remote.s3_settings import CUSTOMER_KEY_BYTES, decoded_key
+from resnap.storage.stores.s3_settings import CUSTOMER_KEY_BYTES, decoded_key
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from resnap.scheduler.settings.kinds import MaybeDuration, Size
 from resnap.scheduler.settings.s3_values import customer_key, storage_class
-from resnap.storage.remote.s3_settings import AddressingStyle, ChecksumMode, Encryption, S3Settings
+from resnap.storage.stores.s3_settings import AddressingStyle, ChecksumMode, Encryption, S3Settings
 
 PARALLEL: Final = 4
 """Segments on their way at once: each holds a part of 16 MiB."""

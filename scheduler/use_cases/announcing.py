@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.use_cases.tier_run import this_run
 from resnap.storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
-from resnap.storage.remote.layouts import aiven
-from resnap.storage.remote.layouts.flat import lease_place
-from resnap.storage.remote.layouts.local_tiered import LocalTieredKey
-from resnap.storage.remote.manifest import ObjectKind
+from resnap.storage.layouts import aiven
+from resnap.storage.layouts.flat import lease_place
+from resnap.storage.layouts.local_tiered import LocalTieredKey
+from resnap.storage.stores.manifest import ObjectKind
 from resnap.tiering.checking.aiven_verification import holds_copies, list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped
 from resnap.tiering.remote_log.announceable import is_ours, of_copy, of_manifest
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.sources import Scope
-    from resnap.storage.remote.layouts.flat import FlatKey
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.layouts.flat import FlatKey
     from resnap.storage.source import Sources
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.aiven_verification import PartitionSeen
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import ClusterFacts

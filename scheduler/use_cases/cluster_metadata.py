@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ResnapError, UsageError
-from resnap.storage.remote.urls import is_store_url
+from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.controller.metadata.folding import TOPIC_TYPES, load_current_image, load_settings_image
 from resnap.tiering.controller.metadata.image import ResourceType
 from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from resnap.replay.spark.settings import SparkSettings
     from resnap.replay.spark.warm import WarmSpark
     from resnap.replay.watching import Watcher
-    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.storage.stores.s3_settings import S3Settings
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
-from resnap.storage.remote.urls import is_store_url, local_path, open_store
+from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.tiering.installing.install_survey import Surveyed, survey
 from resnap.tiering.installing.installation import Decision, Fate, PartitionInstallation
 from resnap.tiering.installing.installer import Installer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.use_cases.sources import Scope
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.storage.stores.s3_settings import S3Settings
     from resnap.tiering.installing.installation import Replace
     from resnap.tiering.installing.undo_manifest import ShutdownMark
     from resnap.tiering.planning import SavedPlan

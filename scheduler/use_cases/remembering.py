@@ -14,7 +14,7 @@ from resnap.replay.evidence import Evidence
 from resnap.replay.plan import PartitionPlan
 from resnap.replay.staging import digest_of, snapshot_key
 from resnap.storage.errors import LogDirError, StoreError
-from resnap.storage.remote.urls import open_store
+from resnap.storage.stores.urls import open_store
 from resnap.tiering.remembered.memory import known_looks
 from resnap.tiering.remembered.recollection import learnt, recall, with_refusals
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.work_items import TierOrder
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
-    from resnap.storage.remote.s3_settings import S3Settings
     from resnap.storage.source import Sources
+    from resnap.storage.stores.s3_settings import S3Settings
     from resnap.tiering.inventory import PartitionInventory, SnapshotLook
     from resnap.tiering.remembered.memory import KnownBoundary, Memory
     from resnap.tiering.remembered.memory_file import MemoryFiles

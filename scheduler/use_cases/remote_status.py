@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
 from resnap.scheduler.clock import instant
 from resnap.storage.errors import FormatError, UsageError
-from resnap.storage.remote.layouts.aiven_metadata import read_custom_metadata
+from resnap.storage.layouts.aiven_metadata import read_custom_metadata
 from resnap.tiering.remote_log.beliefs import fold_events
 from resnap.tiering.remote_log.metadata_log import event_of, metadata_partitions, read_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.sources import Scope
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.survey import LogDir
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.remote_log.beliefs import Beliefs, PartitionBeliefs, RemoteSegment
     from resnap.tiering.remote_log.metadata_log import Event

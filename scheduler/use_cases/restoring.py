@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.use_cases.sources import look
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError, in_file
+from resnap.storage.layouts.aiven_members import member_of
+from resnap.storage.layouts.brokers_own import BrokersFolders
+from resnap.storage.layouts.flat_log import manifest_locator
 from resnap.storage.log.checkpoints import read_offset_checkpoint
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.partition_dir import read_small, readable
 from resnap.storage.log.survey import LOG_START_OFFSETS
-from resnap.storage.remote.layouts.aiven_members import member_of
-from resnap.storage.remote.layouts.brokers_own import BrokersFolders
-from resnap.storage.remote.layouts.flat_log import manifest_locator
-from resnap.storage.remote.manifest import ObjectKind, read_manifest
+from resnap.storage.stores.manifest import ObjectKind, read_manifest
 from resnap.tiering.installing.stopped_broker import refuse_running
 from resnap.tiering.keeping.aiven_restoration import of_copies
 from resnap.tiering.keeping.restored_log import kept_log_start, open_at_end
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.restored_snapshots import SnapshotRepair
     from resnap.scheduler.use_cases.sources import Scope, Sight, Sighted
     from resnap.storage.log.log_dir import LogDir
-    from resnap.storage.remote.manifest import Manifest
     from resnap.storage.source import Sources
+    from resnap.storage.stores.manifest import Manifest
     from resnap.tiering.keeping.aiven_restoration import Replaced
     from resnap.tiering.keeping.restorer import Restoration
 

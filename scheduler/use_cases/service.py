@@ -23,8 +23,8 @@ from resnap.scheduler.use_cases.stored_layouts import CopiedLayout, ShippedLayou
 from resnap.scheduler.use_cases.tier_run import TierRun, Uploading
 from resnap.scheduler.use_cases.work_items import PartitionScan, Planned, Replayed, TierOrder
 from resnap.storage.errors import FileGoneError, StalePlanError, UsageError
-from resnap.storage.remote.store_log_dir import shipped_part
-from resnap.storage.remote.urls import is_store_url, open_store
+from resnap.storage.stores.store_log_dir import shipped_part
+from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.tiering.checking.aiven_verification import holds_copies
 from resnap.tiering.eligibility import before_replay, broker_blockers
 from resnap.tiering.installing.fingerprint import print_segment
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.remembering import Remembering
     from resnap.scheduler.use_cases.stored_layouts import Held, StoredLayout
     from resnap.storage.errors import VerificationError
+    from resnap.storage.layouts.aiven_log import CopiedSegment
     from resnap.storage.log.log_dir import PartitionProblem, Segment
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.remote.layouts.aiven_log import CopiedSegment
-    from resnap.storage.remote.manifest import Manifest
-    from resnap.storage.remote.object_store import ObjectStore
     from resnap.storage.source import Sources
+    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification_journal import VerificationJournal
     from resnap.tiering.installing.fingerprint import SegmentPrint
     from resnap.tiering.shipping.shipment import PartitionShipment

@@ -12,9 +12,9 @@ from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata, find_me
 from resnap.storage.disk import is_there
 from resnap.storage.errors import UsageError
 from resnap.storage.log.log_dir import META_PROPERTIES
-from resnap.storage.remote.store_log_dir import open_source
-from resnap.storage.remote.urls import is_store_url, local_path
 from resnap.storage.source import PLAIN
+from resnap.storage.stores.store_log_dir import open_source
+from resnap.storage.stores.urls import is_store_url, local_path
 from resnap.tiering.cluster.overlay import with_facts
 from resnap.tiering.controller.topic_ids import with_topic_ids
 from resnap.tiering.inventory import take_inventory

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from resnap.scheduler.use_cases.sources import Scope
-from resnap.storage.remote.layouts import aiven
-from resnap.storage.remote.layouts.aiven_log import REMEDY, CopiedSegment
-from resnap.storage.remote.layouts.aiven_members import Member
-from resnap.storage.remote.layouts.flat import parse_key
-from resnap.storage.remote.manifest import Manifest, ObjectKind
+from resnap.storage.layouts import aiven
+from resnap.storage.layouts.aiven_log import REMEDY, CopiedSegment
+from resnap.storage.layouts.aiven_members import Member
+from resnap.storage.layouts.flat import parse_key
+from resnap.storage.stores.manifest import Manifest, ObjectKind
 from resnap.tiering.checking.aiven_verification import list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from resnap.storage.remote.manifest import SnapshotOrigin
-    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
     from resnap.storage.source import Sources
+    from resnap.storage.stores.manifest import SnapshotOrigin
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.checking.aiven_verification import PartitionSeen
     from resnap.tiering.checking.verification import ShippedListing, VerifiedSegment
 

@@ -15,12 +15,12 @@ from uuid import uuid4
 from resnap.replay.scratch import scratch_directory
 from resnap.scheduler.use_cases.work_items import TierOrder
 from resnap.storage.errors import LockedError
+from resnap.storage.layouts.aiven_body import AivenForm
+from resnap.storage.layouts.flat import lease_place
 from resnap.storage.log.work_lock import at_work_on
-from resnap.storage.remote.layouts.aiven_body import AivenForm
-from resnap.storage.remote.layouts.flat import lease_place
-from resnap.storage.remote.throttle import Throttle
-from resnap.storage.remote.urls import open_store
 from resnap.storage.source import each
+from resnap.storage.stores.throttle import Throttle
+from resnap.storage.stores.urls import open_store
 from resnap.tiering.eligibility import before_replay
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import leased
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.sources import Sighted
     from resnap.scheduler.use_cases.work_items import Replayed
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.remote.manifest import SnapshotOrigin
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.manifest import SnapshotOrigin
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.delivery import Verification
     from resnap.tiering.shipping.uploader import Layout
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Final
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.api.paging import encoded as encoded_cursor
 from resnap.storage.disk import FileDigest
+from resnap.storage.layouts.aiven_chunks import encode_sizes
+from resnap.storage.layouts.aiven_origin import write_origin
+from resnap.storage.layouts.aiven_pieces import compressed
 from resnap.storage.log.batch_builder import write_data_batch
 from resnap.storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_marker_batch
 from resnap.storage.log.message_set import write_legacy_message
@@ -16,10 +19,7 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.varint import write_varint
 from resnap.storage.messages.schema import write_message
 from resnap.storage.processes import this_process
-from resnap.storage.remote.layouts.aiven_chunks import encode_sizes
-from resnap.storage.remote.layouts.aiven_origin import write_origin
-from resnap.storage.remote.layouts.aiven_pieces import compressed
-from resnap.storage.remote.manifest import write_manifest
+from resnap.storage.stores.manifest import write_manifest
 from resnap.tiering.controller.metadata.codec import encode_record
 from resnap.tiering.controller.metadata.control_messages import LeaderChangeMessage, SnapshotFooterRecord, Voter
 from resnap.tiering.controller.metadata.records import TopicRecord
@@ -47,7 +47,7 @@ from resnap.tiering.remembered.memory_file import encoded
 from resnap.tiering.remote_log.codec import encode_record as encode_remote_log_record
 from resnap.tiering.shipping.lease import Holder
 from tests.fuzz.parsers import INIT_VERSIONS, LARGEST
-from tests.storage.remote.manifests import a_manifest
+from tests.storage.stores.manifests import a_manifest
 from tests.tiering.remote_log.telling import copied
 
 if TYPE_CHECKING:

@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from resnap.scheduler.api.paging import decoded as decoded_cursor
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import ResnapError
+from resnap.storage.layouts.aiven_chunks import decode_sizes
+from resnap.storage.layouts.aiven_manifest import read_manifest as read_rsm_manifest
+from resnap.storage.layouts.aiven_metadata import read_custom_metadata
+from resnap.storage.layouts.aiven_origin import read_origin
+from resnap.storage.layouts.aiven_pieces import original_piece
+from resnap.storage.layouts.flat import parse_key
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
 from resnap.storage.log.control_record import KEY, read_control_record
 from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
@@ -22,13 +28,7 @@ from resnap.storage.log.properties import read_meta_properties, read_partition_m
 from resnap.storage.log.record import read_records
 from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, read_header
 from resnap.storage.log.varint import read_unsigned_varint, read_varint, read_varlong
-from resnap.storage.remote.layouts.aiven_chunks import decode_sizes
-from resnap.storage.remote.layouts.aiven_manifest import read_manifest as read_rsm_manifest
-from resnap.storage.remote.layouts.aiven_metadata import read_custom_metadata
-from resnap.storage.remote.layouts.aiven_origin import read_origin
-from resnap.storage.remote.layouts.aiven_pieces import original_piece
-from resnap.storage.remote.layouts.flat import parse_key
-from resnap.storage.remote.manifest import read_manifest
+from resnap.storage.stores.manifest import read_manifest
 from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.controller.metadata.batches import read_batches
 from resnap.tiering.controller.metadata.codec import decode_record

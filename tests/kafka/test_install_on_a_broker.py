@@ -18,7 +18,7 @@ from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.use_cases.installing import Installing, InstallOrder
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.storage.log.producer_snapshot import load_snapshot
-from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.stores.s3_settings import S3Settings
 from tests.kafka.brokers import DRIVER, Broker, eventually
 from tests.kafka.releases import PATIENCE_S
 from tests.scheduler.failing_disk import WatchedDisk

@@ -12,8 +12,8 @@ from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.scan.splits import Split
 from resnap.storage.log.indexes import OffsetIndexEntry, write_offset_index
 from resnap.storage.readers import BytesReader
-from resnap.storage.remote.memory import MemoryObjectStore
 from resnap.storage.source import Sources
+from resnap.storage.stores.memory import MemoryObjectStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -48,7 +48,7 @@ def note(event, arguments):
         opened.append(str(arguments[0]))
 
 sys.addaudithook(note)
-from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.stores.s3 import S3ObjectStore
 
 def noting(method):
     def noted(self, key, *arguments, **named):

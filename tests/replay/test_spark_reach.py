@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.replay.spark.reach import _Question
-from resnap.storage.remote.memory import MemoryObjectStore
 from resnap.storage.source import PLAIN, Sources
+from resnap.storage.stores.memory import MemoryObjectStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.storage.stores.s3_settings import S3Settings
 
 
 def test_an_executor_tells_what_it_cannot_see_and_why(tmp_path: Path) -> None:

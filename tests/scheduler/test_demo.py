@@ -27,7 +27,7 @@ from resnap.scheduler.wiring import service_of
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.log.workload import DAY_MS
-from resnap.storage.remote.urls import open_store
+from resnap.storage.stores.urls import open_store
 from resnap.tiering.checking.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:

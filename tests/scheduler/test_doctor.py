@@ -16,8 +16,8 @@ from resnap.scheduler.doctor.store_probe import probe_store
 from resnap.scheduler.settings.settings import Settings
 from resnap.storage.errors import StoreError
 from resnap.storage.log.log_dir_lock import lock_holder
-from resnap.storage.remote.local import LocalObjectStore
-from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.stores.memory import MemoryObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ from resnap.scheduler.inspecting.inspection import inspected
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.readers import open_reader
-from resnap.storage.remote.memory import MemoryObjectStore
-from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.storage.stores.s3_settings import S3Settings
 from tests.builders import a_batch, a_marker
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from resnap.scheduler.use_cases.installing import Installing, InstallOrder
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, StalePlanError
-from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.installing.installation import Replace
 from resnap.tiering.installing.undo import read_undo
 from resnap.tiering.installing.undo_manifest import MANIFEST_FILE

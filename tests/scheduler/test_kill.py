@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.storage.remote.local import is_temporary
+from resnap.storage.stores.local import is_temporary
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import check_content, check_store, eligible, entries, files_of, manifests
 from tests.stores.fault_proxy import Fault, Reply, ResetError, proxying

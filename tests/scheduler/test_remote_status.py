@@ -11,13 +11,13 @@ import pytest
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.use_cases.remote_status import look
 from resnap.scheduler.wiring import scope_of
+from resnap.storage.layouts.local_tiered import object_key
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.varint import write_unsigned_varint, write_varint
-from resnap.storage.remote.layouts.local_tiered import object_key
-from resnap.storage.remote.local import LocalObjectStore
-from resnap.storage.remote.manifest import ObjectKind
-from resnap.storage.remote.store_log_dir import open_source
 from resnap.storage.source import Sources
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.stores.manifest import ObjectKind
+from resnap.storage.stores.store_log_dir import open_source
 from resnap.tiering.remote_log.records import SegmentState
 from tests.tiering.remote_log.telling import (
     PARTITION,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.storage.log.survey import LogDir
-    from resnap.storage.remote.object_store import ObjectInfo
+    from resnap.storage.stores.protocol import ObjectInfo
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Ran, Resnap
 

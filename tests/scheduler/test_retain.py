@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 
 from resnap.scheduler.cli import run
 from resnap.storage.errors import StoreAccessError
+from resnap.storage.layouts.flat import lease_place
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.remote.layouts.flat import lease_place
-from resnap.storage.remote.local import LocalObjectStore
-from resnap.storage.remote.manifest import read_manifest
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.stores.manifest import read_manifest
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
 from resnap.tiering.shipping.lease import leased
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import TOMBSTONE, check_store, files_of, without_tombstones
-from tests.storage.remote.manifests import a_manifest
+from tests.storage.stores.manifests import a_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from resnap.storage.crc32c import Buffer
-    from resnap.storage.remote.object_store import ObjectInfo
+    from resnap.storage.stores.protocol import ObjectInfo
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 

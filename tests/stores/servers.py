@@ -17,7 +17,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.stores.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,10 +20,10 @@ from resnap.storage.errors import (
     StoreUnavailableError,
     VerificationError,
 )
-from resnap.storage.remote.manifest import read_manifest
-from resnap.storage.remote.s3 import S3ObjectStore
-from resnap.storage.remote.s3_settings import S3Settings
-from resnap.storage.remote.s3_upload import PART_BYTES
+from resnap.storage.stores.manifest import read_manifest
+from resnap.storage.stores.s3 import S3ObjectStore
+from resnap.storage.stores.s3_settings import S3Settings
+from resnap.storage.stores.s3_upload import PART_BYTES
 from resnap.tiering.shipping.delivery import Delivery
 from tests.stores.fault_proxy import (
     BUSY,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resnap.storage.crc32c import Buffer
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from tests.fixture_sets import FixtureSet
 
 SERVERS = [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.storage.log.log_writer import PartitionWriter, write_log_dir_files
-from resnap.storage.remote.s3 import S3ObjectStore
+from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.tiering.checking.verification import StoreReader
 from tests.stores.servers import ACCESS, MINIO, SECRET, STRICT
 from tests.tiering.replicas import META, PARTITION
@@ -21,7 +21,7 @@ from tests.tiering.replicas import META, PARTITION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from tests.stores.servers import Kind, Server
 
 pytestmark = pytest.mark.stores

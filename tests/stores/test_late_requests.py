@@ -10,8 +10,8 @@ import boto3
 import pytest
 
 from resnap.storage.errors import ResnapError
-from resnap.storage.remote.s3 import S3ObjectStore
-from resnap.storage.remote.s3_settings import S3Settings
+from resnap.storage.stores.s3 import S3ObjectStore
+from resnap.storage.stores.s3_settings import S3Settings
 from tests.stores.fault_proxy import Call, Fault, Reply, proxying
 from tests.stores.servers import ACCESS, MINIO, SECRET, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys

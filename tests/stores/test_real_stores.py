@@ -12,15 +12,15 @@ from resnap.scheduler.doctor.findings import Health
 from resnap.scheduler.doctor.store_probe import probe_store
 from resnap.storage.errors import StoreAccessError, StoreError, VerificationError
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.remote.manifest import TOMBSTONE
-from resnap.storage.remote.probe import Check, Condition, condition, range_problem, upload_checks
-from resnap.storage.remote.s3 import S3ObjectStore
-from resnap.storage.remote.s3_upload import PART_BYTES
-from resnap.storage.remote.urls import open_store
+from resnap.storage.stores.manifest import TOMBSTONE
+from resnap.storage.stores.probe import Check, Condition, condition, range_problem, upload_checks
+from resnap.storage.stores.s3 import S3ObjectStore
+from resnap.storage.stores.s3_upload import PART_BYTES
+from resnap.storage.stores.urls import open_store
 from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.keeping.garbage import collect, find_garbage
 from resnap.tiering.shipping.delivery import Delivery
-from tests.storage.remote.contract import ObjectStoreContract
+from tests.storage.stores.contract import ObjectStoreContract
 from tests.stores.servers import GARAGE, HONEST, LIARS, MINIO, RCLONE, S3S_FS, STRICT, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys, manifests, must_be_shipped, tier
 from tests.tiering.stores import RecordingStore
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from resnap.storage.remote.object_store import ObjectStore, Unfinished
-    from resnap.storage.remote.s3_settings import S3Settings
+    from resnap.storage.stores.protocol import ObjectStore, Unfinished
+    from resnap.storage.stores.s3_settings import S3Settings
     from tests.fixture_sets import FixtureSet
     from tests.stores.servers import Kind, Server
 

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from resnap.storage.remote.local import LocalObjectStore
-from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.stores.memory import MemoryObjectStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
 
 KINDS = ["memory", "local", pytest.param("s3", marks=pytest.mark.s3)]
 
@@ -30,6 +30,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
         return MemoryObjectStore(f"tiering-{uuid4()}")
     if request.param == "local":
         return LocalObjectStore(tmp_path / "store")
-    from resnap.storage.remote.s3 import S3ObjectStore  # noqa: PLC0415 - boto3 takes a second to import
+    from resnap.storage.stores.s3 import S3ObjectStore  # noqa: PLC0415 - boto3 takes a second to import
 
     return S3ObjectStore(request.getfixturevalue("s3_bucket"), "some/prefix", request.getfixturevalue("s3_settings"))

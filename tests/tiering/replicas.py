@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.shipment import PartitionShipment
 
 LENGTH = 24

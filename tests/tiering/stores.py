@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from resnap.storage.crc32c import Buffer
-    from resnap.storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore, Unfinished
+    from resnap.storage.stores.protocol import BodyOpener, ObjectInfo, ObjectStore, Unfinished
 
 
 @dataclass

@@ -6,9 +6,9 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.remote.layouts.aiven_body import AivenForm
-from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.layouts.aiven_body import AivenForm
 from resnap.storage.source import Sources
+from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.checking.aiven_verification import list_copies, verify_copy
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.shipment import Shipper
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.errors import ConfigurationError
-from resnap.storage.remote.layouts.aiven_body import AivenForm
-from resnap.storage.remote.layouts.aiven_chunks import INT_MAX
-from resnap.storage.remote.local import LocalObjectStore
+from resnap.storage.layouts.aiven_body import AivenForm
+from resnap.storage.layouts.aiven_chunks import INT_MAX
+from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.shipment import Shipper
 from tests.fixture_sets import AIVEN

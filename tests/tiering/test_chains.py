@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.remote.lineage import chain_of
+from resnap.storage.stores.lineage import chain_of
 from resnap.tiering.checking.chains import chains_of
-from tests.storage.remote.manifests import a_manifest
+from tests.storage.stores.manifests import a_manifest
 
 if TYPE_CHECKING:
-    from resnap.storage.remote.manifest import Manifest
+    from resnap.storage.stores.manifest import Manifest
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), min_size=1, max_size=8)
 

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import pytest
 
-from resnap.storage.remote.layouts.flat import parse_key
-from resnap.storage.remote.s3_settings import S3Settings
-from resnap.storage.remote.urls import open_store
+from resnap.storage.layouts.flat import parse_key
+from resnap.storage.stores.s3_settings import S3Settings
+from resnap.storage.stores.urls import open_store
 from tests.tiering.shipping import (
     HOUR_MS,
     UPGRADED,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 
@@ -75,7 +75,7 @@ def _ship(order: Order, url: str, s3: S3Settings, begun: Connection) -> None:
 def context() -> ForkServerContext:
     """Where processes start in milliseconds, from one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "tests.tiering.shipping", "resnap.storage.remote.s3"])
+    context.set_forkserver_preload(["__main__", "tests.tiering.shipping", "resnap.storage.stores.s3"])
     return context
 
 

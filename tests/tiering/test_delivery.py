@@ -12,18 +12,18 @@ import pytest
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import CancelledError, StoreError, VerificationError
-from resnap.storage.remote.memory import MemoryObjectStore
-from resnap.storage.remote.throttle import Throttle
+from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.storage.stores.throttle import Throttle
 from resnap.tiering.shipping.delivery import AbandonedError, Delivery
 from resnap.tiering.shipping.side_by_side import as_done, side_by_side
-from tests.storage.remote.test_probe import TakesAnything, Wired
+from tests.storage.stores.test_probe import TakesAnything, Wired
 from tests.tiering.stores import RecordingStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
 
-    from resnap.storage.remote.object_store import ObjectStore, Unfinished
+    from resnap.storage.stores.protocol import ObjectStore, Unfinished
     from resnap.tiering.shipping.delivery import Verification
 
 BODY = bytes(range(256)) * 300

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import LockedError
-from resnap.storage.remote.layouts.flat import parse_key
-from resnap.storage.remote.local import LocalObjectStore
-from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.layouts.flat import parse_key
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.keeping.garbage import collect, find_garbage
 from resnap.tiering.shipping.lease import leased
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests, tier
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from resnap.storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore
+    from resnap.storage.stores.protocol import BodyOpener, ObjectInfo, ObjectStore
     from tests.fixture_sets import FixtureSet
 
 DAY_MS = 86_400_000

@@ -19,13 +19,13 @@ import pytest
 from resnap.storage.errors import LockedError, StoreUnavailableError
 from resnap.storage.log.work_lock import at_work_on
 from resnap.storage.processes import Process, this_process
-from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
 from tests.tiering.stores import ActingStore, PassingStore
 
 if TYPE_CHECKING:
     from resnap.storage.crc32c import Buffer
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
 
 PLACE = "cluster/payments/0"
 ELSEWHERE = Process(machine="another", number=7, started_ticks=7)

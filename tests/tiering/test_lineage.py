@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resnap.storage.layouts.flat_log import shipped_log_dir
 from resnap.storage.log.names import segment_name
-from resnap.storage.remote.layouts.flat_log import shipped_log_dir
-from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.checking.chains import chains_of
 from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
@@ -22,7 +22,7 @@ from tests.tiering.replicas import LENGTH, PARTITION, Replica
 from tests.tiering.shipping import manifest_keys, manifests
 
 if TYPE_CHECKING:
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
 
 CUTS = st.frozensets(st.integers(1, LENGTH - 1), max_size=8)
 

@@ -23,7 +23,7 @@ from resnap.storage.log.log_dir import Checkpoints, load_log_dir, load_partition
 from resnap.storage.log.log_writer import PartitionWriter
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.remote.manifest import ObjectKind
+from resnap.storage.stores.manifest import ObjectKind
 from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,

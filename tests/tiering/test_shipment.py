@@ -14,9 +14,9 @@ from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot_bytes
 from resnap.storage.readers import FileReader
-from resnap.storage.remote.local import LocalObjectStore
-from resnap.storage.remote.manifest import ObjectKind, SnapshotHow
-from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.stores.manifest import ObjectKind, SnapshotHow
+from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.eligibility import Reason
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.shipment import Shipper
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.shipment import PartitionShipment
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order

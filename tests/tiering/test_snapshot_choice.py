@@ -21,8 +21,8 @@ from resnap.storage.log.producer_snapshot import (
     read_snapshot,
     snapshot_bytes,
 )
-from resnap.storage.remote.local import LocalObjectStore
-from resnap.storage.remote.manifest import LeftOutProducer, SnapshotHow
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.stores.manifest import LeftOutProducer, SnapshotHow
 from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
 from tests.tiering.shipping import HOUR_MS, ROLL, UPGRADED, an_order, newest_ms, rules_at
 

@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from resnap.storage.errors import ResnapError
-from resnap.storage.remote.manifest import read_manifest
-from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.stores.manifest import read_manifest
+from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.keeping.garbage import collect, find_garbage
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
 from tests.tiering.shipping import LATER_MS, UPGRADED, check_objects, manifest_keys, manifests
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resnap.storage.crc32c import Buffer
-    from resnap.storage.remote.object_store import BodyOpener, ObjectInfo, ObjectStore
+    from resnap.storage.stores.protocol import BodyOpener, ObjectInfo, ObjectStore
     from tests.fixture_sets import FixtureSet
     from tests.tiering.test_uploader import Cargo
 

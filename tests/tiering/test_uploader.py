@@ -15,10 +15,10 @@ from resnap.storage.errors import (
     StoreFullError,
     VerificationError,
 )
+from resnap.storage.layouts.flat import parse_key
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
-from resnap.storage.remote.layouts.flat import parse_key
-from resnap.storage.remote.manifest import (
+from resnap.storage.stores.manifest import (
     Manifest,
     ObjectKind,
     SnapshotHow,
@@ -26,7 +26,7 @@ from resnap.storage.remote.manifest import (
     read_manifest,
     write_manifest,
 )
-from resnap.storage.remote.memory import MemoryObjectStore
+from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resnap.storage.crc32c import Buffer
-    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from tests.fixture_sets import FixtureSet
 
     Sets = Callable[[str], FixtureSet]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.remote.object_store import ObjectInfo
+from resnap.storage.stores.protocol import ObjectInfo
 from resnap.tiering.checking.verification_journal import KEPT_MS, VerificationJournal
 
 if TYPE_CHECKING:

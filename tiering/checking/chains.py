@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.remote.lineage import chain_of, is_one_lineage
+from resnap.storage.stores.lineage import chain_of, is_one_lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
+from resnap.storage.layouts.brokers_own import BrokersFolders
+from resnap.storage.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, is_tombstone, parse_key
+from resnap.storage.layouts.flat_topics import TopicIds, listing_prefix, topic_ids_of
 from resnap.storage.log.producer_snapshot import read_snapshot_array
-from resnap.storage.remote.layouts.brokers_own import BrokersFolders
-from resnap.storage.remote.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, is_tombstone, parse_key
-from resnap.storage.remote.layouts.flat_topics import TopicIds, listing_prefix, topic_ids_of
-from resnap.storage.remote.lineage import is_one_lineage
-from resnap.storage.remote.manifest import ObjectKind, read_manifest
+from resnap.storage.stores.lineage import is_one_lineage
+from resnap.storage.stores.manifest import ObjectKind, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from resnap.storage.remote.layouts.flat import FlatKey
-    from resnap.storage.remote.manifest import Manifest, ManifestObject
-    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.layouts.flat import FlatKey
+    from resnap.storage.stores.manifest import Manifest, ManifestObject
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 Held = TypeVar("Held")
 """What a manifest tells of its segment."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from resnap.storage.remote.object_store import ObjectInfo
+    from resnap.storage.stores.protocol import ObjectInfo
 
 VERSION: Final = 1
 KEPT_MS: Final = 7 * 86_400_000

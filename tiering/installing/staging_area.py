@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.log_dir import PartitionDir, Segment
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.installing.fingerprint import SegmentPrint
     from resnap.tiering.remembered.memory import KnownBoundary
 

@@ -16,8 +16,8 @@ from resnap.storage.disk import is_there
 from resnap.storage.errors import VerificationError
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.remote.manifest import ObjectKind
 from resnap.storage.source import PLAIN, STREAM_BYTES
+from resnap.storage.stores.manifest import ObjectKind
 from resnap.tiering.checking.aiven_verification import PartitionSeen, SegmentFiles, findings_of
 from resnap.tiering.keeping.restorer import HINT, Restoration, ShippedFile
 from resnap.tiering.shipping.transaction_history import TransactionHistory

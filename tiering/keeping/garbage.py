@@ -20,20 +20,20 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LockedError, ObjectExistsError, ObjectNotFoundError, in_file
-from resnap.storage.remote.layouts import aiven
-from resnap.storage.remote.layouts.aiven_origin import place_of_origin
-from resnap.storage.remote.layouts.flat import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
-from resnap.storage.remote.manifest import TOMBSTONE, read_manifest
-from resnap.storage.remote.probe import store_clock_ms
+from resnap.storage.layouts import aiven
+from resnap.storage.layouts.aiven_origin import place_of_origin
+from resnap.storage.layouts.flat import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
 from resnap.storage.source import each
+from resnap.storage.stores.manifest import TOMBSTONE, read_manifest
+from resnap.storage.stores.probe import store_clock_ms
 from resnap.tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from resnap.storage.remote.layouts.aiven import AivenKey
-    from resnap.storage.remote.layouts.flat import FlatKey
-    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore, Unfinished
+    from resnap.storage.layouts.aiven import AivenKey
+    from resnap.storage.layouts.flat import FlatKey
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PASSING = re.compile(rf"\.staging/{_UUID}/.+|\.resnap/probe/[0-9a-f]{{32}}(?:/[0-9]+)?")

@@ -25,7 +25,7 @@ from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA, read_small, readable
 from resnap.storage.log.properties import PartitionMetadata, write_partition_metadata
 from resnap.storage.log.survey import LOG_START_OFFSETS
-from resnap.storage.remote.manifest import ObjectKind
+from resnap.storage.stores.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from resnap.storage.disk import Disk, Dress
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.storage.remote.manifest import Manifest
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.stores.protocol import ObjectStore
 
 FILE_MODE: Final = 0o644
 HINT: Final = "see `resnap verify --store URL`; restore from another copy, or leave the topic out (--topic)"

@@ -16,16 +16,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from resnap.storage.layouts.flat import MANIFEST_EXTENSION
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.remote.layouts.flat import MANIFEST_EXTENSION
-from resnap.storage.remote.lineage import chain_of, in_order_of_making
-from resnap.storage.remote.manifest import TOMBSTONE, ObjectKind
+from resnap.storage.stores.lineage import chain_of, in_order_of_making
+from resnap.storage.stores.manifest import TOMBSTONE, ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.remote.manifest import Manifest
-    from resnap.storage.remote.object_store import ObjectStore
+    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.stores.protocol import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
-from resnap.storage.remote.layouts import aiven, local_tiered
-from resnap.storage.remote.layouts.aiven_metadata import read_custom_metadata
-from resnap.storage.remote.manifest import ObjectKind
+from resnap.storage.layouts import aiven, local_tiered
+from resnap.storage.layouts.aiven_metadata import read_custom_metadata
+from resnap.storage.stores.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from resnap.storage.remote.object_store import ObjectInfo
+    from resnap.storage.stores.protocol import ObjectInfo
     from resnap.tiering.remote_log.beliefs import RemoteSegment
 
 _NEEDED: Final = {

@@ -24,7 +24,7 @@ from resnap.storage.errors import (
     ObjectNotFoundError,
     VerificationError,
 )
-from resnap.storage.remote.layouts.aiven import (
+from resnap.storage.layouts.aiven import (
     INDEXES,
     LOG,
     MANIFEST,
@@ -33,7 +33,7 @@ from resnap.storage.remote.layouts.aiven import (
     segment_id,
     segment_prefix,
 )
-from resnap.storage.remote.layouts.aiven_body import (
+from resnap.storage.layouts.aiven_body import (
     AivenForm,
     LogBody,
     StoredLog,
@@ -41,26 +41,26 @@ from resnap.storage.remote.layouts.aiven_body import (
     plain_chunks,
     stored_log,
 )
-from resnap.storage.remote.layouts.aiven_chunks import INT_MAX, ListedSizes
-from resnap.storage.remote.layouts.aiven_keys import new_cipher
-from resnap.storage.remote.layouts.aiven_manifest import (
+from resnap.storage.layouts.aiven_chunks import INT_MAX, ListedSizes
+from resnap.storage.layouts.aiven_keys import new_cipher
+from resnap.storage.layouts.aiven_manifest import (
     AivenManifest,
     Encryption,
     IndexRange,
     IndexRanges,
     write_manifest,
 )
-from resnap.storage.remote.layouts.aiven_metadata import SegmentMetadata
-from resnap.storage.remote.layouts.aiven_origin import origin_key, write_origin
-from resnap.storage.remote.layouts.aiven_pieces import stored_piece
-from resnap.storage.remote.manifest import ObjectKind
+from resnap.storage.layouts.aiven_metadata import SegmentMetadata
+from resnap.storage.layouts.aiven_origin import origin_key, write_origin
+from resnap.storage.layouts.aiven_pieces import stored_piece
+from resnap.storage.stores.manifest import ObjectKind
 from resnap.tiering.shipping.shipped import AivenManifests, ShippedSegment
 from resnap.tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError, check_length
 
 if TYPE_CHECKING:
-    from resnap.storage.remote.layouts.aiven_keys import SegmentCipher
-    from resnap.storage.remote.manifest import SnapshotOrigin
-    from resnap.storage.remote.object_store import BodyOpener, ObjectStore
+    from resnap.storage.layouts.aiven_keys import SegmentCipher
+    from resnap.storage.stores.manifest import SnapshotOrigin
+    from resnap.storage.stores.protocol import BodyOpener, ObjectStore
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.segment_bundle import BundlePart, SegmentBundle
     from resnap.tiering.shipping.uploader import Provenance

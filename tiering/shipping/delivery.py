@@ -1,7 +1,7 @@
 """Getting one object into a store, and making sure that what lies there is what was meant.
 
 The store's own check of our checksums counts as that only where it was seen to refuse a wrong one and to write nothing
-(``storage.remote.probe``); it is asked once per run, before the first object. Everywhere else, and wherever the user
+(``storage.stores.probe``); it is asked once per run, before the first object. Everywhere else, and wherever the user
 wants it, the whole object is read back. A length, an ETag, or a checksum that a store merely echoes prove nothing.
 """
 
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias, TypeVar, 
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import ObjectNotFoundError, ResnapError, VerificationError
-from resnap.storage.remote.probe import upload_checks
-from resnap.storage.remote.throttle import Throttle
+from resnap.storage.stores.probe import upload_checks
+from resnap.storage.stores.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from resnap.storage.remote.object_store import BodyOpener, ObjectStore
+    from resnap.storage.stores.protocol import BodyOpener, ObjectStore
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, VerificationError
 from resnap.storage.log.partition_dir import SnapshotFile
-from resnap.storage.remote.lineage import Span, chain_of, epochs_in
 from resnap.storage.source import GONE, PLAIN
+from resnap.storage.stores.lineage import Span, chain_of, epochs_in
 from resnap.tiering.refusal import Reason, refuse
 from resnap.tiering.shipping import same_topic
 from resnap.tiering.shipping.placement import Placement, Verdict, place

@@ -31,9 +31,9 @@ from resnap.storage.log.checkpoints import (
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.survey import LOG_START_OFFSETS
-from resnap.storage.remote.manifest import ObjectKind
-from resnap.storage.remote.urls import is_store_url
 from resnap.storage.source import GONE, PLAIN, FileFacts
+from resnap.storage.stores.manifest import ObjectKind
+from resnap.storage.stores.urls import is_store_url
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.leader_epochs import checkpointed_epochs
 from resnap.tiering.shipping.leader_epoch_check import contradiction
@@ -42,8 +42,8 @@ from resnap.tiering.shipping.segment_indexes import load_indexes, read_batches
 if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.storage.remote.object_store import BodyOpener
     from resnap.storage.source import Sources
+    from resnap.storage.stores.protocol import BodyOpener
     from resnap.tiering.shipping.log_digest import DigestingReader
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
 

@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.errors import ResnapError
+    from resnap.storage.layouts.aiven_body import AivenForm
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.remote.layouts.aiven_body import AivenForm
-    from resnap.storage.remote.manifest import SnapshotHow, SnapshotOrigin
-    from resnap.storage.remote.object_store import ObjectStore
     from resnap.storage.source import Sources
+    from resnap.storage.stores.manifest import SnapshotHow, SnapshotOrigin
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.eligibility import Candidates, Refusal
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.remainder import Remainder, ToShip

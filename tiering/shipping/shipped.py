@@ -13,11 +13,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from resnap.storage.remote.layouts import aiven, aiven_origin
-from resnap.storage.remote.layouts.aiven_log import REMEDY, copied_segment
-from resnap.storage.remote.layouts.aiven_members import Member
-from resnap.storage.remote.layouts.aiven_origin import read_origin
-from resnap.storage.remote.layouts.flat import (
+from resnap.storage.layouts import aiven, aiven_origin
+from resnap.storage.layouts.aiven_log import REMEDY, copied_segment
+from resnap.storage.layouts.aiven_members import Member
+from resnap.storage.layouts.aiven_origin import read_origin
+from resnap.storage.layouts.flat import (
     MANIFEST_EXTENSION,
     UNKNOWN,
     is_tombstone,
@@ -26,15 +26,15 @@ from resnap.storage.remote.layouts.flat import (
     parse_key,
     partition_prefix,
 )
-from resnap.storage.remote.manifest import ObjectKind, read_manifest
 from resnap.storage.source import each
+from resnap.storage.stores.manifest import ObjectKind, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resnap.storage.log.checkpoints import LeaderEpoch
-    from resnap.storage.remote.manifest import Manifest, SnapshotOrigin
-    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.stores.manifest import Manifest, SnapshotOrigin
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,16 +15,16 @@ from resnap.replay.plan import Coverage
 from resnap.replay.staging import digest_of, snapshot_key
 from resnap.storage.errors import LogDirError, ObjectNotFoundError, VerificationError
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
-from resnap.storage.remote.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
 from resnap.storage.source import PLAIN
+from resnap.storage.stores.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
 
 if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.storage.remote.object_store import ObjectStore
     from resnap.storage.source import Sources
+    from resnap.storage.stores.protocol import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

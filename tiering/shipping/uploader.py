@@ -24,17 +24,17 @@ from resnap.storage.errors import (
     VerificationError,
     in_file,
 )
-from resnap.storage.remote.layouts.flat import (
+from resnap.storage.layouts.flat import (
     MANIFEST_EXTENSION,
     is_tombstone,
     object_key,
     segment_id,
     segment_prefix,
 )
-from resnap.storage.remote.layouts.local_tiered import object_key as local_tiered_key
-from resnap.storage.remote.lineage import epochs_in
-from resnap.storage.remote.manifest import TOMBSTONE, Manifest, ManifestObject, read_manifest, write_manifest
-from resnap.storage.remote.object_store import MAX_KEY_PART_BYTES
+from resnap.storage.layouts.local_tiered import object_key as local_tiered_key
+from resnap.storage.stores.lineage import epochs_in
+from resnap.storage.stores.manifest import TOMBSTONE, Manifest, ManifestObject, read_manifest, write_manifest
+from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 from resnap.tiering.shipping.shipped import ShippedSegment, shipped_segment
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.remote.manifest import ObjectKind, SnapshotOrigin
-    from resnap.storage.remote.object_store import ObjectInfo, ObjectStore
+    from resnap.storage.stores.manifest import ObjectKind, SnapshotOrigin
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.segment_bundle import BundlePart, SegmentBundle
 

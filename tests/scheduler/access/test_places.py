@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from resnap.scheduler.access.errors import PlaceForbiddenError
 from resnap.scheduler.access.places import Places
 from resnap.storage.errors import ConfigurationError, UsageError
-from resnap.storage.remote.urls import local_path
+from resnap.storage.stores.urls import local_path
 
 
 @pytest.fixture

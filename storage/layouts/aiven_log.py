@@ -1,0 +1,283 @@
+"""What the layout ``aiven`` holds, as a log dir: segments by their manifests, and a chain of them per partition.
+
+Only manifests count: a segment without one may be a broker's upload that is under way. All segments are closed. Which
+of them the brokers believe in stands in their own metadata, and is not asked here: of several with the same offsets,
+as retries leave them, the one copied last is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.errors import FormatError, ResnapError, VerificationError, in_file
+from resnap.storage.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
+from resnap.storage.layouts.aiven_manifest import AivenManifest, read_manifest
+from resnap.storage.layouts.aiven_members import Member, index_size
+from resnap.storage.layouts.stored_log import (
+    ClosedSegment,
+    one_of_each_name,
+    refused,
+    stored_log_dir,
+    stored_partition,
+)
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+from resnap.storage.source import each
+from resnap.storage.stores.store_path import StorePath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from resnap.storage.layouts.aiven import AivenKey
+    from resnap.storage.layouts.aiven_metadata import SegmentMetadata
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.stores.manifest import SnapshotOrigin
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+REMEDY: Final = (
+    "brokers cannot read it either: `resnap remote status --store` tells whether they believe in it; if they do, only"
+    " another copy of the object helps, else delete the three objects of the segment, and tier it again"
+)
+"""What to do about a segment that is damaged: without its manifest one that brokers believe in is lost for good."""
+_URL_OF_ONE: Final = "<URL>/<topic>-<topic id>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedSegment:
+    """A segment that a manifest makes visible."""
+
+    place: AivenKey
+    manifest: AivenManifest
+    metadata: SegmentMetadata
+    origin: SnapshotOrigin | None = None
+    """Where its snapshot comes from; None where nothing says so, as of what brokers copied."""
+
+    @property
+    def topic(self) -> str:
+        """As the broker calls it."""
+        return self.metadata.topic
+
+    @property
+    def topic_id(self) -> str:
+        """In Kafka's form."""
+        return self.metadata.topic_id
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        return self.metadata.partition
+
+    @property
+    def cluster_id(self) -> None:
+        """Nobody tells."""
+        return
+
+    @property
+    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
+        """Those of the segment alone."""
+        return self.metadata.leader_epochs
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+        return self.metadata.start_offset
+
+    @property
+    def next_base_offset(self) -> int:
+        """Where the segment after it begins: brokers tell the offset before that one."""
+        return self.metadata.end_offset + 1
+
+
+def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
+    """Return the segment at ``place`` by its manifest.
+
+    Raises:
+        FormatError: the manifest is damaged, or does not tell of which offsets it is, or tells of another segment.
+
+    """
+    manifest = read_manifest(data)
+    metadata = manifest.segment
+    if metadata is None:
+        raise FormatError("manifest: remoteLogSegmentMetadata", position=0, expected="what a broker tells of a segment",
+                          found="something else, or nothing")  # fmt: skip
+    told = (metadata.topic_id, metadata.partition, metadata.start_offset, metadata.segment_id)
+    if told != (place.topic_id, place.partition, place.base_offset, place.segment_id):
+        raise FormatError("manifest: remoteLogSegmentMetadata", position=0, expected="the segment that its key names",
+                          found=f"{metadata.segment_id} of {metadata.topic}-{metadata.partition}")  # fmt: skip
+    if not place.topic.endswith(metadata.topic) or metadata.end_offset < metadata.start_offset:
+        raise FormatError("manifest: remoteLogSegmentMetadata", position=0, expected="the topic that its key names,"
+                          " and offsets that ascend", found=f"{metadata.topic} to {metadata.end_offset}")  # fmt: skip
+    return CopiedSegment(place=place, manifest=manifest, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A manifest that was read, or why it is none."""
+
+    place: AivenKey
+    segment: CopiedSegment | None
+    error: ResnapError | None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Without a slash at the end of the key prefix, only the manifest tells where the topic's name begins."""
+        topic = self.place.topic if self.segment is None else self.segment.metadata.topic
+        return TopicPartition(topic, self.place.partition)
+
+
+def copied_log_dir(
+    store: ObjectStore,
+    listed: Iterable[ObjectInfo],
+    topics: Callable[[TopicPartition], bool] | None,
+    *,
+    topic_ids: Mapping[str, str] | None = None,
+) -> LogDir:
+    """Return what the objects ``listed`` of ``store`` hold by their manifests.
+
+    A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem; so do those of
+    several topics of one name, unless ``topic_ids`` chooses one by name.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    infos = {info.key: info for info in listed}
+    places = [place for key in infos if (place := parse_key(key)) and place.suffix == MANIFEST]
+    named = {TopicPartition(one.topic, one.partition) for one in places}
+    maybe = named if topics is None else {one for one in named if _may_be_wanted(one, topics)}
+    wanted = [one for one in places if TopicPartition(one.topic, one.partition) in maybe]
+    partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
+    for one in each(partial(_read, store, infos), wanted, remote=True):
+        if topics is None or one.segment is None or topics(one.topic_partition):
+            partitions.setdefault(one.topic_partition, {}).setdefault(one.place.topic_id, []).append(one)
+    return _log_dir(StorePath(store.url), infos, dict(sorted(partitions.items())), topic_ids or {})
+
+
+def _may_be_wanted(named: TopicPartition, topics: Callable[[TopicPartition], bool]) -> bool:
+    """Whether to read manifests whose keys name ``named``: a key prefix without a slash at its end stands in there."""
+    return any(topics(TopicPartition(named.topic[at:], named.partition)) for at in range(len(named.topic)))
+
+
+def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) -> _Read:
+    try:
+        with in_file(f"{store.url}/{place.key}"):
+            segment = copied_segment(place, store.get(place.key))
+        _check_objects(store, infos, segment)
+    except (FormatError, VerificationError) as error:
+        error.hint = REMEDY
+        return _Read(place, None, error)
+    return _Read(place, segment, None)
+
+
+def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> None:
+    """Make sure that the other two objects are there, as long as the manifest says."""
+    log, indexes = segment.place.beside(LOG), segment.place.beside(INDEXES)
+    expected = {log: segment.manifest.chunks.stored_size, indexes: segment.manifest.indexes.end}
+    for key, size in expected.items():
+        found = infos.get(key)
+        if found is None or found.size_bytes < size or (key == log and found.size_bytes != size):
+            there = "nothing" if found is None else f"{found.size_bytes} bytes"
+            raise VerificationError(f"{store.url}/{segment.place.key}: tells of {key} of {size} bytes, found {there}")
+
+
+def _log_dir(
+    root: StorePath,
+    infos: Mapping[str, ObjectInfo],
+    partitions: Mapping[TopicPartition, Mapping[str, Sequence[_Read]]],
+    chosen: Mapping[str, str],
+) -> LogDir:
+    read = [one for by_id in partitions.values() for found in by_id.values() for one in found]
+    return stored_log_dir(
+        root,
+        [
+            (
+                _folder(root, found[0].place),
+                partial(_partition, root, infos, topic_partition, found) if error is None else partial(refused, error),
+            )
+            for topic_partition, _, found, error in one_of_each_name(partitions, chosen, _URL_OF_ONE)
+        ],
+        cluster_id=None,
+        broker_ids={one.segment.metadata.broker_id for one in read if one.segment is not None},
+    )
+
+
+def _folder(root: StorePath, place: AivenKey) -> StorePath:
+    return root / place.folder.rstrip("/")
+
+
+def _partition(
+    root: StorePath, infos: Mapping[str, ObjectInfo], topic_partition: TopicPartition, found: Sequence[_Read]
+) -> PartitionDir:
+    error = next((one.error for one in found if one.error is not None), None)
+    if error is not None:
+        raise error
+    chain = _chain(topic_partition, [one.segment for one in found if one.segment is not None])
+    return stored_partition(
+        _folder(root, chain[-1].place),
+        topic_partition,
+        [ClosedSegment(segment_of(root, infos, one), _snapshot(root, infos, one)) for one in chain],
+        leader_epochs=_member(root, chain[-1], "leader-epoch-checkpoint"),
+        topic_id=chain[-1].metadata.topic_id,
+    )
+
+
+def _chain(topic_partition: TopicPartition, segments: Sequence[CopiedSegment]) -> list[CopiedSegment]:
+    """Return the segments in offset order; of several with the same offsets the one copied last.
+
+    Raises:
+        VerificationError: they overlap, leave a gap, or lie under several key prefixes.
+
+    """
+    folders = sorted({segment.place.folder for segment in segments})
+    if len(folders) > 1:
+        raise VerificationError(
+            f"{topic_partition}: segments under several key prefixes: {', '.join(folders)}",
+            hint=f"give the URL of one: {_URL_OF_ONE}",
+        )
+    ordered = sorted(segments, key=lambda one: one.metadata.event_timestamp_ms)
+    newest = {(one.base_offset, one.next_base_offset): one for one in ordered}
+    chain = [newest[offsets] for offsets in sorted(newest)]
+    for below, above in pairwise(chain):
+        if below.next_base_offset != above.base_offset:
+            what = "overlap" if above.base_offset < below.next_base_offset else "leave a gap"
+            raise VerificationError(
+                f"{topic_partition}: the segments [{below.base_offset}, {below.next_base_offset}) and"
+                f" [{above.base_offset}, {above.next_base_offset}) {what}",
+                hint="see `resnap verify --store URL`",
+            )
+    return chain
+
+
+def segment_of(root: StorePath, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> Segment:
+    """Return the segment as one of a log dir at ``root``, whose objects are all among ``infos``."""
+    log = infos[segment.place.beside(LOG)]
+    sizes = {suffix: index_size(segment.manifest, suffix) for suffix in ("index", "timeindex", "txnindex")}
+    return Segment(
+        base_offset=segment.base_offset,
+        next_base_offset=segment.next_base_offset,
+        path=_member(root, segment, LOG),
+        size_bytes=segment.manifest.chunks.file_size,
+        mtime_ns=log.modified_ms * 1_000_000,
+        inode=0,
+        index_bytes=sizes["index"],
+        timeindex_bytes=sizes["timeindex"],
+        txnindex_bytes=sizes["txnindex"],
+    )
+
+
+def _snapshot(root: StorePath, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> SnapshotFile:
+    return SnapshotFile(
+        offset=segment.next_base_offset,
+        path=_member(root, segment, "snapshot"),
+        size_bytes=index_size(segment.manifest, "snapshot") or 0,
+        mtime_ns=infos[segment.place.beside(INDEXES)].modified_ms * 1_000_000,
+    )
+
+
+def _member(root: StorePath, segment: CopiedSegment, suffix: str) -> str:
+    stem = segment.place.key.removesuffix(f".{MANIFEST}")
+    return Member(f"{root}/{stem}", suffix).locator

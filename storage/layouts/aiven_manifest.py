@@ -1,0 +1,275 @@
+"""The manifest of a segment in the layout ``aiven``: JSON on one line, the fields in the plugin's own order.
+
+A segment whose manifest cannot be read is lost to a broker, which retries it at full speed. So reading is as strict as
+the plugin's own, and a little stricter, and nothing is written that was not read back first. What the plugin writes and
+never reads, ``remoteLogSegmentMetadata``, is read leniently: any JSON may stand there, and only there.
+
+Source: ``SegmentManifestV1`` and its neighbours, as Jackson writes and reads them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from resnap.storage.errors import FormatError
+from resnap.storage.layouts.aiven_chunks import (
+    INT_MAX,
+    MAX_CHUNKS,
+    MAX_SIZES_BYTES,
+    ChunkIndex,
+    FixedSizes,
+    ListedSizes,
+    chunk_count,
+    decode_sizes,
+    encode_sizes,
+)
+from resnap.storage.layouts.aiven_keys import OVERHEAD_BYTES, WrappedKey
+from resnap.storage.layouts.aiven_metadata import SegmentMetadata, segment_record, told_segment
+from resnap.storage.layouts.aiven_pieces import compressed, decompressed, frame_content_size
+from resnap.storage.layouts.strict_json import Fields, parsed, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_MANIFEST_BYTES: Final = 32 << 20
+"""The longest list of chunk sizes that may be read is well below this."""
+_VERSION: Final = "1"
+_FIXED: Final = ("originalChunkSize", "originalFileSize", "transformedChunkSize", "finalTransformedChunkSize")
+_VARIABLE: Final = ("originalChunkSize", "originalFileSize", "transformedChunks")
+_SEGMENT: Final = "remoteLogSegmentMetadata"
+
+
+class IndexRange(NamedTuple):
+    """Where an index lies in the ``.indexes`` object, as it is stored."""
+
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRanges:
+    """The indexes of a segment; empty ones have size 0."""
+
+    offset: IndexRange
+    timestamp: IndexRange
+    producer_snapshot: IndexRange
+    leader_epoch: IndexRange
+    transaction: IndexRange | None
+    """None where the segment has no transaction index."""
+
+    def named(self) -> dict[str, IndexRange | None]:
+        """Return all of them under the names that the manifest has, in its order."""
+        return {
+            "offset": self.offset,
+            "timestamp": self.timestamp,
+            "producerSnapshot": self.producer_snapshot,
+            "leaderEpoch": self.leader_epoch,
+            "transaction": self.transaction,
+        }
+
+    @property
+    def end(self) -> int:
+        """Bytes that the ``.indexes`` object has at least."""
+        return max(part.position + part.size for part in self.named().values() if part is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encryption:
+    """What is needed, beside a private key, to open the pieces of a segment."""
+
+    data_key: WrappedKey
+    aad: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AivenManifest:
+    """What a manifest tells of one segment."""
+
+    chunks: ChunkIndex
+    indexes: IndexRanges
+    compression: bool
+    encryption: Encryption | None
+    segment: SegmentMetadata | None
+    """None where it does not tell."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the ``.log`` object is the segment as it is."""
+        return not self.compression and self.encryption is None
+
+
+def write_manifest(manifest: AivenManifest) -> bytes:
+    """Return ``manifest`` as the plugin would write it, read back.
+
+    Raises:
+        ValueError: it contradicts itself, and reading would refuse it.
+
+    """
+    body = json.dumps(_document(manifest), separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        found = read_manifest(body)
+    except FormatError as error:
+        raise ValueError(f"a manifest that could not be read: {error}") from error
+    if found != manifest:
+        raise ValueError("a manifest that would be read as another one")
+    return body
+
+
+def read_manifest(data: bytes) -> AivenManifest:
+    """Return the manifest that ``data`` holds.
+
+    Raises:
+        FormatError: no JSON, or not what the plugin could read.
+
+    """
+    document = Fields("manifest", parsed(data, limit=MAX_MANIFEST_BYTES))
+    names = ("version", "chunkIndex", "segmentIndexes", "compression")
+    document.check_names(names, optional=("encryption", _SEGMENT))
+    version = document.values["version"]
+    if version not in (_VERSION, 1) or isinstance(version, bool):
+        raise document.wrong("version", f'"{_VERSION}"')
+    is_compressed = document.values["compression"]
+    if not isinstance(is_compressed, bool):
+        raise document.wrong("compression", "true or false")
+    encryption = _encryption(document)
+    manifest = AivenManifest(
+        chunks=_chunk_index(document.inner("chunkIndex")),
+        indexes=_indexes(document.inner("segmentIndexes")),
+        compression=is_compressed,
+        encryption=encryption,
+        segment=told_segment(document.values.get(_SEGMENT)),
+    )
+    _check_sizes(document, manifest)
+    return manifest
+
+
+def _document(manifest: AivenManifest) -> dict[str, Any]:
+    """Return the JSON document of ``manifest``, its fields in the plugin's order."""
+    ranges = manifest.indexes.named()
+    document: dict[str, Any] = {
+        "version": _VERSION,
+        "chunkIndex": _chunk_index_record(manifest.chunks),
+        "segmentIndexes": {name: None if part is None else part._asdict() for name, part in ranges.items()},
+        "compression": manifest.compression,
+    }
+    if manifest.encryption is not None:
+        key = manifest.encryption.data_key
+        document["encryption"] = {
+            "dataKey": f"{key.key_id}:{_base64(key.wrapped)}",
+            "aad": _base64(manifest.encryption.aad),
+        }
+    document[_SEGMENT] = None if manifest.segment is None else segment_record(manifest.segment)
+    return document
+
+
+def _chunk_index_record(index: ChunkIndex) -> dict[str, Any]:
+    head = {"originalChunkSize": index.chunk_size, "originalFileSize": index.file_size}
+    if isinstance(index.stored, ListedSizes):
+        sizes = _base64(compressed(encode_sizes(index.stored.sizes)))
+        return {"type": "variable", **head, "transformedChunks": sizes}
+    fixed = index.stored
+    return {"type": "fixed", **head, "transformedChunkSize": fixed.whole, "finalTransformedChunkSize": fixed.last}
+
+
+def _chunk_index(fields: Fields) -> ChunkIndex:
+    """Return the chunk index, whose sizes are positive and as many as there are chunks."""
+    kind = fields.values.get("type")
+    if kind not in ("fixed", "variable"):
+        raise FormatError(f"{fields.name}: type", position=0, expected="fixed or variable", found=shown(kind))
+    fields.check_names(("type", *(_FIXED if kind == "fixed" else _VARIABLE)))
+    chunk_size, file_size = fields.integer("originalChunkSize", 1), fields.integer("originalFileSize")
+    count = chunk_count(chunk_size, file_size)
+    if count > MAX_CHUNKS:
+        raise FormatError(f"{fields.name}: chunks", position=0, expected=f"{MAX_CHUNKS} at most", found=count)
+    if kind == "variable":
+        stored: FixedSizes | ListedSizes = ListedSizes(_transformed_chunks(fields))
+    else:
+        whole, last = fields.integer("transformedChunkSize"), fields.integer("finalTransformedChunkSize")
+        stored = FixedSizes(count, whole, last)
+    if len(stored) != count:
+        raise FormatError(f"{fields.name}: chunks", position=0, expected=count, found=len(stored))
+    index = ChunkIndex(chunk_size, file_size, stored)
+    if index.stored_size > INT_MAX:
+        raise FormatError(f"{fields.name}: bytes in all", position=0, expected=f"{INT_MAX} at most",
+                          found=index.stored_size)  # fmt: skip
+    return index
+
+
+def _transformed_chunks(fields: Fields) -> tuple[int, ...]:
+    frame = fields.binary("transformedChunks")
+    size = frame_content_size(frame)
+    if size > MAX_SIZES_BYTES:
+        raise FormatError(f"{fields.name}: transformedChunks", position=0, expected=f"{MAX_SIZES_BYTES} bytes at most",
+                          found=size)  # fmt: skip
+    return decode_sizes(decompressed(frame, size))
+
+
+def _indexes(fields: Fields) -> IndexRanges:
+    names = ("offset", "timestamp", "producerSnapshot", "leaderEpoch", "transaction")
+    fields.check_names(names)
+    return IndexRanges(
+        offset=_range(fields.inner("offset")),
+        timestamp=_range(fields.inner("timestamp")),
+        producer_snapshot=_range(fields.inner("producerSnapshot")),
+        leader_epoch=_range(fields.inner("leaderEpoch")),
+        transaction=None if fields.values["transaction"] is None else _range(fields.inner("transaction")),
+    )
+
+
+def _range(fields: Fields) -> IndexRange:
+    fields.check_names(("position", "size"))
+    return IndexRange(fields.integer("position"), fields.integer("size"))
+
+
+def _encryption(document: Fields) -> Encryption | None:
+    if document.values.get("encryption") is None:
+        return None
+    fields = document.inner("encryption")
+    fields.check_names(("dataKey", "aad"))
+    text = fields.values["dataKey"]
+    key_id, _, wrapped = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not key_id.strip() or not wrapped or ":" in wrapped:
+        raise FormatError(f"{fields.name}: dataKey", position=0, expected="KEY ID:BASE64", found="something else")
+    return Encryption(data_key=WrappedKey(key_id, fields.binary("dataKey", wrapped)), aad=fields.binary("aad"))
+
+
+def _check_sizes(document: Fields, manifest: AivenManifest) -> None:
+    """Make sure that what is stored can be what the manifest says it was made from."""
+    for what, expected, found in _contradictions(manifest):
+        raise FormatError(f"{document.name}: {what}", position=0, expected=expected, found=found)
+
+
+def _contradictions(manifest: AivenManifest) -> Iterator[tuple[str, object, object]]:
+    overhead = _overhead(manifest)
+    least = min((part.size for part in manifest.indexes.named().values() if part is not None and part.size), default=0)
+    if overhead and 0 < least <= overhead:
+        yield "size of an encrypted index", f"more than {overhead}", least
+    if manifest.indexes.end > INT_MAX:
+        yield "bytes of all indexes", f"{INT_MAX} at most", manifest.indexes.end
+    yield from _chunk_contradictions(manifest, overhead)
+
+
+def _chunk_contradictions(manifest: AivenManifest, overhead: int) -> Iterator[tuple[str, object, object]]:
+    index, what = manifest.chunks, "size of a stored chunk"
+    if isinstance(index.stored, ListedSizes) is not manifest.compression:
+        yield "chunkIndex: type", "variable if and only if compressed", "the other"
+    elif isinstance(index.stored, ListedSizes):
+        least = min(index.stored.sizes, default=overhead + 1)
+        if least <= overhead:
+            yield what, f"more than {overhead}", least
+    else:
+        # If chunks are stored as they are, or encrypted, the sizes of the first and the last give those of all.
+        for chunk in {index.chunk(number) for number in (0, len(index.stored) - 1)} if len(index.stored) else ():
+            if chunk.stored_size != chunk.size + overhead:
+                yield what, chunk.size + overhead, chunk.stored_size
+
+
+def _overhead(manifest: AivenManifest) -> int:
+    return 0 if manifest.encryption is None else OVERHEAD_BYTES
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

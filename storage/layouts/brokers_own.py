@@ -1,0 +1,74 @@
+"""What brokers do on their own where Resnap ships in the layout ``local-tiered``: they delete, and they tier.
+
+Their retention deletes whole segments from the beginning of a log, and leaves Resnap's manifests, of which they know
+nothing. What they tier behind the segments that Resnap has shipped has no manifest.
+
+Source: ``RemoteLogManager.cleanupExpiredRemoteLogSegments``, ``LocalTieredStorage.deleteLogSegmentData``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from resnap.storage.layouts.local_tiered import ROOT, parse_key
+from resnap.storage.stores.manifest import ObjectKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.stores.protocol import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersFolders:
+    """The folders of ``store`` into which brokers write, each listed once, when it is first asked for."""
+
+    store: ObjectStore
+    _listed: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def have_lost(self, manifest: Manifest) -> bool:
+        """Whether retention has taken the segment: all its objects are gone, and nothing lies at or below its base.
+
+        Something must lie above it, since a partition of which nothing is left has lost its objects otherwise.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        folder = _folder(manifest)
+        if folder is None:
+            return False
+        there = self._objects(folder)
+        begins = _begins(there)
+        is_gone = there.isdisjoint(entry.key for entry in manifest.objects)
+        return is_gone and bool(begins) and min(begins) > manifest.base_offset
+
+    def without_manifest(self, manifests: Collection[Manifest]) -> list[int]:
+        """Return the base offsets of segments beside those of ``manifests``, of one partition, that none of them names.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        named = {entry.key for manifest in manifests for entry in manifest.objects}
+        folders = {folder for manifest in manifests if (folder := _folder(manifest)) is not None}
+        return sorted(base for folder in folders for base in _begins(self._objects(folder) - named))
+
+    def _objects(self, folder: str) -> frozenset[str]:
+        if folder not in self._listed:
+            self._listed[folder] = frozenset(info.key for info in self.store.list(folder))
+        return self._listed[folder]
+
+
+def _folder(manifest: Manifest) -> str | None:
+    """Return what the keys of the partition begin with; None in every other layout."""
+    log = manifest.object(ObjectKind.LOG)
+    return f"{log.key.rpartition('/')[0]}/" if log is not None and log.key.startswith(f"{ROOT}/") else None
+
+
+def _begins(keys: Iterable[str]) -> list[int]:
+    """Return the base offsets of the logs among ``keys``."""
+    parsed = map(parse_key, keys)
+    return [one.base_offset for one in parsed if one is not None and one.kind is ObjectKind.LOG]

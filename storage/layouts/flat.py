@@ -1,0 +1,210 @@
+"""The layout ``flat``: Resnap's own keys, each telling what its object is.
+
+    <cluster id>/<topic>/<topic id>/<partition>/<base offset, 20 digits>-<segment id>.<extension>
+
+relative to the prefix of the store. An id that is not known is ``none``. Names stand as they are; bytes that not every
+store keeps are written ``=XX`` (hex), and a name of over 200 bytes as its front and ``=sha256-<64 hex digits>`` of the
+whole. Different names give different parts, so different segments never share a key.
+
+The segment id comes from the content: what is shipped under a key is the same, whoever ships it and how often.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid5
+
+from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from resnap.storage.stores.manifest import TOMBSTONE, ObjectKind
+from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.stores.protocol import ObjectInfo
+
+SEGMENT_ID_NAMESPACE: Final = UUID("9347e368-7f13-48b2-a80e-cd487a8de498")
+"""Namespace of the UUIDv5 that segment ids are; drawn once, and must never change."""
+MANIFEST_EXTENSION: Final = "manifest"
+EXTENSIONS: Final = frozenset({*ObjectKind, MANIFEST_EXTENSION})
+UNKNOWN: Final = "none"
+
+_FRONT_BYTES: Final = 100
+_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_RESERVED: Final = frozenset({UNKNOWN, ".", ".."})
+
+_PART: Final = r"(?:[A-Za-z0-9._-]|=[0-9A-F]{2})+(?:=sha256-[0-9a-f]{64})?"
+_KEY = re.compile(
+    rf"(?P<cluster>{_PART})/(?P<topic>{_PART})/(?P<topic_id>{_PART})/(?P<partition>0|[1-9][0-9]{{0,9}})"
+    rf"/(?P<base_offset>[0-9]{{{OFFSET_DIGITS}}})"
+    r"-(?P<segment_id>[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
+    r"\.(?P<extension>[a-z-]+)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatKey:
+    """A key of this layout, taken apart.
+
+    Cluster, topic and topic id are as the key has them (``key_part``): the whole of a long name is in the manifest.
+    """
+
+    cluster: str
+    topic: str
+    topic_id: str
+    partition: int
+    base_offset: int
+    segment_id: UUID
+    extension: str
+
+    @property
+    def key(self) -> str:
+        """The key itself."""
+        return (
+            f"{self.cluster}/{self.topic}/{self.topic_id}/{self.partition}"
+            f"/{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{self.extension}"
+        )
+
+
+def segment_id(
+    *,
+    cluster_id: str | None,
+    topic: str,
+    topic_id: str | None,
+    partition: int,
+    base_offset: int,
+    next_base_offset: int,
+    digests: Mapping[str, str],
+    incarnation: int = 0,
+) -> UUID:
+    """Return the id of a segment as it is shipped: a UUIDv5 of what it is and of every byte of it.
+
+    Args:
+        cluster_id: None if unknown, as in the key.
+        topic: counts because the id of the topic may be unknown.
+        topic_id: in Kafka's base64 form; None if unknown.
+        partition: its number.
+        base_offset: first offset.
+        next_base_offset: first offset of the segment after it.
+        digests: SHA-256 in hex of every object, by kind, in any order. The snapshot's is that of the canonical form, by
+            producer id, which is also the form to ship.
+        incarnation: how many ids before this one have a tombstone: what was deleted once gets other keys.
+
+    """
+    identity = [cluster_id, topic, topic_id, partition, base_offset, next_base_offset, sorted(digests.items())]
+    identity += [incarnation] if incarnation else []
+    return uuid5(SEGMENT_ID_NAMESPACE, json.dumps(identity, separators=(",", ":")))
+
+
+def object_key(
+    *,
+    cluster_id: str | None,
+    topic: str,
+    topic_id: str | None,
+    partition: int,
+    base_offset: int,
+    segment_id: UUID,
+    extension: str,
+) -> str:
+    """Return the key of one object of a segment; ``extension`` is an ``ObjectKind`` or ``MANIFEST_EXTENSION``."""
+    return FlatKey(
+        cluster=key_part(cluster_id),
+        topic=key_part(topic),
+        topic_id=key_part(topic_id),
+        partition=partition,
+        base_offset=base_offset,
+        segment_id=segment_id,
+        extension=extension,
+    ).key
+
+
+def manifest_prefix(cluster_id: str | None, topic: str) -> str:
+    """Return what every key of a topic starts with, whatever its id was known to be when it was shipped.
+
+    A listing holds all objects of the topic; manifests are those whose ``parse_key`` has ``MANIFEST_EXTENSION``.
+    """
+    return f"{key_part(cluster_id)}/{key_part(topic)}/"
+
+
+def lease_place(cluster_id: str | None, topic_partition: TopicPartition) -> str:
+    """Return what the lease of a partition is called, whatever its topic's id is known to be."""
+    return f"{key_part(cluster_id)}/{key_part(topic_partition.topic)}/{topic_partition.partition}"
+
+
+def partition_prefix(*, cluster_id: str | None, topic: str, topic_id: str | None, partition: int) -> str:
+    """Return what every key of a partition starts with, of a topic of just this id."""
+    return f"{key_part(cluster_id)}/{key_part(topic)}/{key_part(topic_id)}/{partition}/"
+
+
+def segment_prefix(
+    *, cluster_id: str | None, topic: str, topic_id: str | None, partition: int, base_offset: int
+) -> str:
+    """Return what every key of a segment starts with, whatever was shipped of it."""
+    place = partition_prefix(cluster_id=cluster_id, topic=topic, topic_id=topic_id, partition=partition)
+    return f"{place}{base_offset:0{OFFSET_DIGITS}d}-"
+
+
+def parse_key(key: str) -> FlatKey | None:
+    """Return the parts of a key that this layout could have made, None for every other key."""
+    match = _KEY.fullmatch(key)
+    if not match or match["extension"] not in EXTENSIONS:
+        return None
+    parts = match["cluster"], match["topic"], match["topic_id"]
+    if any(len(part) > MAX_KEY_PART_BYTES or part in {".", ".."} for part in parts):
+        return None
+    partition, base_offset = int(match["partition"]), int(match["base_offset"])
+    if partition > MAX_PARTITION or base_offset > MAX_OFFSET:
+        return None
+    return FlatKey(
+        cluster=parts[0],
+        topic=parts[1],
+        topic_id=parts[2],
+        partition=partition,
+        base_offset=base_offset,
+        segment_id=UUID(match["segment_id"]),
+        extension=match["extension"],
+    )
+
+
+def is_tombstone(info: ObjectInfo) -> bool:
+    """Whether a tombstone lies where the manifest of a segment was, or would have been; its size alone tells."""
+    return info.size_bytes == len(TOMBSTONE) and info.key.endswith(f".{MANIFEST_EXTENSION}")
+
+
+def manifest_place(info: ObjectInfo) -> FlatKey | None:
+    """Return of what the manifest ``info`` is; None for every other object, and for a tombstone."""
+    place = parse_key(info.key)
+    return place if place and place.extension == MANIFEST_EXTENSION and not is_tombstone(info) else None
+
+
+def key_part(name: str | None) -> str:
+    """Return ``name`` as a part of a key, ``none`` for None; different names give different parts.
+
+    Raises:
+        ValueError: ``name`` is empty.
+
+    """
+    if name is None:
+        return UNKNOWN
+    if not name:
+        raise ValueError("an empty name cannot be part of a key; a name that is not known is None")
+    raw = name.encode()
+    # A name that would mean something else as a part of a key gets its first letter escaped, to tell them apart.
+    escaped = "".join(
+        chr(byte) if byte in _PLAIN and not (name in _RESERVED and at == 0) else f"={byte:02X}"
+        for at, byte in enumerate(raw)
+    )
+    return escaped if len(escaped) <= MAX_KEY_PART_BYTES else _shortened(escaped, raw)
+
+
+def _shortened(escaped: str, raw: bytes) -> str:
+    front = escaped[:_FRONT_BYTES]
+    cut_escape = front.rfind("=", _FRONT_BYTES - 2)
+    if cut_escape >= 0:
+        front = front[:cut_escape]
+    return f"{front}=sha256-{hashlib.sha256(raw).hexdigest()}"

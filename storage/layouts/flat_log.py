@@ -1,0 +1,258 @@
+"""What the layout ``flat`` holds, as a log dir: segments by their manifests, and a chain of them per partition.
+
+Only manifests count; what no manifest names is not there. All segments are closed, and what was shipped lies below the
+high watermark. The files of a segment share the front of their keys, as those of a log dir share theirs.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
+from resnap.storage.layouts.brokers_own import BrokersFolders
+from resnap.storage.layouts.flat import MANIFEST_EXTENSION, manifest_place
+from resnap.storage.layouts.flat_topics import topic_ids_of
+from resnap.storage.layouts.local_tiered import EXTENSIONS, ROOT
+from resnap.storage.layouts.local_tiered import parse_key as parse_brokers_key
+from resnap.storage.layouts.stored_log import (
+    ClosedSegment,
+    one_of_each_name,
+    refused,
+    stored_log_dir,
+    stored_partition,
+)
+from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
+from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+from resnap.storage.messages.wire import uuid_bytes
+from resnap.storage.source import each
+from resnap.storage.stores.lineage import chain_of, in_order_of_making, is_one_lineage
+from resnap.storage.stores.manifest import Manifest, ObjectKind, read_manifest
+from resnap.storage.stores.store_path import StorePath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from resnap.storage.layouts.flat import FlatKey
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+_HINT: Final = "see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again"
+_URL_OF_ONE: Final = "<URL>/<cluster id>/<topic>/<topic id>"
+
+
+class _Read(NamedTuple):
+    """A manifest, or why it is none; neither, where brokers' retention has taken the segment."""
+
+    place: FlatKey
+    manifest: Manifest | None
+    error: FormatError | VerificationError | None
+
+
+def shipped_log_dir(
+    store: ObjectStore,
+    listed: Iterable[ObjectInfo],
+    topics: Callable[[TopicPartition], bool] | None,
+    *,
+    within: str = "",
+    topic_ids: Mapping[str, str] | None = None,
+) -> LogDir:
+    """Return what the objects ``listed`` of ``store`` hold by their manifests, of what belongs into ``within`` alone.
+
+    A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem; so do those of
+    several topics of one name, unless ``topic_ids`` chooses one by name.
+
+    Raises:
+        UsageError: segments of several clusters.
+        StoreError: the store failed.
+
+    """
+    infos = {info.key: info for info in listed}
+    places = [place for info in infos.values() if (place := manifest_place(info))]
+    ids = topic_ids_of(store, (place.key for place in places))
+    wanted = [one for one in places if ids.folder(one).startswith(within) and _may_be_wanted(one, topics)]
+    partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
+    for one in each(partial(_read, store, infos, BrokersFolders(store)), wanted, remote=True):
+        if one.manifest is None and one.error is None:
+            continue
+        topic = one.place.topic if one.manifest is None else one.manifest.topic
+        topic_partition = TopicPartition(topic, one.place.partition)
+        if topics is None or topics(topic_partition):
+            partitions.setdefault(topic_partition, {}).setdefault(ids.of(one.place), []).append(one)
+    return _log_dir(StorePath(store.url), infos, dict(sorted(partitions.items())), topic_ids or {})
+
+
+def manifest_locator(partition: PartitionDir, segment: Segment) -> str:
+    """Return where the manifest lies that names the log of ``segment``, one of ``partition`` as it was listed here."""
+    key = parse_brokers_key(segment.path)
+    if key is None:
+        return f"{segment.path.removesuffix('log')}{MANIFEST_EXTENSION}"
+    segment_id = UUID(bytes=uuid_bytes(key.segment_id))
+    return f"{partition.path}/{key.base_offset:0{OFFSET_DIGITS}d}-{segment_id}.{MANIFEST_EXTENSION}"
+
+
+def _may_be_wanted(place: FlatKey, topics: Callable[[TopicPartition], bool] | None) -> bool:
+    """Whether to read the manifest: a name that stands escaped in the key is known only then."""
+    return topics is None or "=" in place.topic or topics(TopicPartition(place.topic, place.partition))
+
+
+def _read(store: ObjectStore, infos: dict[str, ObjectInfo], brokers: BrokersFolders, place: FlatKey) -> _Read:
+    key = place.key
+    try:
+        with in_file(f"{store.url}/{key}"):
+            manifest = read_manifest(store.get(key))
+    except FormatError as error:
+        return _Read(place, None, error)
+    try:
+        _check_objects(store, infos, key, manifest)
+    except VerificationError as error:
+        return _Read(place, None, None if brokers.have_lost(manifest) else error)
+    return _Read(place, manifest, None)
+
+
+def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, manifest: Manifest) -> None:
+    """Make sure that what the manifest names is there, under keys of this layout or of one that brokers read."""
+    flat, brokers = key.removesuffix(MANIFEST_EXTENSION), _key_of(manifest, ObjectKind.LOG).removesuffix("log")
+    for entry in manifest.objects:
+        found = infos.get(entry.key) or _elsewhere(store, infos, entry.key)
+        is_of_segment = entry.key in {f"{flat}{entry.kind}", f"{brokers}{EXTENSIONS[entry.kind]}"}
+        if not is_of_segment or found is None or found.size_bytes != entry.size_bytes:
+            size = "nothing" if found is None else f"{found.size_bytes} bytes"
+            raise VerificationError(
+                f"{store.url}/{key}: names {entry.key} of {entry.size_bytes} bytes, found {size}",
+                hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
+            )
+
+
+def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> ObjectInfo | None:
+    """Return what tells of an object that was not listed: those that brokers read do not lie beside the manifest."""
+    if key.startswith(f"{ROOT}/"):
+        with suppress(ObjectNotFoundError):
+            return infos.setdefault(key, store.head(key))
+    return None
+
+
+def _log_dir(
+    root: StorePath,
+    infos: Mapping[str, ObjectInfo],
+    partitions: Mapping[TopicPartition, Mapping[str, Sequence[_Read]]],
+    chosen: Mapping[str, str],
+) -> LogDir:
+    read = [one for by_id in partitions.values() for found in by_id.values() for one in found]
+    known = [one.manifest for one in read if one.manifest is not None]
+    clusters = {manifest.cluster_id for manifest in known}
+    if len(clusters) > 1:
+        names = ", ".join(sorted(str(cluster) for cluster in clusters))
+        raise UsageError(f"{root}: segments of several clusters: {names}", hint="give the URL with the id of one")
+    return stored_log_dir(
+        root,
+        [
+            (
+                _directory(root, found[0].place, topic_id),
+                partial(_partition, root, infos, topic_partition, topic_id, found)
+                if error is None
+                else partial(refused, error),
+            )
+            for topic_partition, topic_id, found, error in one_of_each_name(partitions, chosen, _URL_OF_ONE)
+        ],
+        cluster_id=next(iter(clusters), None),
+        broker_ids={manifest.broker_id for manifest in known},
+    )
+
+
+def _directory(root: StorePath, place: FlatKey, topic_id: str) -> StorePath:
+    return root / place.cluster / place.topic / topic_id / str(place.partition)
+
+
+def _partition(
+    root: StorePath,
+    infos: Mapping[str, ObjectInfo],
+    topic_partition: TopicPartition,
+    topic_id: str,
+    found: Sequence[_Read],
+) -> PartitionDir:
+    error = next((one.error for one in found if one.error is not None), None)
+    if error is not None:
+        raise error
+    chain = _chain(topic_partition, [one.manifest for one in found if one.manifest is not None])
+    return stored_partition(
+        _directory(root, found[0].place, topic_id),
+        topic_partition,
+        [ClosedSegment(_segment(root, infos, one), _snapshot(root, infos, one)) for one in chain],
+        leader_epochs=_leader_epochs(root, chain[-1]),
+        topic_id=next((manifest.topic_id for manifest in chain if manifest.topic_id is not None), None),
+    )
+
+
+def _chain(topic_partition: TopicPartition, manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Return the segments that are to be read, in offset order: all offsets, each of them once.
+
+    Raises:
+        VerificationError: they are of two histories, or leave a gap, or overlap so that none of them begins where
+            another ends.
+
+    """
+    ordered = sorted(manifests, key=attrgetter("base_offset", "next_base_offset"))
+    _check_lineage(topic_partition, ordered)
+    chain = chain_of(in_order_of_making(ordered))
+    reached = ordered[0].base_offset
+    for one in chain:
+        if one.base_offset != reached:
+            break
+        reached = one.next_base_offset
+    if reached < max(one.next_base_offset for one in ordered):
+        is_held = any(one.base_offset <= reached < one.next_base_offset for one in ordered)
+        what = "overlap, and none of them goes on" if is_held else "leave a gap"
+        raise VerificationError(f"{topic_partition}: the segments {what} at offset {reached}", hint=_HINT)
+    return chain
+
+
+def _check_lineage(topic_partition: TopicPartition, ordered: Sequence[Manifest]) -> None:
+    farthest = ordered[0]
+    for one in ordered[1:]:
+        if not is_one_lineage(farthest, one):
+            raise VerificationError(
+                f"{topic_partition}: the segments [{farthest.base_offset}, {farthest.next_base_offset}) and"
+                f" [{one.base_offset}, {one.next_base_offset}) overlap under different leader epochs",
+                hint=_HINT,
+            )
+        farthest = max(farthest, one, key=attrgetter("next_base_offset"))
+
+
+def _segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> Segment:
+    sizes = {entry.kind: entry.size_bytes for entry in manifest.objects}
+    log = infos[_key_of(manifest, ObjectKind.LOG)]
+    return Segment(
+        base_offset=manifest.base_offset,
+        next_base_offset=manifest.next_base_offset,
+        path=str(root / log.key),
+        size_bytes=log.size_bytes,
+        mtime_ns=log.modified_ms * 1_000_000,
+        inode=0,
+        index_bytes=sizes.get(ObjectKind.INDEX),
+        timeindex_bytes=sizes.get(ObjectKind.TIME_INDEX),
+        txnindex_bytes=sizes.get(ObjectKind.TXN_INDEX),
+    )
+
+
+def _snapshot(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> SnapshotFile:
+    info = infos[_key_of(manifest, ObjectKind.SNAPSHOT)]
+    return SnapshotFile(
+        offset=manifest.next_base_offset,
+        path=str(root / info.key),
+        size_bytes=info.size_bytes,
+        mtime_ns=info.modified_ms * 1_000_000,
+    )
+
+
+def _leader_epochs(root: StorePath, manifest: Manifest) -> str | None:
+    """Return the checkpoint of the last segment, which has those of all before it."""
+    found = manifest.object(ObjectKind.LEADER_EPOCH_CHECKPOINT)
+    return None if found is None else str(root / found.key)
+
+
+def _key_of(manifest: Manifest, kind: ObjectKind) -> str:
+    return next(entry.key for entry in manifest.objects if entry.kind is kind)

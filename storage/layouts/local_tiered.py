@@ -1,0 +1,93 @@
+"""The layout ``local-tiered``: what ``LocalTieredStorage``, the reference implementation of Kafka's tests, reads.
+
+    kafka-tiered-storage/<topic>-<partition>-<topic id>/<base offset, 20 digits>-<segment id>.<extension>
+
+relative to the broker's ``rsm.config.dir``. Ids are 22 characters of base64url, which may hold dashes themselves, so
+names are taken apart from their ends.
+
+Source: ``RemoteLogSegmentFileset`` and ``RemoteTopicPartitionDirectory`` in the test jar of Kafka's storage module.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from resnap.storage.messages.wire import uuid_text
+from resnap.storage.stores.manifest import ObjectKind
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from resnap.storage.log.names import TopicPartition
+
+ROOT: Final = "kafka-tiered-storage"
+EXTENSIONS: Final = {
+    ObjectKind.LOG: "log",
+    ObjectKind.INDEX: "index",
+    ObjectKind.TIME_INDEX: "timeindex",
+    ObjectKind.TXN_INDEX: "txnindex",
+    ObjectKind.SNAPSHOT: "snapshot",
+    ObjectKind.LEADER_EPOCH_CHECKPOINT: "leader_epoch_checkpoint",
+}
+"""All but that of aborted transactions must be there."""
+_KINDS: Final = {extension: kind for kind, extension in EXTENSIONS.items()}
+_UUID: Final = "[A-Za-z0-9_-]{22}"
+_KEY = re.compile(
+    rf"(?:.*/)?(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9][0-9]{{0,9}})-(?P<topic_id>{_UUID})"
+    rf"/(?P<base_offset>[0-9]{{{OFFSET_DIGITS}}})-(?P<segment_id>{_UUID})\.(?P<extension>[a-z_]+)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTieredKey:
+    """A key of this layout, taken apart."""
+
+    topic: str
+    partition: int
+    topic_id: str
+    base_offset: int
+    segment_id: str
+    """In Kafka's base64 form."""
+    kind: ObjectKind
+
+    @property
+    def key(self) -> str:
+        """The key itself."""
+        directory = f"{ROOT}/{self.topic}-{self.partition}-{self.topic_id}"
+        return f"{directory}/{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{EXTENSIONS[self.kind]}"
+
+
+def object_key(
+    topic_partition: TopicPartition, topic_id: str, base_offset: int, segment_id: UUID, kind: ObjectKind
+) -> str:
+    """Return the key of one object of a segment, relative to ``rsm.config.dir``."""
+    return LocalTieredKey(
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
+        topic_id=topic_id,
+        base_offset=base_offset,
+        segment_id=uuid_text(segment_id.bytes),
+        kind=kind,
+    ).key
+
+
+def parse_key(key: str) -> LocalTieredKey | None:
+    """Return the parts of a key of this layout, at whatever depth it is seen from; None for every other key."""
+    match = _KEY.fullmatch(key)
+    kind = _KINDS.get(match["extension"]) if match else None
+    if match is None or kind is None:
+        return None
+    partition, base_offset = int(match["partition"]), int(match["base_offset"])
+    if partition > MAX_PARTITION or base_offset > MAX_OFFSET:
+        return None
+    return LocalTieredKey(
+        topic=match["topic"],
+        partition=partition,
+        topic_id=match["topic_id"],
+        base_offset=base_offset,
+        segment_id=match["segment_id"],
+        kind=kind,
+    )

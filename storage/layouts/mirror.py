@@ -1,0 +1,114 @@
+"""The layout ``mirror``: a plain copy of a log dir in a store, as any tool that copies files leaves it.
+
+    <topic>-<partition>/<base offset, 20 digits>.log (and the other files of a partition's directory)
+    meta.properties, replication-offset-checkpoint, ... where they were copied
+
+relative to the prefix. One listing tells names, sizes and times; the times are those of the copying. As in a log dir,
+the last segment of a partition counts as active: what was copied of it may end anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from resnap.storage.errors import ObjectNotFoundError, in_file
+from resnap.storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
+from resnap.storage.log.partition_dir import PARTITION_METADATA, partition_of_files
+from resnap.storage.log.properties import read_partition_metadata
+from resnap.storage.log.survey import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, SetAsideDir, Survey, dir_kind
+from resnap.storage.source import FileFacts, each
+from resnap.storage.stores.store_path import StorePath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import Checkpoints, PartitionDir
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+
+def is_mirror_key(key: str) -> bool:
+    """Whether ``key`` is a file of a log dir: a segment of a partition, or what only a log dir has."""
+    directory, slash, name = key.rpartition("/")
+    if not slash:
+        return name in LOG_DIR_MARKS
+    return parse_partition_dir_name(directory) is not None and is_segment_name(name)
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether ``name`` is that of a segment's log."""
+    file = parse_file_name(name)
+    return file is not None and file.kind is FileKind.LOG
+
+
+def mirrored_log_dir(
+    store: ObjectStore, listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
+) -> LogDir:
+    """Return what the objects ``listed`` of ``store``, in order of key, make of a log dir.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    root = StorePath(store.url)
+    survey = Survey(path=root, fetch=partial(_content, store))
+    checkpoints = survey.read_checkpoints()
+    found: list[tuple[PartitionDir, bool]] = []
+    clean_shutdown = False
+    for directory, infos in groupby(listed, key=lambda info: info.key.partition("/")[0]):
+        files = dict(_files(directory, infos))
+        name = parse_partition_dir_name(directory)
+        kind = dir_kind(name)
+        clean_shutdown = clean_shutdown or directory == CLEAN_SHUTDOWN
+        if not files:
+            continue
+        if name is None or kind is not DirKind.LIVE:
+            survey.set_aside.append(SetAsideDir(path=root / directory, kind=kind))
+        elif topics is None or topics(name.topic_partition):
+            found.append(_partition(root / directory, name.topic_partition, files, checkpoints))
+    _add_all(survey, store, found)
+    return survey.finish(clean_shutdown=clean_shutdown)
+
+
+def _files(directory: str, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, FileFacts]]:
+    """Yield the files right below ``directory`` by name."""
+    for info in infos:
+        name = info.key.removeprefix(f"{directory}/")
+        if name != info.key and "/" not in name:
+            yield name, FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
+
+
+def _partition(
+    path: StorePath, topic_partition: TopicPartition, files: Mapping[str, FileFacts], checkpoints: Checkpoints
+) -> tuple[PartitionDir, bool]:
+    """Return the partition, and whether there is a file that tells its topic id."""
+    return partition_of_files(path, topic_partition, files, files.get, checkpoints), PARTITION_METADATA in files
+
+
+def _add_all(survey: Survey, store: ObjectStore, found: Iterable[tuple[PartitionDir, bool]]) -> None:
+    """Give the partitions their topic ids, and add them; a damaged file makes its partition a problem."""
+    waiting = list(found)
+    contents = each(
+        lambda one: _content(store, f"{one[0].path.name}/{PARTITION_METADATA}") if one[1] else None,
+        waiting,
+        remote=True,
+    )
+    for (partition, _), content in zip(waiting, contents, strict=True):
+        survey.add_partition(partition.path, partial(_with_topic_id, partition, content))
+
+
+def _with_topic_id(partition: PartitionDir, content: bytes | None) -> PartitionDir:
+    if content is None:
+        return partition
+    with in_file(str(partition.path / PARTITION_METADATA)):
+        return replace(partition, topic_id=read_partition_metadata(content).topic_id)
+
+
+def _content(store: ObjectStore, key: str) -> bytes | None:
+    try:
+        return store.get(key)
+    except ObjectNotFoundError:
+        return None

@@ -1,0 +1,115 @@
+"""A log dir of segments that lie in a store: what the layouts ``flat`` and ``aiven`` make of what they find.
+
+A layout knows the segments of each partition and how they follow one another. All of them are closed, and all of what
+was shipped lies below the high watermark. A partition whose segments cannot be read as one log becomes a problem, so
+that it does not hide the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from resnap.storage.errors import ResnapError, VerificationError
+from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+from resnap.storage.log.survey import LogDir, PartitionProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.stores.store_path import StorePath
+
+
+T = TypeVar("T")
+
+
+class ClosedSegment(NamedTuple):
+    """A segment, and the snapshot at its end."""
+
+    segment: Segment
+    snapshot: SnapshotFile
+
+
+def stored_log_dir(
+    root: StorePath,
+    partitions: Iterable[tuple[StorePath, Callable[[], PartitionDir]]],
+    *,
+    cluster_id: str | None,
+    broker_ids: Collection[int | None],
+) -> LogDir:
+    """Return the log dir of ``partitions``, each a path and what loads it; what cannot be loaded becomes a problem.
+
+    ``broker_ids`` are those of the brokers whose segments these are; the log dir has one only if all have the same.
+    """
+    loaded: list[PartitionDir] = []
+    problems: list[PartitionProblem] = []
+    for path, load in partitions:
+        try:
+            loaded.append(load())
+        except ResnapError as error:
+            problems.append(PartitionProblem(path=path, error=error))
+    return LogDir(
+        path=root,
+        cluster_id=cluster_id,
+        broker_id=next(iter(broker_ids)) if len(broker_ids) == 1 else None,
+        partitions=tuple(loaded),
+        set_aside=(),
+        clean_shutdown=False,
+        problems=tuple(problems),
+        is_shipped=True,
+    )
+
+
+def one_of_each_name(
+    found: Mapping[TopicPartition, Mapping[str, T]], chosen: Mapping[str, str], url: str
+) -> Iterator[tuple[TopicPartition, str, T, ResnapError | None]]:
+    """Yield partitions with topic ids and what was ``found``: of several topics of a name the chosen one, or an error.
+
+    Ids are as in keys, the ``chosen`` ones by name; ``url`` is the form of a URL at which one topic is found alone.
+    """
+    ids: dict[str, set[str]] = {}
+    for topic_partition, by_id in found.items():
+        ids.setdefault(topic_partition.topic, set()).update(by_id)
+    for topic_partition, by_id in found.items():
+        several, choice = sorted(ids[topic_partition.topic]), chosen.get(topic_partition.topic)
+        if len(several) == 1 or choice in several:
+            only = choice if choice in several else several[0]
+            yield from ((topic_partition, only, one, None) for key, one in by_id.items() if key == only)
+            continue
+        none = "" if choice is None else f", and none of them is {choice}"
+        error = VerificationError(
+            f"{topic_partition}: segments of several topics of this name: {', '.join(several)}{none}",
+            hint=f"give the URL of one: {url}; `resnap restore` takes --topic-id {topic_partition.topic}=ID, too",
+        )
+        topic_id, one = next(iter(by_id.items()))
+        yield topic_partition, topic_id, one, error
+
+
+def refused(error: ResnapError) -> PartitionDir:
+    """Raise ``error``, in the place of what would load a partition."""
+    raise error
+
+
+def stored_partition(
+    path: StorePath,
+    topic_partition: TopicPartition,
+    chain: Sequence[ClosedSegment],
+    *,
+    leader_epochs: str | None,
+    topic_id: str | None,
+) -> PartitionDir:
+    """Return the partition that ``chain`` makes: segments in offset order, each beginning where the last one ends."""
+    return PartitionDir(
+        path=path,
+        topic_partition=topic_partition,
+        segments=tuple(one.segment for one in chain),
+        snapshots=tuple(one.snapshot for one in chain),
+        unfinished=(),
+        deleted=0,
+        leader_epochs=leader_epochs,
+        topic_id=topic_id,
+        high_watermark=chain[-1].segment.next_base_offset,
+        log_start_offset=chain[0].segment.base_offset,
+        recovery_point=None,
+        cleaner_offset=None,
+    )

@@ -1,0 +1,92 @@
+"""JSON from others, read without mercy: fields that are known and nothing else, numbers that are Java's, each once."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any
+
+from resnap.storage.errors import FormatError
+from resnap.storage.layouts.aiven_chunks import INT_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Fields:
+    """A JSON object on its way to values, with the name it goes by in messages."""
+
+    def __init__(self, name: str, values: object) -> None:
+        if not isinstance(values, dict):
+            raise FormatError(name, position=0, expected="a JSON object", found=type(values).__name__)
+        self.name = name
+        self.values: Mapping[str, Any] = values
+
+    def check_names(self, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+        """Make sure that the fields are those that the plugin knows."""
+        missing = next((name for name in names if name not in self.values), None)
+        if missing is not None:
+            raise FormatError(f"{self.name}: field {missing}", position=0, expected="one", found="none")
+        for name in self.values:
+            if name not in names and name not in optional:
+                raise FormatError(f"{self.name}: field {name[:40]!a}", position=0, expected="none",
+                                  found="one, which the plugin's reader refuses")  # fmt: skip
+
+    def inner(self, name: str) -> Fields:
+        """Return the JSON object under ``name``."""
+        return Fields(f"{self.name} {name}", self.values[name])
+
+    def integer(self, name: str, least: int = 0) -> int:
+        """Return the number under ``name``, a Java ``int``."""
+        value = self.values[name]
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= INT_MAX:
+            raise self.wrong(name, f"{least} to {INT_MAX}")
+        return value
+
+    def binary(self, name: str, text: str | None = None) -> bytes:
+        """Return the bytes that stand in base64 under ``name``."""
+        given = self.values[name] if text is None else text
+        try:
+            return base64.b64decode(given, validate=True)
+        except (TypeError, ValueError, binascii.Error):
+            raise FormatError(f"{self.name}: {name}", position=0, expected="base64", found="something else") from None
+
+    def wrong(self, name: str, expected: str) -> FormatError:
+        """Return the error of a value that cannot be."""
+        return FormatError(f"{self.name}: {name}", position=0, expected=expected, found=shown(self.values[name]))
+
+
+def parsed(data: bytes, *, limit: int) -> object:
+    """Return what ``data``, of at most ``limit`` bytes, says.
+
+    Raises:
+        FormatError: it is longer, or no JSON.
+
+    """
+    if len(data) > limit:
+        raise FormatError("manifest", position=0, expected=f"{limit} bytes at most", found=len(data))
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_once_each, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise FormatError("manifest", position=error.pos, expected="JSON", found=error.msg) from None
+    except UnicodeDecodeError as error:
+        raise FormatError("manifest", position=error.start, expected="UTF-8", found="something else") from None
+    except (ValueError, RecursionError) as error:
+        raise FormatError("manifest", position=0, expected="JSON", found=str(error)[:80]) from None
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field that stands there twice")
+    return fields
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name}, which is no JSON")
+
+
+def shown(value: object) -> str:
+    """Return the front of a value that was not expected, on one line."""
+    return ascii(value)[:60]

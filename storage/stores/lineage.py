@@ -1,0 +1,124 @@
+"""Which segments are of one log, and which of those that overlap are to be read.
+
+Replicas of one log hold the same records, and cut them into segments at other offsets. Who leads a partition changes,
+so a store may hold segments of several of them. A leader epoch has one leader, who writes each offset once; and nobody
+appends to a log before it has become as the leader's: so where two logs have the same epoch at an offset, they are the
+same up to there. Where they differ, one of the two was lost, as after an unclean election.
+
+Source: KIP-101, KIP-279; ``LeaderEpochFileCache``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.stores.manifest import Manifest
+
+
+def epochs_in(epochs: Sequence[LeaderEpoch], start: int, end: int) -> list[LeaderEpoch]:
+    """Return the leader epochs of the offsets [``start``, ``end``), the first one as if it began there."""
+    first = max(bisect_right(epochs, start, key=attrgetter("start_offset")) - 1, 0)
+    inside = [entry for entry in epochs[first:] if entry.start_offset < end]
+    return [entry._replace(start_offset=max(entry.start_offset, start)) for entry in inside]
+
+
+class Link(Protocol):
+    """What the manifest of a segment tells, in any layout."""
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+        ...
+
+    @property
+    def next_base_offset(self) -> int:
+        """Where the segment after it begins."""
+        ...
+
+    @property
+    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
+        """Those of the segment alone."""
+        ...
+
+
+L = TypeVar("L", bound=Link)
+
+
+def is_one_lineage(one: Link, other: Link) -> bool:
+    """Whether the leader epochs of both are the same in the offsets that they share; true if they share none."""
+    start = max(one.base_offset, other.base_offset)
+    end = min(one.next_base_offset, other.next_base_offset)
+    return start >= end or epochs_in(one.leader_epochs, start, end) == epochs_in(other.leader_epochs, start, end)
+
+
+class Span(NamedTuple):
+    """The offsets [start, end) of a segment."""
+
+    start: int
+    end: int
+
+
+class Stretches:
+    """The offsets that stored segments hold, and those that a reader passes from one of them to the next."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self.spans = set(spans)
+        self.reached: set[int] = set()
+        """Boundaries to which segments lead from the beginning of their stretch."""
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for span in sorted(self.spans):
+            self._add(span)
+
+    def _add(self, span: Span) -> None:
+        if not self._ends or span.start > self._ends[-1]:
+            self._starts.append(span.start)
+            self._ends.append(span.end)
+            self.reached.add(span.start)
+        self._ends[-1] = max(self._ends[-1], span.end)
+        if span.start in self.reached:
+            self.reached.add(span.end)
+
+    def touch_from_below(self, offset: int) -> bool:
+        """Whether a stretch that begins below ``offset`` reaches up to it."""
+        index = bisect_right(self._starts, offset - 1) - 1
+        return index >= 0 and self._ends[index] >= offset
+
+    def next_beginning(self, offset: int) -> int | None:
+        """Return where the first stretch above ``offset`` begins; None if there is none."""
+        index = bisect_right(self._starts, offset)
+        return self._starts[index] if index < len(self._starts) else None
+
+    def cover(self, span: Span) -> bool:
+        """Whether all offsets of ``span`` are held."""
+        index = bisect_right(self._starts, span.start) - 1
+        return index >= 0 and self._ends[index] >= span.end
+
+
+def chain_of(manifests: Iterable[L]) -> list[L]:
+    """Return those of ``manifests``, of one partition, that are to be read, ascending: no two of them share offsets.
+
+    From the highest end downwards, each where the one above it begins; of several that end there the last one of
+    ``manifests``, which are to be in the order in which they were made. In each stretch it is whole from the beginning
+    up to the highest end to which segments lead.
+    """
+    found = list(manifests)
+    reached = Stretches(Span(one.base_offset, one.next_base_offset) for one in found).reached
+    chain: list[L] = []
+    from_the_top = sorted(enumerate(found), key=lambda one: (one[1].next_base_offset, one[0]), reverse=True)
+    for _, one in from_the_top:
+        is_next = not chain or one.next_base_offset <= chain[-1].base_offset
+        if is_next and one.base_offset in reached:
+            chain.append(one)
+    return chain[::-1]
+
+
+def in_order_of_making(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return ``manifests`` as they were made."""
+    return sorted(manifests, key=lambda one: (one.created_at_ms, str(one.segment_id)))

@@ -1,0 +1,360 @@
+"""The manifest: the one object that says a segment was shipped, and names every other object of it.
+
+An Avro object container file with one record, uncompressed, with its schema (``manifest.avsc``) inside, so that any
+Avro reader shows it. The same manifest gives the same bytes. Avro has no checksum, so the file's metadata carry a
+CRC-32C of the encoded record: a flipped digit of an offset must not pass.
+
+Reading is strict. The schema must be one that Resnap has written, up to its comments: resolving arbitrary schemas would
+let a damaged or hostile file decide how much memory its reader takes. A field that came later has a default, so that
+any Avro reader resolves the older schema to the newer one and back.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from importlib import resources
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from uuid import UUID
+
+import fastavro
+from fastavro.schema import to_parsing_canonical_form
+
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.log.names import topic_name_problem
+from resnap.storage.stores.protocol import is_safe_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FORMAT_VERSION: Final = 1
+TOMBSTONE: Final = b"deleted by resnap: this id is not used again\n"
+"""What lies in place of the manifest of a segment that was deleted; no manifest is as short."""
+
+_SCHEMA_JSON: Final = json.loads(resources.files("resnap.storage.stores").joinpath("manifest.avsc").read_text("utf-8"))
+_SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)
+_ORIGIN: Final = fastavro.parse_schema(
+    next(one["type"] for one in _SCHEMA_JSON["fields"] if one["name"] == "snapshotOrigin")
+)
+_SYNC_MARKER: Final = b"io.resnap.v1.man"
+"""Fixed, where Avro would draw 16 random bytes, because the same manifest shall give the same file."""
+_CHECKSUM: Final = "resnap.crc32c"
+_UPGRADE: Final = "it may come from a newer Resnap: use that version, or another prefix"
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CRC_END: Final = 1 << 32
+
+T = TypeVar("T")
+
+
+def _without_defaults(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the schema without the fields that came later: those with a default."""
+    if isinstance(schema, dict):
+        return {name: _without_defaults(value) for name, value in schema.items()}
+    if isinstance(schema, list):
+        return [_without_defaults(one) for one in schema if not (isinstance(one, dict) and "default" in one)]
+    return schema
+
+
+_READABLE: Final = {
+    to_parsing_canonical_form(one): fastavro.parse_schema(one)
+    for one in (_SCHEMA_JSON, _without_defaults(_SCHEMA_JSON))
+}
+"""Every schema that Resnap has written, by its canonical form."""
+
+
+class ObjectKind(StrEnum):
+    """What an object of a segment holds; the value is its extension."""
+
+    LOG = "log"
+    INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TXN_INDEX = "txnindex"
+    SNAPSHOT = "snapshot"
+    LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+
+
+class SnapshotHow(StrEnum):
+    """How the producer snapshot of a segment came to be."""
+
+    KEPT = "kept"
+    """The broker's own, as found; unproven."""
+    PROVEN = "proven"
+    """The broker's own, and equal to a replay."""
+    REGENERATED = "regenerated"
+    """Rebuilt by replay."""
+    BEYOND_WINDOW = "beyond-window"
+    """Rebuilt for a boundary older than the window: transactions that were committed later may be missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestObject:
+    """One object of the segment: where it lies, and what it must be."""
+
+    kind: ObjectKind
+    key: str
+    """Relative to the prefix that the store was opened at."""
+    size_bytes: int
+    sha256: str
+    """64 lower-case hex digits."""
+    crc32c: int
+    """Unsigned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutProducer:
+    """A producer that was seen and is not in the snapshot, with a reason code."""
+
+    producer_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOrigin:
+    """Where the producer snapshot comes from and what it rests on."""
+
+    how: SnapshotHow
+    as_of: str
+    """``now``, ``roll`` or a time in ISO 8601, as asked for."""
+    as_of_ms: int | None
+    """T: the time at which producers were judged expired or not."""
+    window_start_offset: int | None
+    """First offset that was replayed; None if nothing was."""
+    producer_id_expiration_ms: int
+    check_interval_ms: int
+    entries_count: int
+    """Producers in the snapshot."""
+    left_out: tuple[LeftOutProducer, ...] = ()
+    known_from_offset: int | None = None
+    """First offset of the log that the snapshot was made from; None in manifests of earlier versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """All that is known of one shipped segment [``base_offset``, ``next_base_offset``)."""
+
+    format_version: int = FORMAT_VERSION
+    resnap_version: str
+    cluster_id: str | None
+    broker_id: int | None
+    log_directory: str
+    topic: str
+    topic_id: str | None
+    partition: int
+    base_offset: int
+    next_base_offset: int
+    """The snapshot is the producers' state before this offset."""
+    last_offset: int
+    """Last offset of the last batch, inclusive; ``base_offset - 1`` if there is none. Kafka calls it ``endOffset``."""
+    max_timestamp_ms: int | None
+    segment_id: UUID
+    leader_epochs: tuple[LeaderEpoch, ...]
+    objects: tuple[ManifestObject, ...]
+    snapshot_origin: SnapshotOrigin
+    created_at_ms: int
+    compaction_assumption: str | None = None
+    """Why the topic was taken as not compacted, where nothing proved it."""
+
+    def object(self, kind: ObjectKind) -> ManifestObject | None:
+        """Return the object of ``kind``, None if the segment has none."""
+        return next((entry for entry in self.objects if entry.kind is kind), None)
+
+
+class _Problem(NamedTuple):
+    what: str
+    expected: str
+    found: object
+
+
+def write_manifest(manifest: Manifest) -> bytes:
+    """Return the file that holds ``manifest``; equal manifests give equal bytes.
+
+    Raises:
+        ValueError: it contradicts itself, and reading would refuse it.
+
+    """
+    problem = next(_problems(manifest), None)
+    if problem:
+        raise ValueError(f"manifest {problem.what}: expected {problem.expected}, found {problem.found}")
+    record = manifest_record(manifest)
+    stream = io.BytesIO()
+    metadata = {_CHECKSUM: f"{_record_checksum(record, _SCHEMA):08x}"}
+    fastavro.writer(stream, _SCHEMA, [record], sync_marker=_SYNC_MARKER, metadata=metadata)
+    return stream.getvalue()
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """Return the manifest that ``data`` holds.
+
+    Raises:
+        FormatError: a tombstone, no Avro file, another schema, not exactly one record, a wrong checksum, a newer format
+            version, or values that contradict each other; ``position`` is that of the file's header or of the record.
+
+    """
+    if data == TOMBSTONE:
+        raise FormatError("manifest", position=0, expected="a segment", found="a tombstone: the segment was deleted",
+                          hint="run again: listings leave tombstones out")  # fmt: skip
+    record, position = _read_record(data)
+    if record["formatVersion"] != FORMAT_VERSION:
+        raise FormatError("manifest format version", position=position, expected=FORMAT_VERSION,
+                          found=record["formatVersion"], hint=_UPGRADE)  # fmt: skip
+    try:
+        manifest = _from_record(record)
+    except ValueError as error:
+        raise FormatError(f"manifest value: {error}", position=position) from error
+    problem = next(_problems(manifest), None)
+    if problem:
+        raise FormatError(f"manifest {problem.what}", position=position, expected=problem.expected,
+                          found=problem.found)  # fmt: skip
+    return manifest
+
+
+def manifest_record(manifest: Manifest) -> dict[str, Any]:
+    """Return ``manifest`` as plain values under the names that the file has: what ``inspect`` shows."""
+    return _record(manifest) | {
+        "segmentId": str(manifest.segment_id),
+        "leaderEpochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in manifest.leader_epochs],
+        "objects": [_record(entry) | {"kind": entry.kind.value} for entry in manifest.objects],
+        "snapshotOrigin": origin_record(manifest.snapshot_origin),
+    }
+
+
+def origin_record(origin: SnapshotOrigin) -> dict[str, Any]:
+    """Return ``origin`` likewise."""
+    return _record(origin) | {"how": origin.how.value, "leftOut": [_record(entry) for entry in origin.left_out]}
+
+
+def origin_from(record: Mapping[str, Any]) -> SnapshotOrigin:
+    """Return what ``record`` says, as ``origin_record`` gives it.
+
+    Raises:
+        ValueError: a field is missing, or none of the values that are known.
+
+    """
+    if not fastavro.validate({"knownFromOffset": None, **record}, _ORIGIN, raise_errors=False, strict=True):
+        raise ValueError("a field is missing, or of another type than it has in a manifest")
+    return _origin(record)
+
+
+def _read_record(data: bytes) -> tuple[dict[str, Any], int]:
+    """Return the one record of the file and the position of its block."""
+    stream = io.BytesIO(data)
+    # Here and below: whatever the library's parser raises, the bytes are bad.
+    try:
+        blocks = fastavro.block_reader(stream)
+        schema, codec = to_parsing_canonical_form(blocks.writer_schema), blocks.codec
+    except Exception as error:
+        raise FormatError("manifest header", position=0, expected="an Avro object container file",
+                          found=_shown(error)) from error  # fmt: skip
+    if schema not in _READABLE or codec != "null":
+        raise FormatError("manifest schema", position=0, expected=f"{_SCHEMA['name']}, uncompressed",
+                          found=f"another schema, codec {codec}", hint=_UPGRADE)  # fmt: skip
+    try:
+        found = [(block, record) for block in blocks for record in block]
+    except Exception as error:
+        raise FormatError("manifest record", position=stream.tell(), expected="a whole record",
+                          found=_shown(error)) from error  # fmt: skip
+    if len(found) != 1 or found[0][0].offset + found[0][0].size != len(data):
+        raise FormatError("manifest file", position=stream.tell(), expected="one record and nothing else",
+                          found=f"{len(found)} in {len(data)} bytes")  # fmt: skip
+    block, record = found[0]
+    _check_checksum(record, _READABLE[schema], blocks.metadata.get(_CHECKSUM), block.offset)
+    return record, block.offset
+
+
+def _check_checksum(record: Mapping[str, Any], schema: Any, carried: str | None, position: int) -> None:  # noqa: ANN401
+    computed = f"{_record_checksum(record, schema):08x}"
+    if carried != computed:
+        raise FormatError("manifest checksum (CRC-32C)", position=position, expected=carried, found=computed)
+
+
+def _record_checksum(record: Mapping[str, Any], schema: Any) -> int:  # noqa: ANN401 - as fastavro parses it
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, record)
+    return crc32c(stream.getvalue())
+
+
+def _from_record(record: Mapping[str, Any]) -> Manifest:
+    """Build the values; an unknown kind, or an id that is no UUID as we write them, is a ``ValueError``."""
+    segment_id = UUID(record["segmentId"])
+    if str(segment_id) != record["segmentId"]:
+        raise ValueError(f"segment id {record['segmentId']!r} is not in canonical form")
+    return _build(
+        Manifest,
+        record,
+        segment_id=segment_id,
+        leader_epochs=tuple(LeaderEpoch(entry["epoch"], entry["startOffset"]) for entry in record["leaderEpochs"]),
+        objects=tuple(_build(ManifestObject, entry, kind=ObjectKind(entry["kind"])) for entry in record["objects"]),
+        snapshot_origin=_origin(record["snapshotOrigin"]),
+    )
+
+
+def _origin(record: Mapping[str, Any]) -> SnapshotOrigin:
+    return _build(
+        SnapshotOrigin,
+        record,
+        how=SnapshotHow(record["how"]),
+        left_out=tuple(_build(LeftOutProducer, entry) for entry in record["leftOut"]),
+        known_from_offset=record.get("knownFromOffset"),
+    )
+
+
+def _problems(manifest: Manifest) -> Iterator[_Problem]:
+    """Yield what no manifest of ours can say, the gravest first."""
+    base, end = manifest.base_offset, manifest.next_base_offset
+    if manifest.format_version != FORMAT_VERSION:
+        yield _Problem("format version", str(FORMAT_VERSION), manifest.format_version)
+    if not (0 <= base < end and base - 1 <= manifest.last_offset < end):
+        yield _Problem("offsets", "0 <= base <= last + 1 <= next base", (base, manifest.last_offset, end))
+    if manifest.partition < 0:
+        yield _Problem("partition", "0 or more", manifest.partition)
+    topic_problem = topic_name_problem(manifest.topic)
+    if topic_problem:
+        yield _Problem("topic", topic_problem, manifest.topic)
+    epochs = manifest.leader_epochs
+    if any(a.epoch >= b.epoch or a.start_offset >= b.start_offset for a, b in pairwise(epochs)):
+        yield _Problem("leader epochs", "ascending epochs and offsets", epochs)
+    kinds = [entry.kind for entry in manifest.objects]
+    if len(set(kinds)) != len(kinds) or not {ObjectKind.LOG, ObjectKind.SNAPSHOT} <= set(kinds):
+        yield _Problem("objects", "each kind once, log and snapshot among them", ", ".join(kinds) or "none")
+    if len({entry.key for entry in manifest.objects}) != len(kinds):
+        yield _Problem("objects", "a key for each", [entry.key for entry in manifest.objects])
+    for entry in manifest.objects:
+        yield from _object_problems(entry)
+
+
+def _object_problems(entry: ManifestObject) -> Iterator[_Problem]:
+    if not is_safe_path(entry.key):
+        yield _Problem("object key", "a path below the prefix", repr(entry.key))
+    if entry.size_bytes < 0:
+        yield _Problem("object size", "0 bytes or more", entry.size_bytes)
+    if not _SHA256.fullmatch(entry.sha256):
+        yield _Problem("object SHA-256", "64 lower-case hex digits", repr(entry.sha256))
+    if not 0 <= entry.crc32c < _CRC_END:
+        yield _Problem("object CRC-32C", "an unsigned number of 32 bits", entry.crc32c)
+
+
+def _record(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the dataclasses above
+    return {_camel_case(field.name): getattr(value, field.name) for field in fields(value)}
+
+
+def _build(cls: type[T], record: Mapping[str, Any], **converted: object) -> T:
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    plain = {name: record[_camel_case(name)] for name in names if name not in converted}
+    return cls(**plain, **converted)
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(part.capitalize() for part in others)
+
+
+def _shown(error: Exception) -> str:
+    """Tell what went wrong in another's parser, on one short line."""
+    return ascii(f"{type(error).__name__}: {error}"[:120])[1:-1]

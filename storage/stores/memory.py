@@ -1,0 +1,141 @@
+"""Objects in memory, shared by all of a process under a name: for tests, and for runs that shall leave nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.storage.errors import ObjectExistsError, ObjectNotFoundError
+from resnap.storage.stores.protocol import (
+    CHUNK_BYTES,
+    ObjectInfo,
+    body_chunks,
+    check_etag,
+    check_key,
+    check_range,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.stores.protocol import BodyOpener, Unfinished
+
+
+class _Object(NamedTuple):
+    body: bytes
+    modified_ms: int
+    version: int
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Objects by whole key; the lock makes "is it there, then write" one step."""
+
+    objects: dict[str, _Object] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    writes: int = 0
+
+
+_BUCKETS: Final[dict[str, _Bucket]] = {}
+"""By name, for the life of the process: that is what makes a ``memory://`` URL mean the same thing twice."""
+
+
+def wall_clock_ms() -> int:
+    """Return the time of the day in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class MemoryObjectStore:
+    """The store ``memory://name/prefix``; keeps every promise of the protocol except surviving its process."""
+
+    def __init__(self, name: str, prefix: str = "", *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._bucket = _BUCKETS.setdefault(name, _Bucket())
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._clock_ms = clock_ms
+        self._url = f"memory://{name}/{prefix}".rstrip("/")
+
+    @property
+    def url(self) -> str:
+        """The URL that opens the same objects again in this process."""
+        return self._url
+
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        """Write a small object; see ``ObjectStore.put``."""
+        check_key(key)
+        path, bucket = self._prefix + key, self._bucket
+        with bucket.lock:
+            if if_absent and path in bucket.objects:
+                raise ObjectExistsError(f"{self._url}/{key}: there is an object already", key=key)
+            bucket.writes += 1
+            bucket.objects[path] = _Object(bytes(body), self._clock_ms(), bucket.writes)
+
+    def put_stream(
+        self,
+        key: str,
+        open_body: BodyOpener,
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        sha256: str | None = None,  # noqa: ARG002 - there is nothing to sign
+    ) -> None:
+        """Write a large object, all of it in memory after all; see ``ObjectStore.put_stream``."""
+        check_key(key)
+        chunks = body_chunks(open_body, size_bytes=size_bytes, crc32c=crc32c, chunk_bytes=CHUNK_BYTES, key=key)
+        self.put(key, b"".join(chunks))
+
+    def get(self, key: str) -> bytes:
+        """Return the whole object; see ``ObjectStore.get``."""
+        return self._object(key).body
+
+    def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
+        """Return the bytes [``start``, ``end``); see ``ObjectStore.get_range``."""
+        check_range(start, end)
+        found = self._object(key)
+        check_etag(f"{self._url}/{key}", key, expected=etag, found=str(found.version))
+        return found.body[start:end]
+
+    @contextmanager
+    def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
+        """Stream the object; see ``ObjectStore.open``."""
+        check_range(start, end)
+        body = self._object(key).body[start:end]
+        yield (body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES))
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return size, time and etag; see ``ObjectStore.head``."""
+        return _info(key, self._object(key))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects below ``prefix`` as they are now; see ``ObjectStore.list``."""
+        with self._bucket.lock:
+            found = [item for item in self._bucket.objects.items() if item[0].startswith(self._prefix + prefix)]
+        for path, entry in sorted(found):
+            yield _info(path.removeprefix(self._prefix), entry)
+
+    def delete(self, key: str) -> None:
+        """Remove the object if it is there; see ``ObjectStore.delete``."""
+        check_key(key)
+        with self._bucket.lock:
+            self._bucket.objects.pop(self._prefix + key, None)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Yield nothing: a write here is one step; see ``ObjectStore.unfinished``."""
+        return iter(())
+
+    def discard(self, unfinished: Unfinished) -> None:
+        """Do nothing; see ``ObjectStore.discard``."""
+
+    def _object(self, key: str) -> _Object:
+        with self._bucket.lock:
+            entry = self._bucket.objects.get(self._prefix + key)
+        if entry is None:
+            raise ObjectNotFoundError(f"{self._url}/{key}: no such object", key=key)
+        return entry
+
+
+def _info(key: str, entry: _Object) -> ObjectInfo:
+    return ObjectInfo(key=key, size_bytes=len(entry.body), modified_ms=entry.modified_ms, etag=str(entry.version))

@@ -1,0 +1,258 @@
+"""What a store keeps of its protocol, found out by trying: S3-compatible stores differ, and some say 200 to anything.
+
+Nothing is concluded from what a store says of itself. A claim is kept only if breaking it was refused *and* left
+nothing behind: some stores refuse, and have written all the same. A probe is necessary and not sufficient: a store may
+keep its word to one request and break it under load, so nothing that must hold rests on conditions, and everything can
+be read back instead (``--verify-upload read-back``).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ResnapError,
+    StoreError,
+    StoreFullError,
+)
+from resnap.storage.stores.protocol import ClaimRefusedError, WireStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resnap.storage.stores.protocol import ObjectStore
+
+PROBE_PREFIX: Final = ".resnap/probe"
+BODY_BYTES: Final = 65_536
+_PAGED_OBJECTS: Final = 5
+_PAGE_KEYS: Final = 2
+_CREATORS: Final = 8
+
+
+class Check(StrEnum):
+    """What became of bytes that came with a wrong checksum."""
+
+    REFUSED = "refused"
+    WRITTEN_ANYWAY = "refused, and written all the same"
+    TAKEN = "taken"
+    UNTRIED = "not tried: no checksums are sent to this store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadChecks:
+    """What the store's own check of what it is sent is worth, for a body at once and for one in parts."""
+
+    whole: Check
+    in_parts: Check
+
+    @property
+    def count(self) -> bool:
+        """Whether what the store took under our checksum is what we sent."""
+        return self.whole is self.in_parts is Check.REFUSED
+
+
+class Condition(StrEnum):
+    """What a write does that is to succeed only where nothing is there."""
+
+    KEPT = "kept"
+    IGNORED = "ignored"
+    RACES = "kept by one writer, not among several at once"
+    REFUSED = "refused"
+
+
+def upload_checks(store: ObjectStore) -> UploadChecks:
+    """Find out whether ``store`` refuses bytes that are not those of the checksum beside them, and writes nothing.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    if not isinstance(store, WireStore) or not store.sends_checksums:
+        return UploadChecks(whole=Check.UNTRIED, in_parts=Check.UNTRIED)
+    return UploadChecks(whole=_check(store, in_parts=False), in_parts=_check(store, in_parts=True))
+
+
+def _check(store: WireStore, *, in_parts: bool) -> Check:
+    body = secrets.token_bytes(BODY_BYTES)
+    with throwaway(store) as key:
+        try:
+            store.put_claimed(key, body, crc32c=crc32c(body) ^ 1, in_parts=in_parts)
+        except ClaimRefusedError:
+            return Check.WRITTEN_ANYWAY if _is_there(store, key) else Check.REFUSED
+        return Check.TAKEN
+
+
+def condition(store: ObjectStore) -> Condition:
+    """Find out what conditional writes are worth, alone and among several writers at once.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    with throwaway(store) as key:
+        store.put(key, b"first")
+        try:
+            store.put(key, b"second", if_absent=True)
+        except ObjectExistsError:
+            if store.get(key) != b"first":
+                return Condition.IGNORED
+        except StoreError as error:
+            if error.transient or isinstance(error, StoreFullError):
+                raise
+            store.put(key, b"third")  # a store that takes nothing any more says so here
+            return Condition.REFUSED
+        else:
+            return Condition.IGNORED
+    return _race(store)
+
+
+def _race(store: ObjectStore) -> Condition:
+    together = threading.Barrier(_CREATORS)
+
+    def create(number: int) -> bool:
+        together.wait()
+        try:
+            store.put(key, b"%d" % number, if_absent=True)
+        except ObjectExistsError:
+            return False
+        return True
+
+    with throwaway(store) as key, ThreadPoolExecutor(_CREATORS) as creators:
+        won = list(creators.map(create, range(_CREATORS)))
+        fair = won.count(True) == 1 and store.get(key) == b"%d" % won.index(True)
+    return Condition.KEPT if fair else Condition.RACES
+
+
+def range_problem(store: ObjectStore) -> str | None:
+    """Return what is wrong with reading parts of an object; None if nothing is.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    body = secrets.token_bytes(BODY_BYTES)
+    third, half, past = BODY_BYTES // 3, BODY_BYTES // 2, BODY_BYTES + 10
+    with throwaway(store) as key:
+        store.put(key, body)
+        for start, end in ((0, third), (third, half), (half, BODY_BYTES), (half, past), (past, past + 1)):
+            try:
+                found = store.get_range(key, start, end)
+            except StoreError as error:
+                return f"the range [{start}, {end}) of {BODY_BYTES} bytes: {error}"
+            if found != body[start:end]:
+                return f"the range [{start}, {end}) of {BODY_BYTES} bytes came back as {len(found)} other bytes"
+        etag = store.head(key).etag
+        store.put(key, bytes(BODY_BYTES))
+        try:
+            store.get_range(key, third, half, etag=etag)
+        except ObjectChangedError:
+            return None
+    return "a range of an object that had been replaced was given as of the one before"
+
+
+def listing_problem(store: ObjectStore) -> str | None:
+    """Return what is wrong with listings, over more than one page where that can be asked for; None if nothing is.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    with throwaway(store) as folder:
+        keys = [f"{folder}/{number}" for number in range(_PAGED_OBJECTS)]
+        try:
+            for key in keys:
+                store.put(key, b"x")
+            found = _listed(store, f"{folder}/")
+            if found != keys:
+                return f"of {len(keys)} objects that were just written, {len(set(found) & set(keys))} are listed"
+            store.delete(keys[0])
+            return "an object that was deleted is still listed" if _listed(store, f"{folder}/") != keys[1:] else None
+        finally:
+            for key in keys:
+                store.delete(key)
+
+
+def _listed(store: ObjectStore, prefix: str) -> list[str]:
+    pages = store.list(prefix, page_keys=_PAGE_KEYS) if isinstance(store, WireStore) else store.list(prefix)
+    return [info.key for info in pages]
+
+
+def parts_problem(store: ObjectStore) -> str | None:
+    """Return what is wrong with uploads in parts; None if nothing is, or the store knows none.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    if not isinstance(store, WireStore):
+        return None
+    body = secrets.token_bytes(BODY_BYTES)
+    with throwaway(store) as key:
+        try:
+            store.put_claimed(key, body, crc32c=crc32c(body), in_parts=True)
+        except ClaimRefusedError as error:
+            return f"an upload in parts is refused: {error}"
+        return None if store.get(key) == body else "an upload in parts came back as other bytes"
+
+
+def uploads_problem(store: ObjectStore) -> str | None:
+    """Return why uploads that were never completed would not be found; None if they are, or the store knows none.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    if not isinstance(store, WireStore):
+        return None
+    with throwaway(store) as key:
+        begun = store.begin(key)
+        try:
+            found = any(one.handle == begun.handle for one in store.unfinished())
+        except StoreError as error:
+            if error.transient:
+                raise
+            return f"unfinished uploads cannot be listed: {error}"
+        finally:
+            store.discard(begun)
+        return None if found else "an upload that was begun is not listed among the unfinished ones"
+
+
+def store_clock_ms(store: ObjectStore) -> int:
+    """Return what time it is by the clock of the store itself.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    with throwaway(store) as key:
+        store.put(key, b"")
+        return store.head(key).modified_ms
+
+
+@contextmanager
+def throwaway(store: ObjectStore) -> Iterator[str]:
+    """Give a key that nobody else uses, and delete what lies there in the end."""
+    key = f"{PROBE_PREFIX}/{secrets.token_hex(16)}"
+    try:
+        yield key
+    finally:
+        with suppress(ResnapError):
+            store.delete(key)
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFoundError:
+        return False
+    return True

@@ -1,0 +1,155 @@
+"""An object of a store as random access bytes: read in ranges, a few of them on their way at a time.
+
+What is read in sequence is asked for ahead, so that a scan does not wait for each answer; how much is held at once is
+the number of ranges times their size, whatever the object's. A hop over more than a range ends the reading ahead: where
+batches are larger than a range only what is asked for is fetched, and what lies between never.
+
+All ranges are of the version that was there when the reader was opened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.storage.errors import StoreUnavailableError
+from resnap.storage.stores.protocol import changed
+from resnap.storage.waiting import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resnap.storage.stores.protocol import ObjectStore
+
+RANGES_IN_FLIGHT: Final = 4
+RANGE_BYTES: Final = 8 << 20
+_ATTEMPTS: Final = 3
+"""At one range: a client repeats requests by itself, but not a body that breaks off."""
+_PAUSE_S: Final = 0.2
+
+
+class _Range(NamedTuple):
+    """Bytes [start, end) that are there or on their way."""
+
+    start: int
+    end: int
+    data: Future[bytes]
+
+
+@contextmanager
+def ranged_reader(
+    store: ObjectStore,
+    key: str,
+    *,
+    ranges_in_flight: int = RANGES_IN_FLIGHT,
+    range_bytes: int = RANGE_BYTES,
+    end: int | None = None,
+) -> Iterator[RangedReader]:
+    """Open the object at ``key`` for as long as the context lasts; nothing is read ahead from ``end`` on.
+
+    Raises:
+        ObjectNotFoundError: there is none.
+        StoreError: the store failed.
+
+    """
+    found = store.head(key)
+    with ThreadPoolExecutor(ranges_in_flight, thread_name_prefix="resnap-range") as threads:
+        try:
+            yield RangedReader(
+                _Fetcher(store, key, found.etag, threads),
+                found.size_bytes,
+                ranges_in_flight=ranges_in_flight,
+                range_bytes=range_bytes,
+                end=found.size_bytes if end is None else min(end, found.size_bytes),
+            )
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Fetcher:
+    """Asks for ranges of one version of one object."""
+
+    def __init__(self, store: ObjectStore, key: str, etag: str, threads: ThreadPoolExecutor) -> None:
+        self.locator = f"{store.url}/{key}"
+        self._store, self._key, self._etag = store, key, etag
+        self._threads = threads
+
+    def ask(self, start: int, end: int) -> _Range:
+        """Send for [start, end)."""
+        return _Range(start, end, self._threads.submit(self.fetch, start, end))
+
+    def fetch(self, start: int, end: int) -> bytes:
+        """Return [start, end), which is not empty and lies within the object."""
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                return self._fetch(start, end)
+            except StoreUnavailableError:
+                if not pause(_PAUSE_S * attempt):
+                    raise
+        return self._fetch(start, end)
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        data = self._store.get_range(self._key, start, end, etag=self._etag)
+        if len(data) != end - start:
+            raise changed(self.locator, self._key)
+        return data
+
+
+class RangedReader:
+    """A ``RangeReader`` of an object; one thread may use it."""
+
+    def __init__(
+        self, fetcher: _Fetcher, size_bytes: int, *, ranges_in_flight: int, range_bytes: int, end: int
+    ) -> None:
+        self.locator = fetcher.locator
+        self.size_bytes = size_bytes
+        self._fetcher = fetcher
+        self._most, self._range_bytes, self._end = ranges_in_flight, range_bytes, end
+        self._window: deque[_Range] = deque()
+        """Adjacent and ascending; at most ``_most``."""
+        self._read_to: int | None = None
+        """Where the read before this one ended; None before the first."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes [position, position + length), fewer only past the end.
+
+        Raises:
+            ObjectNotFoundError, ObjectChangedError: the object was deleted or replaced since it was opened.
+            StoreError: the store failed.
+
+        """
+        end = min(position + length, self.size_bytes)
+        if position >= end:
+            return b""
+        if self._window and position < self._window[0].start:
+            return self._fetcher.fetch(position, end)  # a look back, which changes nothing
+        step, wanted = self._plan(position, end)
+        while self._window and self._window[0].end <= position:
+            self._window.popleft().data.cancel()
+        pieces, at = [], position
+        while at < end:
+            self._send(at, wanted, step)
+            first = self._window[0]
+            pieces.append(memoryview(first.data.result())[at - first.start : end - first.start])
+            at = min(end, first.end)
+            if at < end:
+                self._window.popleft()
+        self._read_to = end
+        return b"".join(pieces)
+
+    def _plan(self, position: int, end: int) -> tuple[int, int]:
+        """Return the size of the ranges to ask for, and up to where they are wanted."""
+        if self._read_to is None:
+            return self._range_bytes, max(end, min(position + self._range_bytes, self._end))
+        if position - self._read_to > self._range_bytes:
+            return min(end - position, self._range_bytes), end
+        return self._range_bytes, max(end, self._end)
+
+    def _send(self, at: int, wanted: int, step: int) -> None:
+        """Ask for what is wanted from ``at`` on and not yet on its way, as far as there is room."""
+        start = self._window[-1].end if self._window else at
+        while start < wanted and len(self._window) < self._most:
+            self._window.append(self._fetcher.ask(start, min(start + step, wanted)))
+            start = self._window[-1].end

@@ -1,0 +1,377 @@
+"""Objects in an S3-compatible bucket.
+
+A body is one PUT up to ``PART_BYTES``, and up to ``WHOLE_BYTES`` where its digests are known before it is read; a
+multipart upload above. Over plain HTTP, where each part would be hashed once more, one of known digests is tried as a
+single PUT up to ``SIGNED_WHOLE_BYTES``. Each request carries the CRC-32C of its bytes (save under
+``request_checksum_calculation=when_required``), and reading goes on where a connection broke off, in the same version
+of the object.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
+
+import botocore.exceptions
+
+from resnap.storage.crc32c import crc32c as compute_crc32c
+from resnap.storage.errors import ObjectNotFoundError, StoreError, StoreUnavailableError, UploadGoneError
+from resnap.storage.stores.protocol import (
+    CHUNK_BYTES,
+    ObjectInfo,
+    Unfinished,
+    body_chunks,
+    can_be_below,
+    changed,
+    check_etag,
+    check_key,
+    check_order,
+    check_range,
+    is_safe_path,
+)
+from resnap.storage.stores.s3_body import S3Body
+from resnap.storage.stores.s3_client import S3Caller, error_answer
+from resnap.storage.stores.s3_upload import (
+    SIGNED_WHOLE_BYTES,
+    WHOLE_BYTES,
+    MultipartUpload,
+    abort_upload,
+    checksum_header,
+    part_bytes_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from datetime import datetime
+
+    from botocore.response import StreamingBody
+    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
+
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.stores.protocol import BodyOpener
+    from resnap.storage.stores.s3_settings import S3Settings
+
+PAGE_KEYS: Final = 1000
+"""What a listing asks for at once, and the most that S3 gives."""
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+
+
+class _Place(TypedDict, total=False):
+    Bucket: Required[str]
+    Key: Required[str]
+    Range: str
+    IfMatch: str
+
+
+class S3ObjectStore:
+    """The store ``s3://bucket/prefix``. It cannot be pickled: its URL and settings travel, and open it again."""
+
+    def __init__(self, bucket: str, prefix: str, settings: S3Settings) -> None:
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._storage_class = settings.storage_class
+        self._caller = S3Caller(settings, self.url)
+        self._client = self._caller.client
+
+    @property
+    def url(self) -> str:
+        """The URL that opens the same bucket and prefix again, given the same settings."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    @property
+    def sends_checksums(self) -> bool:
+        """Whether each request tells the checksum of its bytes, so that the store may check them."""
+        return self._caller.sends_checksums
+
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        """Write with one PUT; see ``ObjectStore.put``."""
+        check_key(key)
+        self._put(key, bytes(body), if_absent=if_absent)
+
+    def _put(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        if_absent: bool = False,
+        storage_class: str | None = None,
+        claimed: int | None = None,
+    ) -> None:
+        put = self._putting(key, compute_crc32c(data) if claimed is None else claimed, storage_class)
+        condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
+        self._caller.call(key, lambda: put(Body=data, **condition), claims=claimed is not None)
+
+    def _putting(self, key: str, crc32c: int, storage_class: str | None) -> Callable[..., object]:
+        """Return what writes an object at once, given its body."""
+        options: dict[str, Any] = {**checksum_header(crc32c)} if self._caller.sends_checksums else {}
+        if storage_class is not None:
+            options["StorageClass"] = storage_class
+        return partial(self._client.put_object, Bucket=self._bucket, Key=self._prefix + key, **options)
+
+    def put_stream(
+        self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
+    ) -> None:
+        """Write with a multipart upload if one part does not hold it; see ``ObjectStore.put_stream``."""
+        check_key(key)
+        part_bytes = part_bytes_for(size_bytes)
+
+        def parts() -> Iterator[bytes]:
+            return body_chunks(open_body, size_bytes=size_bytes, crc32c=crc32c, chunk_bytes=part_bytes, key=key)
+
+        if size_bytes <= part_bytes:
+            with self._caller.slots.one():
+                self._put(key, b"".join(parts()), storage_class=self._storage_class)
+            return
+        if crc32c is not None and sha256 is not None:
+            body = S3Body(open_body, size_bytes=size_bytes, crc32c=crc32c, sha256=sha256, key=key)
+            if self._put_whole(body, key, crc32c):
+                return
+        try:
+            self._upload(key).put(parts())
+        except UploadGoneError:
+            # Completed, if the answer that said so was lost; or aborted. To write it again is right in both cases.
+            self._upload(key).put(parts())
+
+    def _put_whole(self, body: S3Body, key: str, crc32c: int) -> bool:
+        """Send a body while it is read, and say whether the store took it; one too large for that it may take in parts.
+
+        What reading it raises comes out as it is, and is not tried again.
+        """
+        is_small = len(body) <= WHOLE_BYTES
+        if not is_small and (len(body) > SIGNED_WHOLE_BYTES or not self._caller.signs_bodies):
+            return False
+        put = self._putting(key, crc32c, self._storage_class)
+        attempt = self._caller.call if is_small else self._caller.once
+        try:
+            with body, self._caller.slots.one():
+                attempt(key, lambda: body.send(put))
+        except StoreError as error:
+            if is_small or body.error is not None:
+                raise
+            if isinstance(error, StoreUnavailableError):
+                self._caller.retrying.wait(1, error)
+            return False
+        if body.error is not None:
+            raise body.error
+        return True
+
+    def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
+        """Write ``body`` and claim that its CRC-32C is ``crc32c``; see ``WireStore.put_claimed``."""
+        check_key(key)
+        if in_parts:
+            self._upload(key).put([body], claimed=crc32c)
+        else:
+            self._put(key, body, claimed=crc32c)
+
+    def begin(self, key: str) -> Unfinished:
+        """Begin an upload in parts, and leave it so; see ``WireStore.begin``."""
+        check_key(key)
+        return Unfinished(key=key, begun_ms=0, handle=self._upload(key).begin())
+
+    def _upload(self, key: str) -> MultipartUpload:
+        return MultipartUpload(self._caller, self._bucket, self._prefix + key, key, self._storage_class)
+
+    def get(self, key: str) -> bytes:
+        """Return the whole object; see ``ObjectStore.get``."""
+        return self._caller.retrying.call(lambda: self._read(key, 0, None, None))
+
+    def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
+        """Return the bytes [``start``, ``end``); see ``ObjectStore.get_range``."""
+        check_range(start, end)
+        return self._caller.retrying.call(lambda: self._read(key, start, end, etag))
+
+    def _read(self, key: str, start: int, end: int | None, etag: str | None) -> bytes:
+        found = self._body(key, start, end, etag)
+        if found is None:
+            return b""
+        with closing(found[0]) as body, self._caller.translated(key):
+            return b"".join(body.iter_chunks(CHUNK_BYTES))
+
+    @contextmanager
+    def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
+        """Stream the object over one connection, and another where that breaks; see ``ObjectStore.open``."""
+        check_range(start, end)
+        chunks = self._chunks(key, start, end)
+        # The first chunk is asked for here, so that an absent object is told on entering.
+        first = next(chunks)
+        with closing(chunks):
+            yield (chunk for part in ((first,), chunks) for chunk in part if chunk)
+
+    def _chunks(self, key: str, start: int, end: int | None) -> Generator[bytes, None, None]:
+        """Yield an empty chunk once the object is open, then its bytes; each attempt that got further is the first."""
+        etag: str | None = None
+        at, failed = start, 0
+        while True:
+            try:
+                found = self._body(key, at, end, etag)
+                if found is None:
+                    yield b""
+                    return
+                body, etag = found
+                with closing(body), self._caller.translated(key):
+                    yield b""
+                    for chunk in body.iter_chunks(CHUNK_BYTES):
+                        yield chunk
+                        at, failed = at + len(chunk), 0
+                    return
+            except StoreUnavailableError as error:
+                failed += 1
+                if failed >= self._caller.retrying.attempts or _is_of_other_bytes(error):
+                    raise
+                self._caller.retrying.wait(failed, error)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return size, time and etag; see ``ObjectStore.head``. Of an absent bucket it says: no such object."""
+        self._check_reachable(key)
+        found = self._caller.call(key, lambda: self._client.head_object(Bucket=self._bucket, Key=self._prefix + key))
+        must = self._caller.must_say
+        return ObjectInfo(
+            key=key,
+            size_bytes=must(key, found, "ContentLength"),
+            modified_ms=_modified_ms(must(key, found, "LastModified")),
+            etag=must(key, found, "ETag"),
+        )
+
+    def list(self, prefix: str = "", *, page_keys: int = PAGE_KEYS) -> Iterator[ObjectInfo]:
+        """Yield the objects below ``prefix``, a page in memory at a time; see ``ObjectStore.list``."""
+        if not can_be_below(prefix):
+            return
+        last, must = "", self._caller.must_say
+        options: dict[str, Any] = {"MaxKeys": page_keys}
+        while True:
+            asked = dict(options)
+            page = self._caller.call(
+                None,
+                lambda asked=asked: self._client.list_objects_v2(  # type: ignore[misc]
+                    Bucket=self._bucket, Prefix=self._prefix + prefix, **asked
+                ),
+            )
+            is_truncated = must(None, page, "IsTruncated")  # without it the answer may be anything but a listing
+            for entry in page.get("Contents", ()):
+                name = must(None, entry, "Key")
+                last = check_order(self.url, last, name)
+                if not name.endswith("/"):
+                    key = name.removeprefix(self._prefix)
+                    yield ObjectInfo(
+                        key=key,
+                        size_bytes=must(key, entry, "Size"),
+                        modified_ms=_modified_ms(must(key, entry, "LastModified")),
+                        etag=entry.get("ETag", ""),
+                    )
+            token = page.get("NextContinuationToken")
+            if not is_truncated:
+                return
+            if not token or token == options.get("ContinuationToken"):
+                raise StoreError(f"{self.url}: the store breaks off a listing and does not say how it goes on",
+                                 hint="`resnap doctor --store URL` tells what this store keeps")  # fmt: skip
+            options["ContinuationToken"] = token
+
+    def delete(self, key: str) -> None:
+        """Remove the object if it is there; see ``ObjectStore.delete``."""
+        check_key(key)
+        with suppress(ObjectNotFoundError):
+            self._caller.call(key, lambda: self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key))
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Yield the multipart uploads that nobody has completed; see ``ObjectStore.unfinished``."""
+        markers: dict[str, Any] = {}
+        must = self._caller.must_say
+        while True:
+            asked = dict(markers)
+            page = self._caller.call(
+                None,
+                lambda asked=asked: self._client.list_multipart_uploads(  # type: ignore[misc]
+                    Bucket=self._bucket, Prefix=self._prefix, **asked
+                ),
+            )
+            is_truncated = must(None, page, "IsTruncated")
+            for upload in page.get("Uploads", ()):
+                key = must(None, upload, "Key").removeprefix(self._prefix)
+                yield Unfinished(
+                    key=key,
+                    begun_ms=_modified_ms(must(key, upload, "Initiated")),
+                    handle=must(key, upload, "UploadId"),
+                )
+            if not is_truncated:
+                return
+            markers = {
+                "KeyMarker": must(None, page, "NextKeyMarker"),
+                "UploadIdMarker": page.get("NextUploadIdMarker", ""),
+            }
+
+    def discard(self, unfinished: Unfinished) -> None:
+        """Abort a multipart upload; see ``ObjectStore.discard``."""
+        name = self._prefix + unfinished.key
+        with suppress(UploadGoneError):
+            self._caller.call(None, lambda: abort_upload(self._client, self._bucket, name, unfinished.handle))
+
+    def _body(self, key: str, start: int, end: int | None, etag: str | None) -> tuple[StreamingBody, str] | None:
+        """Return the bytes [``start``, ``end``) as they come, with their version; None where there are none.
+
+        A single attempt: whoever reads the body tries both again.
+        """
+        self._check_reachable(key)
+        where = self._caller.where(key)
+        if end == start:
+            check_etag(where, key, expected=etag, found=self.head(key).etag)
+            return None
+        answer = self._caller.once(key, lambda: self._answer(key, start, end, etag))
+        if answer is None:
+            return None
+        body = answer["Body"]
+        try:
+            # Some stores do not know the condition.
+            check_etag(where, key, expected=etag, found=answer.get("ETag", ""))
+            if start or end is not None:
+                self._check_content_range(key, answer.get("ContentRange", ""), start, end)
+        except StoreError:
+            body.close()
+            raise
+        return body, answer.get("ETag", "")
+
+    def _check_reachable(self, key: str) -> None:
+        """Refuse to read by a key with empty parts, ``.`` or ``..``: some stores give what lies elsewhere for it."""
+        if not is_safe_path(key):
+            raise ObjectNotFoundError(f"{self._caller.where(key)}: no such object", key=key)
+
+    def _answer(self, key: str, start: int, end: int | None, etag: str | None) -> GetObjectOutputTypeDef | None:
+        """Ask for [``start``, ``end``) of the version ``etag``; None where the object ends before."""
+        place: _Place = {"Bucket": self._bucket, "Key": self._prefix + key}
+        if start or end is not None:
+            place["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        if etag is not None:
+            place["IfMatch"] = etag
+        try:
+            return self._client.get_object(**place)
+        except botocore.exceptions.ClientError as error:
+            status = error_answer(error).status
+            if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return None
+            if status == HTTPStatus.PRECONDITION_FAILED:
+                raise changed(self._caller.where(key), key) from error
+            raise
+
+    def _check_content_range(self, key: str, given: str, start: int, end: int | None) -> None:
+        """Make sure that the store answered the range that was asked for; some do not know ranges."""
+        match = _CONTENT_RANGE.fullmatch(given)
+        if match:
+            first, last, size_bytes = map(int, match.groups())
+            if first == start and last + 1 == min(size_bytes, size_bytes if end is None else end):
+                return
+        wanted = f"[{start}, {'end' if end is None else end})"
+        where = self._caller.where(key)
+        raise StoreError(f"{where}: the store answered another range than {wanted}: {given!r}", key=key,
+                         hint="this store cannot be read in ranges")  # fmt: skip
+
+
+def _modified_ms(at: datetime) -> int:
+    """Return a time as all answers have it: a HEAD tells no more than seconds, some listings do."""
+    return int(at.timestamp()) * 1000
+
+
+def _is_of_other_bytes(error: StoreUnavailableError) -> bool:
+    """Whether what came was not what the store said it is: what was handed on of it cannot be gone on with."""
+    return isinstance(error.__cause__, botocore.exceptions.FlexibleChecksumError)

@@ -1,0 +1,146 @@
+"""A body in parts: a multipart upload, completed only once all of the body was there, as it should be.
+
+Each part carries the CRC-32C of its bytes. Part checksums are of type COMPOSITE: the one type that old and new stores
+share, and readers do not mistake its value for that of the whole object. Parts are read one after the other and go up
+side by side, as many as all writers of the store together have slots for. A writer that waits for a slot may still hold
+the part it sent last.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+
+from resnap.storage.crc32c import crc32c as compute_crc32c
+from resnap.storage.errors import ResnapError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Future
+
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+    from resnap.storage.stores.s3_client import S3Caller
+
+PART_BYTES: Final = 16 << 20
+"""Of a multipart upload; S3 wants 5 MiB at least, and 10,000 parts at most."""
+MAX_PARTS: Final = 10_000
+WHOLE_BYTES: Final = 128 << 20
+"""What goes up in one request at most; when its connection breaks, all of it is sent again."""
+SIGNED_WHOLE_BYTES: Final = 2 << 30
+"""The same where bodies are signed, which of each part takes a digest of its own: what the largest segment has, and
+less than half of what S3 takes at once. Should the connection break, all of it goes again in parts."""
+
+
+class Checksum(TypedDict, total=False):
+    """What tells a store the checksum of the bytes that come with it; buckets with object lock want both."""
+
+    ChecksumCRC32C: str
+    ChecksumAlgorithm: Literal["CRC32C"]
+
+
+def part_bytes_for(size_bytes: int) -> int:
+    """Return how large the parts of a body are; all but the last one are of this size."""
+    return max(PART_BYTES, -(-size_bytes // MAX_PARTS))
+
+
+def checksum_header(crc32c: int) -> Checksum:
+    """Return the header that claims ``crc32c``."""
+    return {
+        "ChecksumCRC32C": base64.b64encode(crc32c.to_bytes(4, "big")).decode(),
+        "ChecksumAlgorithm": "CRC32C",
+    }
+
+
+class MultipartUpload:
+    """One upload to ``name`` in ``bucket``; ``key`` is what messages call it."""
+
+    def __init__(self, caller: S3Caller, bucket: str, name: str, key: str, storage_class: str | None) -> None:
+        self._caller, self._bucket, self._name, self._key = caller, bucket, name, key
+        self._storage_class = storage_class
+
+    def put(self, parts: Iterable[bytes], claimed: int | None = None) -> None:
+        """Upload ``parts``; whatever goes wrong on the way, the key is left as it was.
+
+        ``claimed`` is told as the CRC-32C of every part in place of its own; what is refused then raises a
+        ``ClaimRefusedError``.
+
+        Raises:
+            UploadGoneError: the store does not know the upload any more, so what became of it is not known either.
+            StoreError: the store refused or failed.
+
+        """
+        upload_id = self.begin()
+        client = self._caller.client
+        try:
+            done = self._put_parts(upload_id, iter(parts), claimed)
+            self._caller.call(
+                self._key,
+                lambda: client.complete_multipart_upload(
+                    Bucket=self._bucket, Key=self._name, UploadId=upload_id, MultipartUpload={"Parts": done}
+                ),
+                claims=claimed is not None,
+            )
+        except BaseException:
+            # What the abort says matters less than why it is needed; what it leaves, `gc` finds.
+            with suppress(ResnapError):
+                self._caller.once(self._key, lambda: abort_upload(client, self._bucket, self._name, upload_id))
+            raise
+
+    def begin(self) -> str:
+        """Return the id of a new upload."""
+        options: Any = {"ChecksumAlgorithm": "CRC32C"} if self._caller.sends_checksums else {}
+        if self._storage_class is not None:
+            options["StorageClass"] = self._storage_class
+        client = self._caller.client
+        answer = self._caller.call(
+            self._key, lambda: client.create_multipart_upload(Bucket=self._bucket, Key=self._name, **options)
+        )
+        return str(self._caller.must_say(self._key, answer, "UploadId"))
+
+    def _put_parts(self, upload_id: str, parts: Iterator[bytes], claimed: int | None) -> list[CompletedPartTypeDef]:
+        """Send the parts side by side; when one cannot be read or sent, those under way come to their end first."""
+        done: list[CompletedPartTypeDef] = []
+        begun: deque[Future[CompletedPartTypeDef]] = deque()
+        with ThreadPoolExecutor(self._caller.slots.most, thread_name_prefix="resnap-part") as threads:
+            try:
+                while (part := self._caller.slots.fill(parts)) is not None:
+                    number = len(done) + len(begun) + 1
+                    begun.append(threads.submit(self._put_part, upload_id, number, part, claimed))
+                    begun[-1].add_done_callback(self._caller.slots.release)
+                    while begun and begun[0].done():
+                        done.append(begun.popleft().result())
+                done += [sent.result() for sent in begun]
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+        return done
+
+    def _put_part(self, upload_id: str, number: int, part: bytes, claimed: int | None) -> CompletedPartTypeDef:
+        checksum: Checksum = {}
+        if self._caller.sends_checksums:
+            checksum = checksum_header(compute_crc32c(part) if claimed is None else claimed)
+        client = self._caller.client
+        answer = self._caller.call(
+            self._key,
+            lambda: client.upload_part(
+                Bucket=self._bucket, Key=self._name, UploadId=upload_id, PartNumber=number, Body=part, **checksum
+            ),
+            claims=claimed is not None,
+        )
+        completed: CompletedPartTypeDef = {
+            "PartNumber": number,
+            "ETag": self._caller.must_say(self._key, answer, "ETag"),
+        }
+        if "ChecksumCRC32C" in checksum:
+            completed["ChecksumCRC32C"] = checksum["ChecksumCRC32C"]
+        return completed
+
+
+def abort_upload(client: S3Client, bucket: str, name: str, upload_id: str) -> None:
+    """Let go of the parts of an upload that is not to be completed."""
+    client.abort_multipart_upload(Bucket=bucket, Key=name, UploadId=upload_id)

@@ -1,0 +1,122 @@
+"""From a URL to a store: a string is what users write, what a plan keeps, and what travels to executors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from resnap.storage.errors import UsageError
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.storage.stores.protocol import is_safe_path
+from resnap.storage.stores.s3_settings import S3Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from resnap.storage.stores.protocol import ObjectStore
+
+FORMS: Final = "a store is s3://BUCKET[/PREFIX], file:///ABSOLUTE/DIRECTORY or memory://NAME[/PREFIX]"
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
+
+
+def open_store(url: str, s3: S3Settings | None = None) -> ObjectStore:
+    """Open the store at ``url``; nothing is asked of it yet, so a wrong bucket shows at the first use.
+
+    ``s3`` overrides what boto3 takes from its environment. Like the tools of AWS, ``s3://`` URLs are taken literally,
+    while ``file://`` URLs are percent-decoded.
+
+    Raises:
+        UsageError: not a URL of a known form.
+        ConfigurationError: the S3 settings cannot be used.
+
+    """
+    scheme, separator, rest = url.partition("://")
+    if "@" in rest and not {"@", ":"}.isdisjoint(rest.partition("/")[0]):
+        # Not repeated: what is printed here is kept in logs.
+        hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        raise UsageError("a store URL with credentials in it: expected none", hint=hint)
+    opener = _OPENERS.get(scheme.lower()) if separator else None
+    if opener is None:
+        raise UsageError(f"store URL {url!r}: unknown form", hint=FORMS)
+    return opener(url, rest, s3 or S3Settings())
+
+
+def split_object_url(url: str) -> tuple[str, str]:
+    """Return the URL of the whole store that the object at ``url`` lies in, and its key there.
+
+    Raises:
+        UsageError: not the URL of an object.
+
+    """
+    scheme, _, rest = url.partition("://")
+    name, _, key = rest.partition("/")
+    if not name or not key or key.endswith("/"):
+        raise UsageError(f"{url!r} is not the URL of an object", hint=FORMS)
+    return f"{scheme}://{name}", key
+
+
+def local_path(url: str) -> Path | None:
+    """Return the path that a ``file://`` URL stands for, None for every other URL.
+
+    Raises:
+        UsageError: a ``file://`` URL of something else than an absolute path.
+
+    """
+    if not url.lower().startswith("file://"):
+        return None
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
+        raise UsageError(f"store URL {url!r}: expected an absolute path after file://", hint=FORMS)
+    if parts.query or parts.fragment or "\0" in unquote(parts.path):
+        raise UsageError(f"store URL {url!r}: expected nothing but a path; write ? as %3F and # as %23", hint=FORMS)
+    return Path(unquote(parts.path))
+
+
+def is_store_url(text: str) -> bool:
+    """Whether ``text`` is meant as a URL of a store, and not as a path."""
+    return "://" in text
+
+
+def _open_memory(url: str, rest: str, _: S3Settings) -> ObjectStore:
+    name, prefix = _name_and_prefix(url, rest)
+    return MemoryObjectStore(name, prefix)
+
+
+def _open_file(url: str, _: str, __: S3Settings) -> ObjectStore:
+    path = local_path(url)
+    if path is None:
+        raise AssertionError("only file:// comes here")
+    return LocalObjectStore(path)
+
+
+def _open_s3(url: str, rest: str, settings: S3Settings) -> ObjectStore:
+    bucket, prefix = _name_and_prefix(url, rest)
+    if not _BUCKET.fullmatch(bucket):
+        raise UsageError(f"store URL {url!r}: {bucket!r} is no name of a bucket", hint=FORMS)
+    if "?" in prefix or "#" in prefix:
+        hint = "endpoint, region and the like are settings, not parts of the URL"
+        raise UsageError(f"store URL {url!r}: expected a prefix without ? and #", hint=hint)
+    # boto3 takes a second to import; commands that do not use S3 should not wait for it.
+    from resnap.storage.stores.s3 import S3ObjectStore  # noqa: PLC0415
+
+    return S3ObjectStore(bucket, prefix, settings)
+
+
+def _name_and_prefix(url: str, rest: str) -> tuple[str, str]:
+    name, _, prefix = rest.partition("/")
+    prefix = prefix.rstrip("/")
+    if not name:
+        raise UsageError(f"store URL {url!r}: a name is missing after ://", hint=FORMS)
+    if prefix and not is_safe_path(prefix):
+        raise UsageError(f"store URL {url!r}: the prefix has an empty part, '.' or '..'", hint=FORMS)
+    return name, prefix
+
+
+_OPENERS: Final[dict[str, Callable[[str, str, S3Settings], ObjectStore]]] = {
+    "file": _open_file,
+    "memory": _open_memory,
+    "s3": _open_s3,
+}

@@ -1,0 +1,236 @@
+"""The probe tells stores apart that differ in one promise; what it says of real servers is in ``tests/stores``."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from resnap.storage.crc32c import crc32c as crc32c_of
+from resnap.storage.errors import ObjectExistsError, StoreAccessError, StoreError, StoreFullError, StoreUnavailableError
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.storage.stores.probe import (
+    Check,
+    Condition,
+    condition,
+    listing_problem,
+    parts_problem,
+    range_problem,
+    store_clock_ms,
+    upload_checks,
+    uploads_problem,
+)
+from resnap.storage.stores.protocol import ClaimRefusedError, ObjectInfo, Unfinished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resnap.storage.crc32c import Buffer
+
+
+class Wired(MemoryObjectStore):
+    """As strict as S3 is; what derives from it is less so, in one respect."""
+
+    sends_checksums = True
+
+    def __init__(self) -> None:
+        super().__init__(f"probe-{uuid4()}", "")
+
+    def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:  # noqa: ARG002
+        if crc32c_of(body) != crc32c:
+            raise ClaimRefusedError("other bytes", key=key)
+        self.put(key, body)
+
+    def list(self, prefix: str = "", *, page_keys: int = 1000) -> Iterator[ObjectInfo]:  # noqa: ARG002
+        return super().list(prefix)
+
+    def begin(self, key: str) -> Unfinished:
+        self.begun = Unfinished(key=key, begun_ms=0, handle="begun")
+        return self.begun
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        return iter([self.begun])
+
+
+class TakesAnything(Wired):
+    def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:  # noqa: ARG002
+        self.put(key, body)
+
+
+class TakesAnythingInParts(Wired):
+    def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
+        super().put_claimed(key, body, crc32c=crc32c_of(body) if in_parts else crc32c, in_parts=in_parts)
+
+
+class RefusesAndWrites(Wired):
+    def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
+        self.put(key, body)
+        super().put_claimed(key, body, crc32c=crc32c, in_parts=in_parts)
+
+
+class SendsNone(Wired):
+    sends_checksums = False
+
+
+@pytest.mark.parametrize(
+    ("make", "whole", "in_parts"),
+    [
+        (Wired, Check.REFUSED, Check.REFUSED),
+        (TakesAnything, Check.TAKEN, Check.TAKEN),
+        (TakesAnythingInParts, Check.REFUSED, Check.TAKEN),
+        (RefusesAndWrites, Check.WRITTEN_ANYWAY, Check.WRITTEN_ANYWAY),
+        (SendsNone, Check.UNTRIED, Check.UNTRIED),
+    ],
+)
+def test_the_stores_check_counts_only_where_it_refuses_and_writes_nothing(
+    make: Callable[[], Wired], whole: Check, in_parts: Check
+) -> None:
+    store = make()
+    found = upload_checks(store)
+    assert (found.whole, found.in_parts) == (whole, in_parts)
+    assert found.count is (make is Wired)
+    assert list(store.list()) == []
+
+
+def test_a_store_in_trouble_is_not_taken_for_one_that_refuses() -> None:
+    class Busy(Wired):
+        def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:  # noqa: ARG002
+            raise StoreUnavailableError("busy", key=key)
+
+    with pytest.raises(StoreUnavailableError):
+        upload_checks(Busy())
+
+
+def test_a_directory_has_no_check_of_its_own_and_keeps_all_else(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "store")
+    assert not upload_checks(store).count
+    assert condition(store) is Condition.KEPT
+    assert (range_problem(store), listing_problem(store), parts_problem(store)) == (None, None, None)
+    assert store_clock_ms(store) > 0
+    assert list(store.list()) == []
+
+
+class IgnoresConditions(Wired):
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:  # noqa: ARG002
+        super().put(key, body)
+
+
+class SaysNoAndWrites(Wired):
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        super().put(key, body)
+        if if_absent:
+            raise ObjectExistsError("there", key=key)
+
+
+class RefusesConditions(Wired):
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        if if_absent:
+            raise StoreError("501", key=key)
+        super().put(key, body)
+
+
+class Races(Wired):
+    """Keeps the condition where the key has been taken for long, as one looks and then writes."""
+
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        if if_absent and self._prefix + key in self._bucket.objects and self.get(key) == b"first":
+            raise ObjectExistsError("there", key=key)
+        super().put(key, body)
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (Wired, Condition.KEPT),
+        (IgnoresConditions, Condition.IGNORED),
+        (SaysNoAndWrites, Condition.IGNORED),
+        (RefusesConditions, Condition.REFUSED),
+        (Races, Condition.RACES),
+    ],
+)
+def test_conditions_are_tried_alone_and_by_several_at_once(make: Callable[[], Wired], found: Condition) -> None:
+    assert condition(make()) is found
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.EIO, StoreUnavailableError), (errno.ENOSPC, StoreFullError)])
+def test_a_disk_that_fails_says_nothing_of_conditions(
+    number: int, error: type[StoreError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, _: Path) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "hardlink_to", fail)
+    with pytest.raises(error, match=os.strerror(number).lower()):
+        condition(LocalObjectStore(tmp_path))
+
+
+def test_a_store_that_takes_nothing_any_more_is_not_taken_for_one_that_refuses_conditions() -> None:
+    class TurnsReadOnly(Wired):
+        def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+            if if_absent or self._bucket.objects:
+                raise StoreAccessError("read-only", key=key)
+            super().put(key, body)
+
+    with pytest.raises(StoreAccessError):
+        condition(TurnsReadOnly())
+
+
+def test_wrong_ranges_and_ranges_of_another_version_are_found() -> None:
+    class Whole(Wired):
+        def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:  # noqa: ARG002
+            return self.get(key)
+
+    class AnyVersion(Wired):
+        def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:  # noqa: ARG002
+            return super().get_range(key, start, end)
+
+    assert range_problem(Wired()) is None
+    assert "other bytes" in str(range_problem(Whole()))
+    assert "replaced" in str(range_problem(AnyVersion()))
+
+
+def test_listings_that_are_stale_or_end_after_a_page_are_found() -> None:
+    class OnePage(Wired):
+        def list(self, prefix: str = "", *, page_keys: int = 1000) -> Iterator[ObjectInfo]:
+            return iter(list(super().list(prefix))[:page_keys])
+
+    class Stale(Wired):
+        def delete(self, key: str) -> None:
+            """Forget to."""
+
+    assert listing_problem(Wired()) is None
+    assert "2 are listed" in str(listing_problem(OnePage()))
+    assert "deleted" in str(listing_problem(Stale()))
+
+
+def test_uploads_in_parts_that_are_refused_or_come_back_different_are_found() -> None:
+    class NoParts(Wired):
+        def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:  # noqa: ARG002
+            raise ClaimRefusedError("not implemented", key=key)
+
+    class OtherParts(Wired):
+        def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:  # noqa: ARG002
+            self.put(key, body[:-1])
+
+    assert parts_problem(Wired()) is None
+    assert "refused" in str(parts_problem(NoParts()))
+    assert "other bytes" in str(parts_problem(OtherParts()))
+
+
+def test_uploads_that_are_begun_and_not_listed_are_found() -> None:
+    class ListsNone(Wired):
+        def unfinished(self) -> Iterator[Unfinished]:
+            return iter(())
+
+    class Refuses(Wired):
+        def unfinished(self) -> Iterator[Unfinished]:
+            raise StoreError("501")
+
+    assert uploads_problem(Wired()) is None
+    assert "not listed" in str(uploads_problem(ListsNone()))
+    assert "501" in str(uploads_problem(Refuses()))
