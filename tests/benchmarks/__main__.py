@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 from contextlib import ExitStack
@@ -60,35 +59,31 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     names = list(BENCHMARKS) if asked.benchmark == "all" else [asked.benchmark]
     sections = [section for name in names for section in _sections(name, asked.batch)]
-    for section in sections if asked.into else ():
-        _put(asked.into, section.mark, None)
     with ExitStack() as stack:
         options = _options(asked, stack)
         for section in sections:
-            tell(f"{section.mark}:")
+            tell(f"{section.name}:")
             facts = machine_facts(options.place, rounds=options.rounds)
-            pieces = [f"`{_command(section, asked)}`: {facts}.\n"]
-            _show(pieces[0], pieces, section, asked.into)
+            sys.stdout.write(f"`{_command(section, asked)}`: {facts}.\n\n")
             for table in BENCHMARKS[section.name].run(replace(options, batch_bytes=section.batch_bytes)):
-                pieces.append(table.markdown())
-                _show(pieces[-1], pieces, section, asked.into)
+                sys.stdout.write(f"{table.markdown()}\n")
+                sys.stdout.flush()  # a run may take an hour
     return 0
 
 
 class Section(NamedTuple):
-    """What stands between two marks of a text, and is measured by one command."""
+    """What is measured by one command."""
 
     name: str
     batch_bytes: int | None
-    mark: str
 
 
 def _sections(name: str, batch_bytes: int | None) -> list[Section]:
     """Return one section for each batch size of a benchmark that takes long for each, else one for all."""
     apart = getattr(BENCHMARKS[name], "BATCHES_APART", ())
     if not apart:
-        return [Section(name, batch_bytes, name)]
-    return [Section(name, size, f"{name} {compact(size)}") for size in apart if batch_bytes in (None, size)]
+        return [Section(name, batch_bytes)]
+    return [Section(name, size) for size in apart if batch_bytes in (None, size)]
 
 
 def _command(section: Section, asked: argparse.Namespace) -> str:
@@ -99,15 +94,6 @@ def _command(section: Section, asked: argparse.Namespace) -> str:
     words += [f"--rounds {asked.rounds}"] if asked.rounds else []
     words += [f"--{option}" for option in ("quick", "no-spark") if getattr(asked, option.replace("-", "_"))]
     return " ".join(words)
-
-
-def _show(piece: str, so_far: Sequence[str], section: Section, into: Path | None) -> None:
-    """Show what has just been made, or put all that there is so far into a file: a run may take an hour."""
-    if into is None:
-        sys.stdout.write(piece + "\n")
-        sys.stdout.flush()
-    else:
-        _put(into, section.mark, "\n".join(so_far))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,9 +118,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kafka-jars", type=Path, default=jars and Path(jars), help="holds brokers' jars (KAFKA_JARS)")
     parser.add_argument("--no-kafka", action="store_true", help="leave real brokers out")
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
-    parser.add_argument(
-        "--into", type=Path, help="a Markdown file; what stands between a benchmark's marks is replaced"
-    )
 
 
 def _options(asked: argparse.Namespace, stack: ExitStack) -> Options:
@@ -151,22 +134,6 @@ def _options(asked: argparse.Namespace, stack: ExitStack) -> Options:
         kafkas=tuple(find_kafkas(asked.kafka_jars)[-1 if asked.quick else 0 :]) if with_kafka else (),
         spark=not asked.no_spark,
     )
-
-
-def _put(path: Path, mark: str, text: str | None) -> None:
-    """Replace what stands between two marks in the file at ``path``; without a text, only look.
-
-    Raises:
-        SystemExit: the marks are not there.
-
-    """
-    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    before = path.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-    if not pattern.search(before):
-        raise SystemExit(f"{path} has no {begin} ... {end}")
-    if text is not None:
-        path.write_text(pattern.sub(lambda _: f"{begin}\n\n{text}\n{end}", before), encoding="utf-8")
 
 
 def _end(number: int, _: FrameType | None) -> None:

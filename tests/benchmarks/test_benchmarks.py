@@ -114,23 +114,6 @@ def test_one_of_several_batch_sizes_can_be_measured_alone(tmp_path: Path, capsys
     assert re.findall(r"batches of (\S+ \S+):", capsys.readouterr().out) == ["16 KiB"]
 
 
-def test_what_stands_between_a_benchmarks_marks_is_replaced_and_nothing_else(tmp_path: Path) -> None:
-    text = tmp_path / "text.md"
-    text.write_text("before\n<!-- sanity -->\nold\n<!-- end of sanity -->\nafter\n")
-    main(["sanity", *ALONE, "--into", str(text)])
-    assert re.fullmatch(r"before\n<!-- sanity -->\n.*\| kafka-2.7.2 \|.*<!-- end of sanity -->\nafter\n",
-                        text.read_text(), re.DOTALL)  # fmt: skip
-    assert "old" not in text.read_text()
-
-
-def test_a_file_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
-    text = tmp_path / "text.md"
-    text.write_text("nothing\n")
-    with pytest.raises(SystemExit, match="has no <!-- sanity -->"):
-        main(["sanity", *ALONE, "--into", str(text)])
-    assert text.read_text() == "nothing\n"
-
-
 def test_contenders_take_turns_every_other_time_in_reverse_order(tmp_path: Path) -> None:
     order: list[str] = []
 
