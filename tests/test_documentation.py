@@ -154,6 +154,7 @@ def test_the_table_of_folders_has_every_folder_and_no_other() -> None:
         "README.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "docs/guide.md",
         "docs/operations.md",
         "docs/performance.md",
         "docs/quota.md",

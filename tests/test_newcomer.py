@@ -1,4 +1,4 @@
-"""The story that the README tells of the service, and the examples of the API: their commands, typed in their order."""
+"""The first service of the operations text, and the examples of the API: their commands, typed in their order."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def answers(printed: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on this machine")
-def test_who_follows_the_readme_sees_the_page_turn_green_and_asks_what_the_api_is_shown_to_answer(
+def test_who_starts_a_first_service_sees_the_page_turn_green_and_asks_what_the_api_is_shown_to_answer(
     tmp_path: Path,
 ) -> None:
-    setting_up, serving, looking, replaying, installing = blocks("README.md", "As a service", "sh")
-    blocked, prepared, ready = blocks("README.md", "As a service", "")
+    setting_up, serving, looking, replaying, installing = blocks("docs/operations.md", "A first service", "sh")
+    blocked, prepared, ready = blocks("docs/operations.md", "A first service", "")
     newcomer = Newcomer(tmp_path)
     newcomer.types(setting_up)
     service = newcomer.starts(serving)
