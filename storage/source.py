@@ -17,10 +17,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
 
 from resnap.storage.errors import ConfigurationError, FileGoneError, FormatError, ObjectNotFoundError, in_file
-from resnap.storage.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
-from resnap.storage.layouts.aiven_keys import NO_KEYS, DataKeyError, KeyRing
-from resnap.storage.layouts.aiven_manifest import read_manifest
-from resnap.storage.layouts.aiven_members import LOG_FILE, Member, StoredSegment, member_of
+from resnap.storage.layouts.aiven.encryption import NO_KEYS, DataKeyError, KeyRing
+from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
+from resnap.storage.layouts.aiven.manifest import read_manifest
+from resnap.storage.layouts.aiven.members import LOG_FILE, Member, StoredSegment, member_of
 from resnap.storage.readers import DELETED_HINT, BytesReader, RangeReader, ReaderStream, open_reader, readable
 from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
@@ -29,7 +29,7 @@ from resnap.storage.whole_file import MOST_BYTES, open_file, read_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from resnap.storage.layouts.aiven_manifest import Encryption
+    from resnap.storage.layouts.aiven.manifest import Encryption
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.storage.stores.s3_settings import S3Settings
 

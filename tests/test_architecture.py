@@ -45,7 +45,7 @@ DOORS: Final = {
     "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
     "fastapi": "scheduler/api/*.py scheduler/web/*.py",
     "starlette": "scheduler/api/*.py scheduler/web/*.py",
-    "Crypto": "storage/layouts/aiven_keys.py",
+    "Crypto": "storage/layouts/aiven/encryption.py",
     "jinja2": "scheduler/web/*.py",
     "fastavro": "storage/stores/manifest.py",
     "matplotlib": "scheduler/quotas/plot.py",

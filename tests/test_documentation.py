@@ -15,7 +15,7 @@ from resnap.scheduler.cli import app, failures
 from resnap.scheduler.settings.layers import flag_of
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 from resnap.storage import errors
-from resnap.storage.layouts.flat import EXTENSIONS
+from resnap.storage.layouts.flat.keys import EXTENSIONS
 from resnap.tiering.installing.installation import Fate
 from resnap.tiering.inventory import SnapshotState
 from resnap.tiering.refusal import Reason

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.use_cases.sources import Sighted
     from resnap.scheduler.use_cases.work_items import Cost, PartitionScan, Planned
-    from resnap.storage.layouts.aiven_log import CopiedSegment
+    from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.manifest import Manifest
     from resnap.tiering.checking.chains import Chain

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.answers.rendering import Answer, Column, human_bytes
 from resnap.storage.errors import UsageError, in_file
-from resnap.storage.layouts.aiven import INDEXES, MANIFEST
-from resnap.storage.layouts.aiven_manifest import read_manifest
-from resnap.storage.layouts.aiven_members import INDEX_NAMES, Member
+from resnap.storage.layouts.aiven.keys import INDEXES, MANIFEST
+from resnap.storage.layouts.aiven.manifest import read_manifest
+from resnap.storage.layouts.aiven.members import INDEX_NAMES, Member
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
 from resnap.storage.log.producer_snapshot import read_snapshot_array
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.inspecting.inspected_file import InspectedFile
-    from resnap.storage.layouts.aiven_manifest import AivenManifest
+    from resnap.storage.layouts.aiven.manifest import AivenManifest
 
 _READERS: Final[dict[str, Callable[[bytes], Sized]]] = {
     "index": read_offset_index,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.inspecting.file_kinds import leading_offset
 from resnap.storage.errors import UsageError
-from resnap.storage.layouts.aiven import LOG, MANIFEST
-from resnap.storage.layouts.aiven_members import MARK, Member, member_of, stem_of
+from resnap.storage.layouts.aiven.keys import LOG, MANIFEST
+from resnap.storage.layouts.aiven.members import MARK, Member, member_of, stem_of
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.partition_dir import readable
 from resnap.storage.readers import RangeReader, open_reader

@@ -20,7 +20,7 @@ from resnap.scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_b
 from resnap.scheduler.inspecting.inspected_file import InspectedFile, opened_file
 from resnap.scheduler.inspecting.segment_inspection import SegmentInspection
 from resnap.storage.errors import FormatError, UsageError, in_file
-from resnap.storage.layouts.aiven_keys import NO_KEYS, KeyRing
+from resnap.storage.layouts.aiven.encryption import NO_KEYS, KeyRing
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
 from resnap.storage.log.indexes import (
     OFFSET_ENTRY,

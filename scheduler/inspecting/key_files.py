@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from resnap.storage.errors import ConfigurationError
 from resnap.storage.key_file import KeyFile
-from resnap.storage.layouts.aiven_keys import KeyRing, RsaKey, rsa_key
+from resnap.storage.layouts.aiven.encryption import KeyRing, RsaKey, rsa_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

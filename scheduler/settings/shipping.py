@@ -11,8 +11,8 @@ from resnap.scheduler.settings.kinds import WithOrigins, from_text
 from resnap.scheduler.settings.layers import FLAG_ORIGIN, flag_of
 from resnap.scheduler.settings.values import parse_size
 from resnap.storage.errors import UsageError
-from resnap.storage.layouts.aiven_body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression
-from resnap.storage.layouts.aiven_keys import KeyRing
+from resnap.storage.layouts.aiven.body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression
+from resnap.storage.layouts.aiven.encryption import KeyRing
 from resnap.tiering.shipping.delivery import Verification
 from resnap.tiering.shipping.uploader import Layout
 

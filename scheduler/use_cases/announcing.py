@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.use_cases.tier_run import this_run
 from resnap.storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
-from resnap.storage.layouts import aiven
-from resnap.storage.layouts.flat import lease_place
+from resnap.storage.layouts.aiven import keys as aiven
+from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.layouts.local_tiered import LocalTieredKey
 from resnap.storage.stores.manifest import ObjectKind
 from resnap.tiering.checking.aiven_verification import holds_copies, list_copies, verify_copy
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.sources import Scope
-    from resnap.storage.layouts.flat import FlatKey
+    from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.source import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.aiven_verification import PartitionSeen

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
 from resnap.scheduler.clock import instant
 from resnap.storage.errors import FormatError, UsageError
-from resnap.storage.layouts.aiven_metadata import read_custom_metadata
+from resnap.storage.layouts.aiven.metadata import read_custom_metadata
 from resnap.tiering.remote_log.beliefs import fold_events
 from resnap.tiering.remote_log.metadata_log import event_of, metadata_partitions, read_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.use_cases.tier_run import this_run
 from resnap.storage.errors import LockedError, ObjectNotFoundError, StoreError, UsageError, VerificationError
-from resnap.storage.layouts.flat import is_tombstone, lease_place
+from resnap.storage.layouts.flat.keys import is_tombstone, lease_place
 from resnap.storage.layouts.local_tiered import ROOT
 from resnap.tiering.checking.aiven_verification import holds_copies
 from resnap.tiering.checking.verification import StoreReader, list_shipped
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.sources import Scope
     from resnap.storage.errors import ResnapError
-    from resnap.storage.layouts.flat import FlatKey
+    from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.stores.manifest import Manifest
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.remembering import Remembering
     from resnap.scheduler.use_cases.stored_layouts import Held, StoredLayout
     from resnap.storage.errors import VerificationError
-    from resnap.storage.layouts.aiven_log import CopiedSegment
+    from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.log.log_dir import PartitionProblem, Segment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.source import Sources

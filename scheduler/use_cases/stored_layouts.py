@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from resnap.scheduler.use_cases.sources import Scope
-from resnap.storage.layouts import aiven
-from resnap.storage.layouts.aiven_log import REMEDY, CopiedSegment
-from resnap.storage.layouts.aiven_members import Member
-from resnap.storage.layouts.flat import parse_key
+from resnap.storage.layouts.aiven import keys as aiven
+from resnap.storage.layouts.aiven.log import REMEDY, CopiedSegment
+from resnap.storage.layouts.aiven.members import Member
+from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.stores.manifest import Manifest, ObjectKind
 from resnap.tiering.checking.aiven_verification import list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped

@@ -15,8 +15,8 @@ from uuid import uuid4
 from resnap.replay.scratch import scratch_directory
 from resnap.scheduler.use_cases.work_items import TierOrder
 from resnap.storage.errors import LockedError
-from resnap.storage.layouts.aiven_body import AivenForm
-from resnap.storage.layouts.flat import lease_place
+from resnap.storage.layouts.aiven.body import AivenForm
+from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.log.work_lock import at_work_on
 from resnap.storage.source import each
 from resnap.storage.stores.throttle import Throttle

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.api.paging import encoded as encoded_cursor
 from resnap.storage.disk import FileDigest
-from resnap.storage.layouts.aiven_chunks import encode_sizes
-from resnap.storage.layouts.aiven_origin import write_origin
-from resnap.storage.layouts.aiven_pieces import compressed
+from resnap.storage.layouts.aiven.chunks import encode_sizes
+from resnap.storage.layouts.aiven.origin import write_origin
+from resnap.storage.layouts.aiven.pieces import compressed
 from resnap.storage.log.batch_builder import write_data_batch
 from resnap.storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_marker_batch
 from resnap.storage.log.message_set import write_legacy_message

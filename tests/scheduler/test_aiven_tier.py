@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.storage.key_file import KeyFile
-from resnap.storage.layouts.aiven import parse_key
-from resnap.storage.layouts.aiven_keys import KeyRing, RsaKey
-from resnap.storage.layouts.aiven_manifest import read_manifest
-from resnap.storage.layouts.aiven_members import Member
+from resnap.storage.layouts.aiven.encryption import KeyRing, RsaKey
+from resnap.storage.layouts.aiven.keys import parse_key
+from resnap.storage.layouts.aiven.manifest import read_manifest
+from resnap.storage.layouts.aiven.members import Member
 from resnap.storage.source import Sources
 from tests.fixture_sets import AIVEN
 from tests.scheduler.shipped import files_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from resnap.scheduler.cli import run
 from resnap.storage.errors import StoreAccessError
-from resnap.storage.layouts.flat import lease_place
+from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.manifest import read_manifest

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pytest
 
 from resnap.storage.errors import StoreError
-from resnap.storage.layouts.flat import parse_key
+from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.local import LocalObjectStore
 from tests.scheduler.shipped import Range, check_store, eligible, files_of

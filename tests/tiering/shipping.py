@@ -11,7 +11,7 @@ from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.staging import DirectorySink
 from resnap.replay.window import AsOf, ReplayRules
-from resnap.storage.layouts.flat import MANIFEST_EXTENSION, manifest_place, parse_key
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place, parse_key
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
 from resnap.storage.stores.local import LocalObjectStore

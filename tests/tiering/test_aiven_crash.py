@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.layouts.aiven_body import AivenForm
+from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.source import Sources
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.checking.aiven_verification import list_copies, verify_copy

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.errors import ConfigurationError
-from resnap.storage.layouts.aiven_body import AivenForm
-from resnap.storage.layouts.aiven_chunks import INT_MAX
+from resnap.storage.layouts.aiven.body import AivenForm
+from resnap.storage.layouts.aiven.chunks import INT_MAX
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.shipment import Shipper

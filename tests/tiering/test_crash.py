@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from resnap.storage.layouts.flat import parse_key
+from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.stores.urls import open_store
 from tests.tiering.shipping import (

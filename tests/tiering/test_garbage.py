@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import LockedError
-from resnap.storage.layouts.flat import parse_key
+from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.keeping.garbage import collect, find_garbage

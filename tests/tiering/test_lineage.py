@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.flat_log import shipped_log_dir
+from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.log.names import segment_name
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.checking.chains import chains_of

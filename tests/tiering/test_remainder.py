@@ -7,7 +7,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import pytest
 
-from resnap.storage.layouts.flat import object_key
+from resnap.storage.layouts.flat.keys import object_key
 from resnap.storage.log.checkpoints import segment_leader_epochs
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.stores.manifest import ObjectKind, write_manifest

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.flat import object_key
+from resnap.storage.layouts.flat.keys import object_key
 from resnap.storage.log.checkpoints import LeaderEpoch, segment_leader_epochs, write_leader_epochs
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment

@@ -15,7 +15,7 @@ from resnap.storage.errors import (
     StoreFullError,
     VerificationError,
 )
-from resnap.storage.layouts.flat import parse_key
+from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.manifest import (

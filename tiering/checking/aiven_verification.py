@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
-from resnap.storage.layouts import flat
-from resnap.storage.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
-from resnap.storage.layouts.aiven_log import copied_segment, segment_of
-from resnap.storage.layouts.aiven_origin import ORIGINS, origin_key, place_of_origin, read_origin
+from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
+from resnap.storage.layouts.aiven.log import copied_segment, segment_of
+from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
+from resnap.storage.layouts.flat import keys as flat
 from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.stores.store_path import StorePath
@@ -29,9 +29,9 @@ from resnap.tiering.shipping.transaction_history import TransactionHistory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from resnap.storage.layouts.aiven import AivenKey
-    from resnap.storage.layouts.aiven_log import CopiedSegment
-    from resnap.storage.layouts.aiven_metadata import SegmentMetadata
+    from resnap.storage.layouts.aiven.keys import AivenKey
+    from resnap.storage.layouts.aiven.log import CopiedSegment
+    from resnap.storage.layouts.aiven.metadata import SegmentMetadata
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.source import Sources

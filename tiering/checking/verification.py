@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.brokers_own import BrokersFolders
-from resnap.storage.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, is_tombstone, parse_key
-from resnap.storage.layouts.flat_topics import TopicIds, listing_prefix, topic_ids_of
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, UNKNOWN, is_tombstone, parse_key
+from resnap.storage.layouts.flat.topics import TopicIds, listing_prefix, topic_ids_of
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.stores.lineage import is_one_lineage
 from resnap.storage.stores.manifest import ObjectKind, read_manifest
@@ -22,7 +22,7 @@ from resnap.storage.stores.manifest import ObjectKind, read_manifest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from resnap.storage.layouts.flat import FlatKey
+    from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.stores.manifest import Manifest, ManifestObject
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 

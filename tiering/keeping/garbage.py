@@ -20,9 +20,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LockedError, ObjectExistsError, ObjectNotFoundError, in_file
-from resnap.storage.layouts import aiven
-from resnap.storage.layouts.aiven_origin import place_of_origin
-from resnap.storage.layouts.flat import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
+from resnap.storage.layouts.aiven import keys as aiven
+from resnap.storage.layouts.aiven.origin import place_of_origin
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
 from resnap.storage.source import each
 from resnap.storage.stores.manifest import TOMBSTONE, read_manifest
 from resnap.storage.stores.probe import store_clock_ms
@@ -31,8 +31,8 @@ from resnap.tiering.shipping.lease import leased
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from resnap.storage.layouts.aiven import AivenKey
-    from resnap.storage.layouts.flat import FlatKey
+    from resnap.storage.layouts.aiven.keys import AivenKey
+    from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.storage.layouts.flat import MANIFEST_EXTENSION
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.lineage import chain_of, in_order_of_making
 from resnap.storage.stores.manifest import TOMBSTONE, ObjectKind

@@ -12,7 +12,7 @@ import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError
-from resnap.storage.layouts.aiven_members import member_of
+from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from resnap.storage.log.record_batch import HEADER
 from resnap.storage.stores.urls import is_store_url, local_path

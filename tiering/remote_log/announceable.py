@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from resnap.storage.layouts import aiven, local_tiered
+from resnap.storage.layouts import local_tiered
+from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text
 from resnap.storage.stores.manifest import ObjectKind
 from resnap.tiering.remote_log.records import TopicIdPartition
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.aiven_log import CopiedSegment
+    from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.stores.manifest import Manifest
 

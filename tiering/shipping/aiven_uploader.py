@@ -24,7 +24,17 @@ from resnap.storage.errors import (
     ObjectNotFoundError,
     VerificationError,
 )
-from resnap.storage.layouts.aiven import (
+from resnap.storage.layouts.aiven.body import (
+    AivenForm,
+    LogBody,
+    StoredLog,
+    is_compressed_already,
+    plain_chunks,
+    stored_log,
+)
+from resnap.storage.layouts.aiven.chunks import INT_MAX, ListedSizes
+from resnap.storage.layouts.aiven.encryption import new_cipher
+from resnap.storage.layouts.aiven.keys import (
     INDEXES,
     LOG,
     MANIFEST,
@@ -33,32 +43,22 @@ from resnap.storage.layouts.aiven import (
     segment_id,
     segment_prefix,
 )
-from resnap.storage.layouts.aiven_body import (
-    AivenForm,
-    LogBody,
-    StoredLog,
-    is_compressed_already,
-    plain_chunks,
-    stored_log,
-)
-from resnap.storage.layouts.aiven_chunks import INT_MAX, ListedSizes
-from resnap.storage.layouts.aiven_keys import new_cipher
-from resnap.storage.layouts.aiven_manifest import (
+from resnap.storage.layouts.aiven.manifest import (
     AivenManifest,
     Encryption,
     IndexRange,
     IndexRanges,
     write_manifest,
 )
-from resnap.storage.layouts.aiven_metadata import SegmentMetadata
-from resnap.storage.layouts.aiven_origin import origin_key, write_origin
-from resnap.storage.layouts.aiven_pieces import stored_piece
+from resnap.storage.layouts.aiven.metadata import SegmentMetadata
+from resnap.storage.layouts.aiven.origin import origin_key, write_origin
+from resnap.storage.layouts.aiven.pieces import stored_piece
 from resnap.storage.stores.manifest import ObjectKind
 from resnap.tiering.shipping.shipped import AivenManifests, ShippedSegment
 from resnap.tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError, check_length
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.aiven_keys import SegmentCipher
+    from resnap.storage.layouts.aiven.encryption import SegmentCipher
     from resnap.storage.stores.manifest import SnapshotOrigin
     from resnap.storage.stores.protocol import BodyOpener, ObjectStore
     from resnap.tiering.shipping.delivery import Delivery

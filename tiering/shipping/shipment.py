@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.errors import ResnapError
-    from resnap.storage.layouts.aiven_body import AivenForm
+    from resnap.storage.layouts.aiven.body import AivenForm
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.source import Sources

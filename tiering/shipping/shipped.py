@@ -13,11 +13,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from resnap.storage.layouts import aiven, aiven_origin
-from resnap.storage.layouts.aiven_log import REMEDY, copied_segment
-from resnap.storage.layouts.aiven_members import Member
-from resnap.storage.layouts.aiven_origin import read_origin
-from resnap.storage.layouts.flat import (
+from resnap.storage.layouts.aiven import keys as aiven
+from resnap.storage.layouts.aiven import origin as aiven_origin
+from resnap.storage.layouts.aiven.log import REMEDY, copied_segment
+from resnap.storage.layouts.aiven.members import Member
+from resnap.storage.layouts.aiven.origin import read_origin
+from resnap.storage.layouts.flat.keys import (
     MANIFEST_EXTENSION,
     UNKNOWN,
     is_tombstone,

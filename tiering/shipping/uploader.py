@@ -24,7 +24,7 @@ from resnap.storage.errors import (
     VerificationError,
     in_file,
 )
-from resnap.storage.layouts.flat import (
+from resnap.storage.layouts.flat.keys import (
     MANIFEST_EXTENSION,
     is_tombstone,
     object_key,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.errors import ConfigurationError, FormatError
 from resnap.storage.key_file import KeyFile
-from resnap.storage.layouts.aiven import object_key, parse_key, segment_id, topic_folder
-from resnap.storage.layouts.aiven_chunks import (
+from resnap.storage.layouts.aiven.chunks import (
     INT_MAX,
     ChunkIndex,
     FixedSizes,
@@ -20,8 +19,9 @@ from resnap.storage.layouts.aiven_chunks import (
     decode_sizes,
     encode_sizes,
 )
-from resnap.storage.layouts.aiven_keys import OVERHEAD_BYTES, KeyRing, RsaKey, WrappedKey, new_cipher
-from resnap.storage.layouts.aiven_manifest import (
+from resnap.storage.layouts.aiven.encryption import OVERHEAD_BYTES, KeyRing, RsaKey, WrappedKey, new_cipher
+from resnap.storage.layouts.aiven.keys import object_key, parse_key, segment_id, topic_folder
+from resnap.storage.layouts.aiven.manifest import (
     AivenManifest,
     Encryption,
     IndexRange,
@@ -29,12 +29,12 @@ from resnap.storage.layouts.aiven_manifest import (
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.aiven_metadata import (
+from resnap.storage.layouts.aiven.metadata import (
     CustomMetadata,
     SegmentMetadata,
     read_custom_metadata,
 )
-from resnap.storage.layouts.aiven_pieces import compressed, decompressed, frame_content_size, stored_piece
+from resnap.storage.layouts.aiven.pieces import compressed, decompressed, frame_content_size, stored_piece
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.wire import uuid_text

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, UsageError
 from resnap.storage.key_file import KeyFile
-from resnap.storage.layouts.aiven_keys import KeyRing, RsaKey
-from resnap.storage.layouts.aiven_members import ChunkedReader, Member, member_of
+from resnap.storage.layouts.aiven.encryption import KeyRing, RsaKey
+from resnap.storage.layouts.aiven.members import ChunkedReader, Member, member_of
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.readers import BytesReader

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.aiven import MANIFEST, AivenKey, parse_key
-from resnap.storage.layouts.aiven_origin import _checksum, origin_key, place_of_origin, read_origin, write_origin
+from resnap.storage.layouts.aiven.keys import MANIFEST, AivenKey, parse_key
+from resnap.storage.layouts.aiven.origin import _checksum, origin_key, place_of_origin, read_origin, write_origin
 from resnap.storage.stores.manifest import LeftOutProducer, origin_record
 from tests.storage.stores.manifests import a_manifest
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.flat import (
+from resnap.storage.layouts.flat.keys import (
     EXTENSIONS,
     FlatKey,
     key_part,

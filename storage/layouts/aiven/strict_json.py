@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.aiven_chunks import INT_MAX
+from resnap.storage.layouts.aiven.chunks import INT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

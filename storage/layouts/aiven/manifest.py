@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.aiven_chunks import (
+from resnap.storage.layouts.aiven.chunks import (
     INT_MAX,
     MAX_CHUNKS,
     MAX_SIZES_BYTES,
@@ -26,10 +26,10 @@ from resnap.storage.layouts.aiven_chunks import (
     decode_sizes,
     encode_sizes,
 )
-from resnap.storage.layouts.aiven_keys import OVERHEAD_BYTES, WrappedKey
-from resnap.storage.layouts.aiven_metadata import SegmentMetadata, segment_record, told_segment
-from resnap.storage.layouts.aiven_pieces import compressed, decompressed, frame_content_size
-from resnap.storage.layouts.strict_json import Fields, parsed, shown
+from resnap.storage.layouts.aiven.encryption import OVERHEAD_BYTES, WrappedKey
+from resnap.storage.layouts.aiven.metadata import SegmentMetadata, segment_record, told_segment
+from resnap.storage.layouts.aiven.pieces import compressed, decompressed, frame_content_size
+from resnap.storage.layouts.aiven.strict_json import Fields, parsed, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
 from resnap.storage.layouts.brokers_own import BrokersFolders
-from resnap.storage.layouts.flat import MANIFEST_EXTENSION, manifest_place
-from resnap.storage.layouts.flat_topics import topic_ids_of
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place
+from resnap.storage.layouts.flat.topics import topic_ids_of
 from resnap.storage.layouts.local_tiered import EXTENSIONS, ROOT
 from resnap.storage.layouts.local_tiered import parse_key as parse_brokers_key
 from resnap.storage.layouts.stored_log import (
@@ -36,7 +36,7 @@ from resnap.storage.stores.store_path import StorePath
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.layouts.flat import FlatKey
+    from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ResnapError, VerificationError, in_file
-from resnap.storage.layouts.aiven import INDEXES, LOG, MANIFEST, parse_key
-from resnap.storage.layouts.aiven_manifest import AivenManifest, read_manifest
-from resnap.storage.layouts.aiven_members import Member, index_size
+from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
+from resnap.storage.layouts.aiven.manifest import AivenManifest, read_manifest
+from resnap.storage.layouts.aiven.members import Member, index_size
 from resnap.storage.layouts.stored_log import (
     ClosedSegment,
     one_of_each_name,
@@ -31,8 +31,8 @@ from resnap.storage.stores.store_path import StorePath
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.layouts.aiven import AivenKey
-    from resnap.storage.layouts.aiven_metadata import SegmentMetadata
+    from resnap.storage.layouts.aiven.keys import AivenKey
+    from resnap.storage.layouts.aiven.metadata import SegmentMetadata
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.manifest import SnapshotOrigin

@@ -15,14 +15,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError
-from resnap.storage.layouts.flat import MANIFEST_EXTENSION, UNKNOWN, parse_key
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, UNKNOWN, parse_key
 from resnap.storage.stores.manifest import ObjectKind, read_manifest
 from resnap.storage.stores.same_log import shared_batch, stored_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from resnap.storage.layouts.flat import FlatKey
+    from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.storage.stores.same_log import Piece, SharedBatch
 

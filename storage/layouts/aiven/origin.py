@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.aiven import MANIFEST, AivenKey, parse_key
-from resnap.storage.layouts.strict_json import parsed
+from resnap.storage.layouts.aiven.keys import MANIFEST, AivenKey, parse_key
+from resnap.storage.layouts.aiven.strict_json import parsed
 from resnap.storage.stores.manifest import SnapshotOrigin, origin_from, origin_record
 
 if TYPE_CHECKING:

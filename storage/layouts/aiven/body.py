@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, VerificationError
-from resnap.storage.layouts.aiven_chunks import ChunkIndex, FixedSizes, ListedSizes, chunk_count
-from resnap.storage.layouts.aiven_keys import OVERHEAD_BYTES
-from resnap.storage.layouts.aiven_pieces import stored_piece
+from resnap.storage.layouts.aiven.chunks import ChunkIndex, FixedSizes, ListedSizes, chunk_count
+from resnap.storage.layouts.aiven.encryption import OVERHEAD_BYTES
+from resnap.storage.layouts.aiven.pieces import stored_piece
 from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2, check_crc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.storage.layouts.aiven_keys import RsaKey, SegmentCipher
+    from resnap.storage.layouts.aiven.encryption import RsaKey, SegmentCipher
     from resnap.storage.stores.protocol import BodyOpener
 
 Compression: TypeAlias = Literal["none", "zstd", "heuristic"]

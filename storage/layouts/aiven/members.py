@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from resnap.storage.errors import FormatError, in_file
-from resnap.storage.layouts.aiven import parse_key
-from resnap.storage.layouts.aiven_keys import OVERHEAD_BYTES
-from resnap.storage.layouts.aiven_pieces import original_piece
+from resnap.storage.layouts.aiven.encryption import OVERHEAD_BYTES
+from resnap.storage.layouts.aiven.keys import parse_key
+from resnap.storage.layouts.aiven.pieces import original_piece
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.aiven_chunks import Chunk
-    from resnap.storage.layouts.aiven_keys import KeyRing, SegmentCipher
-    from resnap.storage.layouts.aiven_manifest import AivenManifest, IndexRange
+    from resnap.storage.layouts.aiven.chunks import Chunk
+    from resnap.storage.layouts.aiven.encryption import KeyRing, SegmentCipher
+    from resnap.storage.layouts.aiven.manifest import AivenManifest, IndexRange
 
 LOG_FILE: Final = "log"
 INDEX_NAMES: Final = {

@@ -1,0 +1,1 @@
+"""Objects as the RemoteStorageManager plugin that most clusters run reads and writes them."""

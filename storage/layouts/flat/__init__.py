@@ -1,0 +1,1 @@
+"""Objects under keys of Resnap's own, each segment with a manifest."""
