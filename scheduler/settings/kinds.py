@@ -17,7 +17,7 @@ def from_text(parse: Callable[[str], object]) -> BeforeValidator:
 
 
 Listed: TypeAlias = Annotated[tuple[str, ...], from_text(split_list)]
-Milliseconds: TypeAlias = Annotated[int, Field(ge=1)]
+Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=(1 << 63) - 1)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Size: TypeAlias = Annotated[int, from_text(parse_size), Field(ge=1)]
 Duration: TypeAlias = Annotated[timedelta, from_text(parse_duration)]

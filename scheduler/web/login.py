@@ -5,7 +5,8 @@ comes without it: they get the form with a word to load it anew, which the brows
 page, with the cookie, and is sent on to where the link leads.
 """
 
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, Final
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Cookie, Request, Response
@@ -23,6 +24,8 @@ from resnap.scheduler.api.security import SESSION_COOKIE, gate_of
 from resnap.scheduler.web.rendering import render
 
 router = APIRouter(include_in_schema=False)
+_MOST_FIELDS: Final = 8
+_MOST_FORM_BYTES: Final = 65_536
 Session = Annotated[str | None, Cookie(alias=SESSION_COOKIE)]
 
 
@@ -41,7 +44,7 @@ def show_login(request: Request, session: Session = None, next: str = "/") -> Re
 async def log_in(request: Request) -> Response:
     """Begin a session, and send the browser on."""
     gate, note = gate_of(request), note_of(request)
-    fields = parse_qs((await request.body()).decode("ascii", "replace"))
+    fields = _fields(await request.body())
     secret, wanted = (fields.get(name, [""])[0] for name in ("token", "next"))
     try:
         note.principal, session = await run_in_threadpool(gate.enter, secret, address_in(request.scope))
@@ -65,6 +68,15 @@ def log_out(request: Request, session: Session = None) -> Response:
     answer = RedirectResponse(LOGIN_PATH, 303)
     answer.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
     return answer
+
+
+def _fields(body: bytes) -> dict[str, list[str]]:
+    """Return the fields of a form; none of one that is larger than any of ours, which would take long to read."""
+    if len(body) > _MOST_FORM_BYTES:
+        return {}
+    with suppress(ValueError):
+        return parse_qs(body.decode("ascii", "replace"), max_num_fields=_MOST_FIELDS)
+    return {}
 
 
 def _known(gate: Gate, session: str | None) -> Principal | None:

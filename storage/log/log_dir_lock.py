@@ -80,7 +80,7 @@ def lock_holder(log_dir: Path) -> LockHolder | None:
 
 
 def refuse_root(log_dir: Path) -> None:
-    """Refuse to change, as root, a log dir into which somebody else may write.
+    """Refuse to change, as root, a log dir into which, or into a partition directory of which, somebody else may write.
 
     Raises:
         LogDirError: that is so, or cannot be found out.
@@ -89,14 +89,20 @@ def refuse_root(log_dir: Path) -> None:
     if os.geteuid() != 0:
         return
     with readable(log_dir):
-        status = log_dir.stat()
-    if status.st_uid == 0 and not status.st_mode & _OTHERS_MAY_WRITE:
-        return
+        directories = [log_dir, *sorted(path for path in log_dir.iterdir() if path.is_dir())]
+    for directory in directories:
+        with readable(directory):
+            status = directory.stat()
+        if status.st_uid != 0 or status.st_mode & _OTHERS_MAY_WRITE:
+            raise _not_for_root(directory, status)
+
+
+def _not_for_root(directory: Path, status: os.stat_result) -> LogDirError:
     name = _user_name(status.st_uid)
     whose = f"belongs to {name}" if status.st_uid else f"may be written to by others (mode {status.st_mode & 0o777:o})"
     who = f"as {name}: sudo -u {name} resnap ..." if status.st_uid else "as the user that the broker runs as"
-    raise LogDirError(
-        f"{log_dir} {whose}, and root does not work where others could lead it elsewhere by links",
+    return LogDirError(
+        f"{directory} {whose}, and root does not work where others could lead it elsewhere by links",
         hint=f"run the same command {who}",
     )
 

@@ -278,4 +278,6 @@ def test_any_expiration_and_any_depth_of_the_destination_is_taken(
     assert ran.code == 0, ran.err
     made = command("plan", broker_log / "payments-0", "--prove", *never)
     assert made.code == 0, made.err
+    beyond = command("plan", broker_log / "payments-0", "--producer-id-expiration-ms", 2**63)
+    assert (beyond.code, "expected less than or equal to 9223372036854775807" in beyond.err) == (2, True)
     assert len(list((deep / "payments-0").glob("*.snapshot"))) == len(lost_boundaries(broker_log / "payments-0"))

@@ -15,10 +15,11 @@ from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot_bytes
 from resnap.storage.readers import FileReader
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.storage.stores.manifest import ObjectKind, SnapshotHow
+from resnap.storage.stores.manifest import TOMBSTONE, ObjectKind, SnapshotHow
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.eligibility import Reason
 from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.shipping.lease import LeaseLostError
 from resnap.tiering.shipping.shipment import Shipper
 from tests.tiering.shipping import (
     HOUR_MS,
@@ -436,3 +437,25 @@ def test_what_another_run_ships_before_the_lease_is_taken_is_not_shipped_beside(
     assert [type(failure) for failure in shipment.failures] == [LockedError]
     assert shipment.shipped == []
     assert len(manifest_keys(memory_store)) == len(others[0].shipped)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_segment_that_became_visible_just_before_the_lease_was_lost_counts_if_it_is_still_there(
+    is_deleted: bool, order: Order, memory_store: ObjectStore
+) -> None:
+    assert order.result is not None
+    shipper = Shipper(
+        delivery=Delivery(store=memory_store), staged=LocalObjectStore(order.staged), rules=order.rules,
+        now_ms=lambda: 0, expect=lambda *_: None, progress=lambda *_: None,
+    )  # fmt: skip
+
+    def lost_once_one_is_visible() -> None:
+        for key in manifest_keys(memory_store):
+            if is_deleted:
+                memory_store.put(key, TOMBSTONE)
+            raise LeaseLostError("taken over")
+
+    shipment = shipper.ship_partition(order.provenance, order.candidates, order.result, lost_once_one_is_visible)
+    assert [type(failure) for failure in shipment.failures] == [LeaseLostError]
+    visible = [] if is_deleted else [segment.base_offset for segment in order.candidates.segments[:1]]
+    assert bases(shipment) == visible

@@ -11,7 +11,7 @@ was shipped until then.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -243,7 +243,12 @@ class Shipper:
                     transactions.check(one.segment, ready.bundle.indexes)
                     hold_lease()
                     published = self._publish(ready)
-                    hold_lease()  # where conditions do not hold, who took over may have deleted it before it was named
+                    try:
+                        hold_lease()  # where conditions do not hold, who took over may have deleted what it names
+                    except LockedError:
+                        if self._is_there(provenance, published):
+                            _add(shipment, published, ready.chosen.body)
+                        raise
                     _add(shipment, published, ready.chosen.body)
                 except _GAPS as error:
                     refusals.append(_refusal(one.segment, error))
@@ -288,6 +293,13 @@ class Shipper:
 
     def _publish(self, prepared: _Prepared) -> Shipped:
         return _shipped(prepared.bundle, prepared.chosen, prepared.publish().manifest_key)
+
+    def _is_there(self, provenance: Provenance, published: Shipped) -> bool:
+        """Whether the store has what was ``published``, whole, after another run may have deleted it."""
+        partition, offsets = provenance.topic_partition.partition, (published.base_offset, published.next_base_offset)
+        with suppress(FormatError, StoreError, VerificationError):
+            return self._shipped(provenance).find(partition, *offsets, topic_id=provenance.topic_id) is not None
+        return False
 
 
 def _add(shipment: PartitionShipment, shipped: Shipped, snapshot: bytes) -> None:

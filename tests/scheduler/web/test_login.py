@@ -76,6 +76,14 @@ def test_a_wrong_token_is_asked_for_again_and_not_repeated(service: Served, call
     assert service.audited() == [("anonymous", "POST /login", "401")]
 
 
+@pytest.mark.parametrize("form", ["&".join(["a=b"] * 10_000), f"next={'%2F' * 30_000}"])
+def test_a_form_that_is_larger_than_ours_is_not_read(form: str, service: Served) -> None:
+    """Its fields would be read while nobody else is answered."""
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    refused = service.client.post("/login", content=f"token={service.secrets['viewer']}&{form}", headers=kind)
+    assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
+
+
 def test_too_many_wrong_tokens_are_told_to_wait(service: Served) -> None:
     statuses = [enter(service, "resnap_wrong").status_code for _ in range(BURST + 1)]
     assert statuses == [401] * BURST + [429]

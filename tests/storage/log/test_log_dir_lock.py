@@ -112,6 +112,21 @@ def test_root_works_only_where_nobody_else_may_write(owner: int, mode: int, tmp_
     assert names(tmp_path) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root has what others cannot get at")
+@pytest.mark.parametrize(("owner", "mode"), [(1234, 0o755), (0, 0o775)])
+def test_nor_where_somebody_else_may_write_into_a_partition(owner: int, mode: int, tmp_path: Path) -> None:
+    partition = tmp_path / "payments-0"
+    partition.mkdir()
+    with locked(tmp_path):
+        pass
+    os.chown(partition, owner, 2345)
+    partition.chmod(mode)
+    with pytest.raises(LogDirError, match=f"{partition} .* root does not work") as caught, locked(tmp_path):
+        pass
+    assert ("sudo -u #1234 resnap" in str(caught.value.hint)) == bool(owner)
+    assert names(tmp_path) == ["payments-0"]
+
+
 def test_a_link_in_the_place_of_the_lock_file_is_not_followed(tmp_path: Path) -> None:
     foreign, log_dir = tmp_path / "foreign", tmp_path / "data"
     foreign.write_bytes(b"secret")
