@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 import typer
 
 from resnap.replay.comparison import Verdict
 from resnap.scheduler.cli import app, failures
+from resnap.scheduler.cli.commands import all_commands
 from resnap.scheduler.settings.layers import flag_of
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 from resnap.storage import errors
@@ -20,9 +21,6 @@ from resnap.tiering.installing.installation import Fate
 from resnap.tiering.inventory import SnapshotState
 from resnap.tiering.refusal import Reason
 from resnap.tiering.remote_log.hurdles import Hurdle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parent.parent
 ARCHITECTURE: Final = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -51,24 +49,13 @@ def flags_in(cell: str) -> set[str]:
     return set(re.findall(r"--[a-z0-9][a-z0-9-]*", cell)) | set(re.findall(r"`(-[a-z])`", cell))
 
 
-def commands() -> Iterator[tuple[str, typer.core.TyperCommand]]:
-    """Yield every command that does something, by the words it is called with."""
-    waiting = [((), typer.main.get_command(app))]
-    while waiting:
-        words, command = waiting.pop()
-        below = getattr(command, "commands", {})
-        waiting += [((*words, name), one) for name, one in below.items()]
-        if not below:
-            yield " ".join(words), command
-
-
 def flags_of(command: typer.core.TyperCommand) -> set[str]:
     """Return the flags of a command, but not ``--help`` nor the ``--no-`` forms."""
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
     return {flag for option in options for flag in option.opts} - {"--help", "-h"}
 
 
-COMMANDS: Final = dict(commands())
+COMMANDS: Final = dict(all_commands())
 GROUPS: Final = {group: flags_in(flags) for group, flags in table(section("Faces"), "group")}
 
 

@@ -6,9 +6,8 @@ import re
 import shlex
 
 import pytest
-import typer
 
-from resnap.scheduler.cli import app
+from resnap.scheduler.cli.commands import COMMANDS, load_command
 from tests.kafka.runbook import FOLLOWED, blocks
 
 RESNAP = sorted({
@@ -25,7 +24,5 @@ def test_every_block_of_commands_is_one_that_the_stories_follow() -> None:
 @pytest.mark.parametrize("line", RESNAP)
 def test_a_command_of_the_runbook_is_one_of_ours(line: str) -> None:
     words = shlex.split(line)
-    command = typer.main.get_command(app)
-    for word in words[1:]:
-        command = getattr(command, "commands", {}).get(word, command)
+    command = load_command(next(called for called in COMMANDS if words[1:][: len(called.split())] == called.split()))
     assert {word for word in words if word.startswith("--")} <= {flag for one in command.params for flag in one.opts}

@@ -1,8 +1,8 @@
-"""The command ``resnap``: one Typer app per family of commands, put together and run here.
+"""The command ``resnap``: reads a command line, runs the command it names (``commands``), and returns an exit code.
 
 A command parses, calls the service, and renders; what it raises becomes a message on standard error and the exit code
-that the error carries. Importing this package must stay quick: no module of commands may import pyspark, boto3, pandas
-or pyarrow, nor pydantic or numpy, before a command that needs them runs.
+that the error carries. Importing this package must stay quick: modules of commands import what is slow, and nothing
+here does.
 """
 
 import gc
@@ -15,61 +15,22 @@ from typing import Annotated, Final, NoReturn
 import typer
 from typer.main import get_command
 
-from resnap.scheduler.cli import (
-    announce,
-    controller,
-    demo,
-    garbage,
-    install,
-    look,
-    producer,
-    quota,
-    quota_trial,
-    remote,
-    restore,
-    retain,
-    runs,
-    serve,
-    survey,
-    token,
-    work,
-)
+from resnap.scheduler.cli.commands import CommandGroup
 from resnap.scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, USAGE, Failures
 from resnap.scheduler.cli.interrupts import forget_the_interrupt, heed_interrupts, is_interrupted
 
-FAMILIES = (
-    survey.app,
-    work.app,
-    install.app,
-    restore.app,
-    retain.app,
-    garbage.app,
-    look.app,
-    controller.app,
-    remote.app,
-    announce.app,
-    producer.app,
-    quota.app,
-    serve.app,
-    runs.app,
-    token.app,
-    demo.app,
-)
-"""Their commands stand at the top level, in this order."""
 COLLECT_AFTER: Final = (50_000, 10, 100)
 """When Python looks for cycles. Neither what a command imports nor the many small values of a plan are in one; going
 through all of them again and again, as it does by default, took a third of the planning, and 0.2 s at a time."""
 
 app = typer.Typer(
     name="resnap",
+    cls=CommandGroup,
     help="Rebuild missing Kafka producer snapshots, and ship segments with them to tiered storage.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-quota.quota_app.add_typer(quota_trial.app)
-for family in FAMILIES:
-    app.add_typer(family)
 
 
 def main() -> NoReturn:

@@ -14,10 +14,7 @@ from resnap.scheduler.cli.options import with_settings
 if TYPE_CHECKING:
     from resnap.tiering.remote_log.announcement import Announcement
 
-app = typer.Typer()
 
-
-@app.command()
 @with_settings(TOPIC, CLUSTER, KEY_PREFIX, STORE)
 def announce(
     run: Invocation,

@@ -13,9 +13,6 @@ from resnap.scheduler.cli.options import with_settings
 if TYPE_CHECKING:
     from resnap.tiering.controller.metadata.image import MetadataImage
 
-app = typer.Typer()
-controller_app = typer.Typer(help="What a cluster's metadata log says: image, producer ids, settings, audit.")
-app.add_typer(controller_app, name="controller")
 
 MetadataLog = Annotated[
     Path | None,
@@ -26,7 +23,6 @@ MetadataLog = Annotated[
 ]
 
 
-@controller_app.command("image")
 @with_settings(METADATA, SERVER)
 def show_image(run: Invocation, directory: MetadataLog = None) -> None:
     """Show topics with their ids, and all else that the log amounts to: --output json has everything."""
@@ -35,7 +31,6 @@ def show_image(run: Invocation, directory: MetadataLog = None) -> None:
     run.answer(image_answer(_image(run, directory), whole=run.output.form != "table"))
 
 
-@controller_app.command("producer-ids")
 @with_settings(METADATA, SERVER)
 def show_producer_ids(run: Invocation, directory: MetadataLog = None) -> None:
     """Show every block of producer ids: which broker got it, under which epoch, and when."""
@@ -45,7 +40,6 @@ def show_producer_ids(run: Invocation, directory: MetadataLog = None) -> None:
     run.answer(producer_ids_answer(_image(run, directory).relying_on(ProducerIdsRecord)))
 
 
-@controller_app.command("config")
 @with_settings(METADATA, SERVER)
 def show_brokers_config(run: Invocation, directory: MetadataLog = None) -> None:
     """Show what brokers go by: each setting's value, who set it, and what that overrules."""
@@ -58,7 +52,6 @@ def show_brokers_config(run: Invocation, directory: MetadataLog = None) -> None:
     run.answer(config_answer(_image(run, directory).relying_on(*SETTINGS_TYPES), static))
 
 
-@controller_app.command("audit")
 @with_settings(TOPIC, METADATA, SERVER, STORE)
 def audit_log_dir(
     run: Invocation,

@@ -9,8 +9,6 @@ from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 
-app = typer.Typer()
-
 Directory = Annotated[
     Path | None,
     typer.Option(
@@ -19,7 +17,6 @@ Directory = Annotated[
 ]
 
 
-@app.command()
 @with_settings(ENGINE)
 def demo(
     run: Invocation,

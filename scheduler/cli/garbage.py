@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.keeping.garbage import Garbage
 
-app = typer.Typer()
 
 DEFAULT_AGE = "7d"
 LEAST_AGE_MS = 3_600_000
 """Less might be a run that is at work; nobody's segment takes as long to ship."""
 
 
-@app.command()
 @with_settings(STORE)
 def gc(
     run: Invocation,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.installing import Installing, InstallOrder, InstallReport
     from resnap.storage.errors import ResnapError
 
-app = typer.Typer()
 
 Staged = Annotated[
     str | None, typer.Argument(metavar="[STAGED]", help="The place that `resnap regenerate --into` wrote to.")
@@ -45,7 +44,6 @@ Manifest = Annotated[
 ]
 
 
-@app.command()
 @with_settings(TOPIC, WRITE, STORE)
 def install(
     run: Invocation,

@@ -12,17 +12,12 @@ from resnap.scheduler.cli.flags import ALL, CHECKING, DUMPED, ENGINE, EXPIRATION
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 
-app = typer.Typer()
-config_app = typer.Typer(help="The settings, and where they come from.")
-app.add_typer(config_app, name="config")
-
 KIND_NAMES = Literal[
     "log", "index", "timeindex", "txnindex", "snapshot", "offset-checkpoint", "leader-epoch-checkpoint",
     "partition.metadata", "meta.properties", "manifest", "rsm-manifest", "indexes",
 ]  # fmt: skip
 
 
-@app.command("inspect")
 @with_settings(CHECKING, STORE, DUMPED)
 def inspect_file(
     run: Invocation,
@@ -51,7 +46,6 @@ def inspect_file(
         run.answer(answer)
 
 
-@app.command()
 @with_settings(EXPIRATION, ENGINE, STORE)
 def doctor(
     run: Invocation,
@@ -88,7 +82,6 @@ def doctor(
     return FAILED if counts[Health.FAIL] else OK
 
 
-@app.command("version")
 @with_settings()
 def show_version(run: Invocation) -> None:
     """Print the versions of Resnap and of what it runs on."""
@@ -98,7 +91,6 @@ def show_version(run: Invocation) -> None:
     run.answer(Answer(head=versions(process_environment())))
 
 
-@config_app.command("show")
 @with_settings(ALL)
 def show_config(run: Invocation) -> None:
     """Print every setting, its value, and where that comes from; credentials are masked."""

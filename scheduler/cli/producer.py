@@ -8,12 +8,7 @@ import typer
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 
-app = typer.Typer()
-producer_app = typer.Typer(help="How a broker answers what producers send.")
-app.add_typer(producer_app, name="producer")
 
-
-@producer_app.command("simulate")
 @with_settings()
 def simulate(
     run: Invocation,

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.quotas.client_quotas import Named, Origin
     from resnap.tiering.quota.quota_file import QuotaFile
 
-app = typer.Typer()
-quota_app = typer.Typer(
-    help="Limits on how many new producer ids a user may use (KIP-936): set them, or try them on a log."
-)
-app.add_typer(quota_app, name="quota")
 
 STATE = {"state_dir": MEMORY["state_dir"]}
 
@@ -32,7 +27,6 @@ MetadataLog = Annotated[
 ]
 
 
-@quota_app.command("set")
 @with_settings(STATE)
 def set_quota(
     run: Invocation,
@@ -50,7 +44,6 @@ def set_quota(
     run.answer(Answer(head={"user": whom.name, "producer_ids_rate": rate, "changed": changed, "file": str(file.path)}))
 
 
-@quota_app.command("delete")
 @with_settings(STATE)
 def delete_quota(run: Invocation, *, user: User = None, user_default: UserDefault = False) -> None:
     """Delete the producer_ids_rate of a user, or of the default user."""
@@ -62,7 +55,6 @@ def delete_quota(run: Invocation, *, user: User = None, user_default: UserDefaul
     run.answer(Answer(head={"user": whom.name, "deleted": "producer_ids_rate", "file": str(file.path)}))
 
 
-@quota_app.command("describe")
 @with_settings(STATE)
 def describe_quotas(
     run: Invocation, *, user: User = None, user_default: UserDefault = False, metadata_log: MetadataLog = None

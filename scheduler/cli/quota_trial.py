@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from resnap.tiering.quota.principals import PrincipalMap
     from resnap.tiering.quota.simulation import Outcome, Rules
 
-app = typer.Typer()
-"""Stands in `resnap quota`."""
 
 PrincipalFile = Annotated[
     Path | None,
@@ -43,7 +41,6 @@ FalsePositives = Annotated[
 ]
 
 
-@app.command("simulate")
 @with_settings(TOPIC, ENGINE, STATE, STORE)
 def simulate_quota(
     run: Invocation,
@@ -111,7 +108,6 @@ def simulate_quota(
     _report(run, uses)
 
 
-@app.command("advise")
 @with_settings(TOPIC, ENGINE, STORE)
 def advise_quota(
     run: Invocation,

@@ -9,12 +9,7 @@ from resnap.scheduler.cli.flags import CLUSTER, STORE, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 
-app = typer.Typer()
-remote_app = typer.Typer(help="What brokers believe is in remote storage.")
-app.add_typer(remote_app, name="remote")
 
-
-@remote_app.command("status")
 @with_settings(TOPIC, CLUSTER, STORE)
 def show_status(
     run: Invocation,

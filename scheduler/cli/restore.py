@@ -15,7 +15,6 @@ from resnap.scheduler.cli.options import with_settings
 if TYPE_CHECKING:
     from resnap.scheduler.use_cases.restoring import RestoredPartition, RestoreReport
 
-app = typer.Typer()
 
 _NO_TOPIC_ID = (
     "shipped before the id of its topic was known, so without partition.metadata: a broker with ZooKeeper makes that, "
@@ -23,7 +22,6 @@ _NO_TOPIC_ID = (
 )
 
 
-@app.command()
 @with_settings(TOPIC, REPLAY, ENGINE, WRITE, STORE)
 def restore(
     run: Invocation,

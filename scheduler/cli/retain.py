@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.retaining import Retaining
     from resnap.tiering.keeping.retention import Limits, PartitionRetention
 
-app = typer.Typer()
 
-
-@app.command()
 @with_settings(TOPIC, STORE)
 def retain(
     run: Invocation,

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.run import Run
 
-app = typer.Typer()
-runs_app = typer.Typer(help="Runs of the service, past and waiting; read from its file, so it need not be running.")
-app.add_typer(runs_app, name="runs")
 
 STATE = {"state_dir": MEMORY["state_dir"]}
 States = Annotated[
@@ -52,7 +49,6 @@ _PARTITION_COLUMNS = [
 _PAGE = 500
 
 
-@runs_app.command("list")
 @with_settings(STATE)
 def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limit: Limit = 50) -> None:
     """Show runs, the newest first."""
@@ -67,7 +63,6 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
     run.answer(Answer(name="runs", kind="run", rows=rows, columns=_COLUMNS, closing=lambda: closing))
 
 
-@runs_app.command("show")
 @with_settings(STATE)
 def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", help="Id of the run.")]) -> None:  # noqa: A002
     """Show one run: what was asked for, how far it has come, what went wrong, and its partitions."""

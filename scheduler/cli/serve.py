@@ -1,15 +1,10 @@
 """The command that runs the service."""
 
-import typer
-
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SERVE, SOURCE, STORE, UPLOAD
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 
-app = typer.Typer()
 
-
-@app.command()
 @with_settings(SERVE, SOURCE, REPLAY, ENGINE, READING, MEMORY, UPLOAD, STORE)
 def serve(run: Invocation) -> None:
     """Run the service: schedules, the HTTP API, and a page that tells whether tiering can be turned on yet.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.work_items import PartitionScan, Planned
     from resnap.storage.log.survey import PartitionProblem
 
-app = typer.Typer()
-
 
 def report_problems(run: Invocation, problems: "Iterable[PartitionProblem]") -> None:
     """Report each directory or checkpoint that could not be read; the rest goes on."""
@@ -45,7 +43,6 @@ def _why(value: object) -> str:
     return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
 
 
-@app.command()
 @with_settings(SOURCE, CLUSTER, REPLAY, STORE)
 def scan(
     run: Invocation,
@@ -138,7 +135,6 @@ _SCANNED: Final = (
 )
 
 
-@app.command()
 @with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE)
 def plan(
     run: Invocation,

@@ -17,17 +17,11 @@ if TYPE_CHECKING:
     from resnap.scheduler.access.audit_log import AuditLog
     from resnap.scheduler.access.tokens import Token, Tokens
 
-app = typer.Typer()
-token_app = typer.Typer(
-    help="Tokens for the service's HTTP API and web page: who may look, start runs, or do everything."
-)
-app.add_typer(token_app, name="token")
 
 STATE = {"state_dir": MEMORY["state_dir"]}
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Who uses the token, such as ci or alice@example.org.")]
 
 
-@token_app.command("create")
 @with_settings(STATE)
 def create_token(
     run: Invocation,
@@ -55,7 +49,6 @@ def create_token(
     run.answer(Answer(head={"token": secret, **row}))
 
 
-@token_app.command("list")
 @with_settings(STATE)
 def list_tokens(run: Invocation) -> None:
     """Show every token there ever was: whose, in which role, and whether it is valid."""
@@ -66,7 +59,6 @@ def list_tokens(run: Invocation) -> None:
     run.answer(Answer(name="tokens", kind="token", rows=[_row(one, now_ms) for one in found], columns=columns))
 
 
-@token_app.command("revoke")
 @with_settings(STATE)
 def revoke_token(run: Invocation, name: Name) -> None:
     """End a token, and the sessions of browsers that began with it, from their next request on."""

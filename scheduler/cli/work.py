@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.sources import Sight
     from resnap.scheduler.use_cases.work_items import Planned
 
-app = typer.Typer()
 
-
-@app.command()
 @with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE)
 def regenerate(
     run: Invocation,
@@ -46,7 +43,6 @@ def regenerate(
         answer_replay(run, service.regenerate(planned, sink_url, progress), judged=False)
 
 
-@app.command()
 @with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE)
 def tier(
     run: Invocation,
@@ -91,7 +87,6 @@ def tier(
         return report_held(run, service.check_held(orders, progress))
 
 
-@app.command()
 @with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, STORE)
 def verify(
     run: Invocation,
@@ -137,7 +132,6 @@ def verify(
         answer_replay(run, found, judged=True, strict=True)
 
 
-@app.command()
 @with_settings(SOURCE, REPLAY, STORE)
 def explain(
     run: Invocation,

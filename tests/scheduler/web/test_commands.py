@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.main import get_command
 
-from resnap.scheduler.cli import app, run
+from resnap.scheduler.cli import run
+from resnap.scheduler.cli.commands import all_commands
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.settings.service import RUN_SETTINGS, ServiceSettings
 from resnap.scheduler.web.commands import WITHOUT, Shell, curl
@@ -29,7 +29,7 @@ SHELL = Shell(
 
 
 def verbs() -> dict[str, Any]:
-    return get_command(app).commands  # type: ignore[attr-defined, no-any-return]
+    return dict(all_commands())
 
 
 def parsed(line: str) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+"""The table of commands, and the group that loads a command by its name when it runs or shows its help.
+
+To add a command, write a function with ``@with_settings(...)`` in a module that imports at its top what it needs, and
+add one row to ``COMMANDS``: the words it is called with, ``module:function``, and a summary of one line for the list of
+commands. The function's docstring is the text of the command's own ``--help``. Nothing else has to know the command.
+
+A module of a command is imported when that command is called, and by nothing before. So ``resnap --help`` and the
+completion of names stay quick whatever the modules import.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class CommandRow(NamedTuple):
+    """Where the function of a command is, and what it does in one line."""
+
+    place: str
+    summary: str
+
+
+_CLI: Final = "resnap.scheduler.cli"
+COMMANDS: Final[dict[str, CommandRow]] = {
+    "scan": CommandRow(f"{_CLI}.survey:scan", "Show where producer snapshots are missing, and what that blocks."),
+    "plan": CommandRow(f"{_CLI}.survey:plan", "Show what a replay would read and make."),
+    "regenerate": CommandRow(f"{_CLI}.work:regenerate", "Rebuild producer snapshots into a directory or store."),
+    "tier": CommandRow(f"{_CLI}.work:tier", "Ship eligible segments with their snapshots to a store."),
+    "verify": CommandRow(f"{_CLI}.work:verify", "Compare snapshots with a replay, or read a store back."),
+    "explain": CommandRow(f"{_CLI}.work:explain", "Show the batches that made each entry of a snapshot."),
+    "install": CommandRow(f"{_CLI}.install:install", "Put snapshots beside the segments of a stopped broker."),
+    "restore": CommandRow(f"{_CLI}.restore:restore", "Make partition directories of what was shipped."),
+    "retain": CommandRow(f"{_CLI}.retain:retain", "Apply a retention to what was shipped."),
+    "gc": CommandRow(f"{_CLI}.garbage:gc", "Delete what killed runs have left in a store."),
+    "inspect": CommandRow(f"{_CLI}.look:inspect_file", "Show any file of a log dir or a store."),
+    "doctor": CommandRow(f"{_CLI}.look:doctor", "Check what a run needs: Java, log dirs, store, clock."),
+    "version": CommandRow(f"{_CLI}.look:show_version", "Print the versions of Resnap and of what it runs on."),
+    "config show": CommandRow(f"{_CLI}.look:show_config", "Print every setting, its value and its origin."),
+    "controller image": CommandRow(f"{_CLI}.controller:show_image", "Show the cluster that a metadata log describes."),
+    "controller producer-ids": CommandRow(f"{_CLI}.controller:show_producer_ids", "Show which producer ids were used."),
+    "controller config": CommandRow(f"{_CLI}.controller:show_brokers_config", "Show the settings brokers go by."),
+    "controller audit": CommandRow(f"{_CLI}.controller:audit_log_dir", "Check that producer ids were allocated."),
+    "remote status": CommandRow(f"{_CLI}.remote:show_status", "Show what brokers know to be in remote storage."),
+    "announce": CommandRow(f"{_CLI}.announce:announce", "Make shipped segments visible to brokers."),
+    "producer simulate": CommandRow(f"{_CLI}.producer:simulate", "Show what a broker answers to a script of appends."),
+    "quota set": CommandRow(f"{_CLI}.quota:set_quota", "Set the producer_ids_rate of a user."),
+    "quota delete": CommandRow(f"{_CLI}.quota:delete_quota", "Delete the producer_ids_rate of a user."),
+    "quota describe": CommandRow(f"{_CLI}.quota:describe_quotas", "Show the quotas that are set, and where."),
+    "quota simulate": CommandRow(f"{_CLI}.quota_trial:simulate_quota", "Show whom a quota would have throttled."),
+    "quota advise": CommandRow(f"{_CLI}.quota_trial:advise_quota", "Find a rate that throttles few."),
+    "serve": CommandRow(f"{_CLI}.serve:serve", "Run the service: schedules, HTTP API and web page."),
+    "runs list": CommandRow(f"{_CLI}.runs:list_runs", "List the runs of the service, the last first."),
+    "runs show": CommandRow(f"{_CLI}.runs:show_run", "Show one run, or what it did."),
+    "token create": CommandRow(f"{_CLI}.token:create_token", "Create a token, and show it this once."),
+    "token list": CommandRow(f"{_CLI}.token:list_tokens", "List all tokens with their roles and states."),
+    "token revoke": CommandRow(f"{_CLI}.token:revoke_token", "Revoke a token and the sessions that began with it."),
+    "demo": CommandRow(f"{_CLI}.demo:demo", "See it work in a minute, on a log of its own."),
+}
+"""By the words a command is called with, in the order in which ``resnap --help`` lists them."""
+GROUPS: Final = {
+    "config": "Settings, and where they come from.",
+    "controller": "What a cluster's metadata log says.",
+    "remote": "Remote storage as brokers see it.",
+    "producer": "How a broker answers what producers send.",
+    "quota": "Limits on how many new producer ids a user may use (KIP-936).",
+    "runs": "Runs of the service, past and waiting.",
+    "token": "Tokens for the HTTP API and the web page.",
+}
+"""Summaries of the words under which several commands stand."""
+
+
+class CommandGroup(TyperGroup):
+    """Lists commands by the table, and loads one when it is called."""
+
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - as Typer has them
+        super().__init__(**attributes)
+        above = "" if self.name in {None, "", "resnap"} else f"{self.name} "
+        names = dict.fromkeys(words.removeprefix(above).split()[0] for words in COMMANDS if words.startswith(above))
+        self.commands = {name: _Listed(above + name, name) for name in names}
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]  # noqa: ANN401
+        """Return the name of a command, the command itself, and its arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, _Listed) else command, rest
+
+
+class _Listed(TyperCommand):
+    """A command that is known by its row alone."""
+
+    def __init__(self, words: str, name: str) -> None:
+        super().__init__(name)
+        self._words = words
+
+    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - a summary is never cut
+        """Return the summary."""
+        return GROUPS[self._words] if self._words in GROUPS else COMMANDS[self._words].summary
+
+    def load(self) -> Any:  # noqa: ANN401
+        """Return the command itself; its module is imported here."""
+        return load_command(self._words)
+
+
+def load_command(words: str) -> Any:  # noqa: ANN401 - of Typer's classes
+    """Return the command, or the group of commands, that is called with ``words``."""
+    if words in GROUPS:
+        return CommandGroup(name=words, help=GROUPS[words], rich_markup_mode=None)
+    module, _, function = COMMANDS[words].place.partition(":")
+    return make_command(words.rsplit(maxsplit=1)[-1], getattr(import_module(module), function))
+
+
+def make_command(name: str, function: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Return the command that Typer makes of ``function``."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name)(function)
+    return typer.main.get_command(app)
+
+
+def all_commands() -> Iterator[tuple[str, Any]]:
+    """Yield every command with the words it is called with; all their modules are imported."""
+    for words in COMMANDS:
+        yield words, load_command(words)
