@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
+    from resnap.replay.evidence import OpenTransaction
     from resnap.replay.plan import Boundary, PartitionPlan, Run
     from resnap.replay.scan.header_scan import Array
     from resnap.replay.scan.producer_table import ProducerTable
@@ -112,13 +114,20 @@ def boundary_state(
     )
 
 
-def with_a_past(state: Array, offset: int) -> tuple[LeftOut, ...]:
+def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) -> tuple[LeftOut, ...]:
     """Return the producers of a run that first appear at ``offset`` or above it, going on from what was not read.
 
     At most ``MOST_NAMED`` of them, the smallest ids. ``state`` is that of the whole run, which begins with the first
-    segment at hand. Those that its base tells of have no first batch (``base_state``).
+    segment at hand. Those that its base tells of have no first batch (``base_state``). Each transaction of version 2
+    begins at sequence 0; of such a producer the coordinator epoch tells that snapshots show beside one of the
+    transactions ``opened`` which began before any marker of the run.
     """
     goes_on = state["first_is_marker"] | (state["first_sequence"] > 0)
+    coordinated = sorted((one for one in opened if one.entry.coordinator_epoch != NONE), key=attrgetter("first_offset"))
+    begun = {one.entry.producer_id: one.first_offset for one in reversed(coordinated)}
+    for index in np.flatnonzero(np.isin(state["producer_id"], list(begun))):
+        marker = state["first_marker_offset"][index]
+        goes_on[index] |= marker == NONE or begun[int(state["producer_id"][index])] < marker
     ids = state["producer_id"][goes_on & (state["first_offset"] >= offset)]
     return tuple(LeftOut(pid, Unexplained.LATER) for pid in ids[:MOST_NAMED].tolist())
 

@@ -180,7 +180,7 @@ class RunCombine:
         """
         if self._start_offset > self.plan.known_from(self.run) or not self._start_offset:
             return found
-        named = with_a_past(self._state, found.boundary.offset)
+        named = with_a_past(self._state, found.boundary.offset, self.plan.evidence.open)
         self._forsaken = self._forsaken or (self.run.anchor is not None and bool(named))
         return replace(found, left_out=fewest((*found.left_out, *named)))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pytest
 
+from resnap.replay.boundary_state import Unexplained
 from resnap.replay.producer_state import ProducerStates
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.reading import Reading
@@ -39,6 +40,7 @@ CUT: Final = (
     ("kafka-3.9.1-tiered", "payments-0"),
     ("kafka-4.1.1-kraft", "payments-0"),
     ("kafka-3.9.1-kraft", "payments-0"),
+    ("kafka-4.4.0-kraft", "payments-1"),
 )
 
 
@@ -195,3 +197,39 @@ def test_a_transaction_that_began_in_a_segment_that_is_gone_stays_open_up_to_its
     silent = replayed(planned(nothing_shown / "payments-0", now_ms=LATER_MS, expiry=NEVER, wanted=[623])).at(623)
     # What is left is the index of aborted transactions: it says whose, and no more.
     assert [one.producer_id for one in silent.left_out] == [hung]
+
+
+def test_a_producer_whose_past_only_a_later_snapshot_tells_is_named(tmp_path: Path) -> None:
+    """With transactions of version 2 each begins at sequence 0, under an epoch of its own: batches tell of no past."""
+    idle, ended_here, new, other = 9_001, 9_002, 9_003, 7
+    states, snapshots = ProducerStates(NEVER), {}
+    batches = {
+        20: a_batch(offset=20, producer_id=idle, producer_epoch=1, transactional=True),
+        21: a_batch(offset=21, producer_id=ended_here, producer_epoch=1, transactional=True),
+        30: a_marker(offset=30, producer_id=idle, producer_epoch=2, coordinator_epoch=3),
+        250: a_marker(offset=250, producer_id=ended_here, producer_epoch=2, coordinator_epoch=3),
+        430: a_batch(offset=430, producer_id=idle, producer_epoch=2, transactional=True),
+        431: a_batch(offset=431, producer_id=ended_here, producer_epoch=2, transactional=True),
+        432: a_batch(offset=432, producer_id=new, transactional=True),
+        640: a_marker(offset=640, producer_id=idle, producer_epoch=3, coordinator_epoch=3),
+    }
+    with PartitionWriter(tmp_path / "payments-0") as writer:
+        for start, end in ((0, 203), (203, 423), (423, 623), (623, 700)):
+            if start:
+                writer.roll()
+            for offset in range(start, end):
+                batch = batches.get(offset) or a_batch(offset=offset, producer_id=other, base_sequence=offset)
+                writer.append_batch(batch)
+                states.append(events_of(batch))
+            snapshots[end] = dict(states.entries)
+    directory = tmp_path / "payments-0"
+    for path in directory.glob(f"{0:020d}.*"):
+        path.unlink()
+    body = snapshot_bytes(snapshots[623].values())
+    (directory / segment_name(623, "snapshot")).write_bytes(body)
+    found = replayed(planned(directory, now_ms=LATER_MS, expiry=NEVER, wanted=[423, 623]))
+    named = {one.producer_id: one.reason for one in found.at(423).left_out}
+    assert snapshots[423].keys() == named.keys() | found.snapshots[423].keys() == {idle, ended_here, other}
+    assert named[idle] is Unexplained.LATER
+    assert found.at(623).left_out == ()
+    assert found.snapshots[623] == snapshots[623]
