@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from hypothesis import strategies as st
 
-from resnap.storage.log.batch_builder import write_data_batch, write_emptied_batch, write_message_set
 from resnap.storage.log.control_record import write_marker_batch
 from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_TIMESTAMP, wrap_sequence
-from resnap.storage.log.stored_frames import GZIP, NONE
+from tests.logs.batch_builder import write_data_batch, write_emptied_batch, write_message_set
+from tests.logs.stored_frames import GZIP, NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resnap.storage.log.log_writer import PartitionWriter
+    from tests.logs.log_writer import PartitionWriter
 
 START_MS: Final = 1_700_000_000_000
 DAY_MS: Final = 86_400_000

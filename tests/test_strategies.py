@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnap.storage.log.log_writer import PartitionWriter
 from tests.builders import a_partition
+from tests.logs.log_writer import PartitionWriter
 from tests.strategies import (
     DataEvent,
     EmptyControlEvent,

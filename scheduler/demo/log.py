@@ -18,14 +18,24 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.replay.producer_state import DataBatch, Event, Marker, ProducerStates
 from resnap.replay.window import DEFAULT_EXPIRY
+from resnap.scheduler.demo.producers import Traffic, write_traffic
 from resnap.storage.errors import LogDirError
+from resnap.storage.log.checkpoints import write_offset_checkpoint
 from resnap.storage.log.control_record import COMMIT, read_control_record
-from resnap.storage.log.log_writer import PartitionWriter, write_log_dir_files
+from resnap.storage.log.log_writer import LogWriter
 from resnap.storage.log.names import FileKind, TopicPartition, parse_file_name, segment_name
 from resnap.storage.log.producer_snapshot import snapshot_bytes
-from resnap.storage.log.properties import MetaProperties
+from resnap.storage.log.properties import MetaProperties, write_meta_properties
+from resnap.storage.log.record import write_data_batch
 from resnap.storage.log.record_batch import NO_TIMESTAMP, RecordBatchHeader, read_header
-from resnap.storage.log.workload import DAY_MS, Workload, generate
+from resnap.storage.log.survey import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.producer_snapshot import ProducerEntry
 
+DAY_MS: Final = 86_400_000
 LASTING_MS: Final = 3 * DAY_MS
 SEGMENT_BYTES: Final = 384 << 10
 SURVIVING_BASES: Final = 2
@@ -46,17 +57,15 @@ _HANGS_AFTER: Final = 0.85
 """Share of the log that is written before the transaction that never ends."""
 _ID_BYTES: Final = 16
 
-_PAYMENTS: Final = Workload(
-    rounds=1800, producers=24, transactional_share=0.75, lifespan=0.5, batch_bytes=2000, max_records=20
-)
-_ORDERS: Final = replace(_PAYMENTS, rounds=1500, transactional_share=0.0, first_producer_id=3000)
+_PAYMENTS: Final = Traffic(rounds=1800, transactional_share=0.75, first_producer_id=1000)
+_ORDERS: Final = Traffic(rounds=1500, transactional_share=0.0, first_producer_id=3000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
     topic: str
     partition: int
-    workload: Workload
+    traffic: Traffic
     hangs: bool = False
     """Whether a transaction never ends."""
     retires: bool = False
@@ -64,9 +73,9 @@ class _Recipe:
 
 
 _RECIPES: Final = (
-    _Recipe(topic="orders", partition=0, workload=_ORDERS, retires=True),
-    _Recipe(topic="payments", partition=0, workload=_PAYMENTS),
-    _Recipe(topic="payments", partition=1, workload=replace(_PAYMENTS, first_producer_id=2000), hangs=True),
+    _Recipe(topic="orders", partition=0, traffic=_ORDERS, retires=True),
+    _Recipe(topic="payments", partition=0, traffic=_PAYMENTS),
+    _Recipe(topic="payments", partition=1, traffic=replace(_PAYMENTS, first_producer_id=2000), hangs=True),
 )
 
 
@@ -117,11 +126,7 @@ def write_demo_log(log_dir: Path, *, seed: int, now_ms: int) -> tuple[DemoPartit
         )
         for partition in made:
             _write_snapshots(partition)
-        write_log_dir_files(
-            log_dir,
-            meta=MetaProperties(version=0, node_id=1, cluster_id=cluster_id, directory_id=None),
-            high_watermarks={partition.topic_partition: partition.log_end_offset for partition in made},
-        )
+        _write_log_dir_files(log_dir, made, cluster_id)
     return made
 
 
@@ -144,26 +149,27 @@ def lose_snapshots(partitions: Sequence[DemoPartition], lost: Path) -> None:
 def _write_partition(log_dir: Path, recipe: _Recipe, *, topic_id: str, random: Random, now_ms: int) -> DemoPartition:
     topic_partition = TopicPartition(recipe.topic, recipe.partition)
     directory = log_dir / str(topic_partition)
-    with PartitionWriter(
-        directory, segment_bytes=SEGMENT_BYTES, topic_id=topic_id, seed=random.randrange(1 << 32)
-    ) as writer:
+    with LogWriter(directory, segment_bytes=SEGMENT_BYTES, topic_id=topic_id) as writer:
         if recipe.retires:
-            writer.append_data(
-                timestamps=now_ms - _RETIRED_MS, producer_id=_RETIRED_PRODUCER_ID, producer_epoch=0, base_sequence=0
-            )
-        for number, workload in enumerate(_acts(recipe, now_ms)):
+            writer.append_batch(_single(writer, now_ms - _RETIRED_MS, _RETIRED_PRODUCER_ID))
+        for number, traffic in enumerate(_acts(recipe, now_ms)):
             if number:
-                writer.append_data(
-                    timestamps=workload.start_ms, producer_id=_HANGING_PRODUCER_ID, producer_epoch=0, base_sequence=0,
-                    transactional=True,
-                )  # fmt: skip
-            generate(writer, workload, seed=random.randrange(1 << 32))
+                writer.append_batch(_single(writer, traffic.start_ms, _HANGING_PRODUCER_ID, transactional=True))
+            write_traffic(writer, traffic, random)
     return _partition(topic_partition, writer)
 
 
-def _acts(recipe: _Recipe, now_ms: int) -> tuple[Workload, ...]:
+def _single(writer: LogWriter, timestamp: int, producer_id: int, *, transactional: bool = False) -> bytes:
+    """Return the first batch of a producer, of one record."""
+    return write_data_batch(
+        offset=writer.next_offset, values=[b"once"], timestamps=timestamp, producer_id=producer_id, producer_epoch=0,
+        base_sequence=0, transactional=transactional,
+    )  # fmt: skip
+
+
+def _acts(recipe: _Recipe, now_ms: int) -> tuple[Traffic, ...]:
     """Return what happens, one after the other: all at once, or what comes before and after the one that hangs."""
-    whole = replace(recipe.workload, start_ms=now_ms - LASTING_MS, duration_ms=LASTING_MS)
+    whole = replace(recipe.traffic, start_ms=now_ms - LASTING_MS, duration_ms=LASTING_MS)
     if not recipe.hangs:
         return (whole,)
     before_ms, rounds = int(LASTING_MS * _HANGS_AFTER), int(whole.rounds * _HANGS_AFTER)
@@ -176,7 +182,19 @@ def _acts(recipe: _Recipe, now_ms: int) -> tuple[Workload, ...]:
     )  # fmt: skip
 
 
-def _partition(topic_partition: TopicPartition, writer: PartitionWriter) -> DemoPartition:
+def _write_log_dir_files(log_dir: Path, made: Sequence[DemoPartition], cluster_id: str) -> None:
+    """Write what a broker that was shut down cleanly has at the top of a log dir."""
+    meta = MetaProperties(version=0, node_id=1, cluster_id=cluster_id, directory_id=None)
+    (log_dir / META_PROPERTIES).write_bytes(write_meta_properties(meta))
+    ends = {partition.topic_partition: partition.log_end_offset for partition in made}
+    for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
+        (log_dir / name).write_bytes(write_offset_checkpoint(ends))
+    for name in (LOG_START_OFFSETS, CLEANER_OFFSETS):
+        (log_dir / name).write_bytes(write_offset_checkpoint({}))
+    (log_dir / CLEAN_SHUTDOWN).touch()
+
+
+def _partition(topic_partition: TopicPartition, writer: LogWriter) -> DemoPartition:
     segments = _segments(writer.directory)
     headers = [header for path in segments.values() for header, _ in _batches(path.read_bytes())]
     markers = sum(header.is_control for header in headers)

@@ -83,26 +83,6 @@ def read_legacy_message(buffer: Buffer, position: int = 0, *, at: int = 0) -> Le
     return LegacyMessage(offset, size, crc, magic, attributes, _read_timestamp(buffer, position, magic, here))
 
 
-def write_legacy_message(
-    *,
-    offset: int,
-    magic: int,
-    key: bytes | None,
-    value: bytes | None,
-    timestamp: int = NO_TIMESTAMP,
-    attributes: int = 0,
-) -> bytes:
-    """Return a whole message with its checksum; ``timestamp`` is left out of magic 0.
-
-    For a wrapper, name the codec in ``attributes``, leave the key null and give the compressed inner set as the value:
-    inner offsets are absolute in magic 0 and count from 0 in magic 1, ``offset`` is that of the last inner message.
-    """
-    stamp = TIMESTAMP.pack(timestamp) if magic == MAGIC_V1 else b""
-    body = struct.pack(">bb", magic, attributes) + stamp + _sized(key) + _sized(value)
-    size = MAGIC_POSITION - LOG_OVERHEAD + len(body)
-    return struct.pack(">qiI", offset, size, zlib.crc32(body)) + body
-
-
 def check_legacy_crc(message: Buffer, *, at: int = 0) -> None:
     """Compare the CRC-32 of a whole message with the one it carries.
 
@@ -128,7 +108,3 @@ def _check_room(buffer: Buffer, position: int, size: int, here: int) -> None:
     if len(buffer) - position < size:
         raise FormatError("message header cut short", position=here, expected=f"{size} bytes",
                           found=len(buffer) - position)  # fmt: skip
-
-
-def _sized(field: bytes | None) -> bytes:
-    return LENGTH.pack(-1) if field is None else LENGTH.pack(len(field)) + field

@@ -1,4 +1,4 @@
-"""Single records of magic 2, as they stand one after the other in a batch that is not compressed.
+"""Records of magic 2, as they stand one after the other in a batch that is not compressed.
 
 What a replay reads of data are batch headers alone. Records are read where they are the data: markers, what a KRaft
 quorum writes for itself, and its metadata log. None of these has headers, and Kafka refuses those that do.
@@ -12,11 +12,21 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
-from resnap.storage.log.record_batch import COMPRESSION_MASK, HEADER, RecordBatchHeader
+from resnap.storage.log.record_batch import (
+    COMPRESSION_MASK,
+    HEADER,
+    MAGIC_V2,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL,
+    RecordBatchHeader,
+    seal,
+)
 from resnap.storage.log.varint import read_varint, read_varlong, write_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from resnap.storage.crc32c import Buffer
 
@@ -49,6 +59,44 @@ def write_record(timestamp_delta: int, offset_delta: int, key: bytes | None, val
         _NO_HEADERS,
     ))  # fmt: skip
     return _varint(len(body)) + body
+
+
+def write_data_batch(
+    *,
+    offset: int,
+    values: Sequence[bytes],
+    timestamps: int | Sequence[int],
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    leader_epoch: int = 0,
+) -> bytes:
+    """Return a data batch of one record for each of ``values``, of which there is at least one; keys are null.
+
+    Args:
+        offset: of the first record.
+        values: of the records, in order.
+        timestamps: milliseconds, one for all records or one for each.
+        producer_id: with ``producer_epoch`` and ``base_sequence``; left out for a plain producer.
+        producer_epoch: see there.
+        base_sequence: see there.
+        transactional: whether the batch belongs to a transaction.
+        leader_epoch: of the leader that appended the batch.
+
+    """
+    stamps = [timestamps] * len(values) if isinstance(timestamps, int) else timestamps
+    records = b"".join(
+        write_record(stamp - stamps[0], delta, None, value)
+        for delta, (stamp, value) in enumerate(zip(stamps, values, strict=True))
+    )
+    header = RecordBatchHeader(
+        base_offset=offset, batch_length=0, partition_leader_epoch=leader_epoch, magic=MAGIC_V2, crc=0,
+        attributes=TRANSACTIONAL if transactional else 0, last_offset_delta=len(values) - 1, base_timestamp=stamps[0],
+        max_timestamp=max(stamps), producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
+        records_count=len(values),
+    )  # fmt: skip
+    return seal(header, records)
 
 
 def read_records(batch: Buffer, header: RecordBatchHeader, *, what: str, at: int = 0) -> Iterator[Record]:

@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from resnap.storage.log.bulk_log import BulkPartitionWriter
-from resnap.storage.log.log_writer import write_log_dir_files
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.properties import MetaProperties
-from resnap.storage.log.traffic import Traffic
-from resnap.storage.log.workload import DAY_MS
 from tests.benchmarks.measuring import tell
 from tests.benchmarks.tables import amount
+from tests.logs.bulk_log import BulkPartitionWriter
+from tests.logs.log_writer import write_log_dir_files
+from tests.logs.traffic import Traffic
+from tests.logs.workload import DAY_MS
 
 if TYPE_CHECKING:
     from pathlib import Path

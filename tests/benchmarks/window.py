@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from resnap.replay.producer_state import Expiry
 from resnap.replay.window import AsOf, ReplayRules
-from resnap.storage.log.workload import DAY_MS
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.measuring import Contender, contest, warm
 from tests.benchmarks.resnap_jobs import plans_of, run_locally
 from tests.benchmarks.tables import Table, amount, seconds
+from tests.logs.workload import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,12 +24,12 @@ from resnap.replay.leader.known_snapshots import MemorySnapshots
 from resnap.replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
 from resnap.storage.kafka_errors import RefusedError
-from resnap.storage.log.batch_builder import write_emptied_batch
 from resnap.storage.log.control_record import write_marker_batch
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from resnap.storage.log.record_batch import MAX_SEQUENCE, wrap_sequence
 from tests.kafka.state_driver import state_driver
+from tests.logs.batch_builder import write_emptied_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from resnap.storage.log.log_writer import write_log_dir_files
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.properties import MetaProperties
 from tests.benchmarks.datasets import TOPIC
 from tests.load.clients import Orders, Seen
+from tests.logs.log_writer import write_log_dir_files
 from tests.scheduler.daemon.process import Process, configure, eventually, serving
 
 if TYPE_CHECKING:

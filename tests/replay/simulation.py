@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from resnap.replay.producer_state import Expiry, ProducerStates
 from resnap.storage.log.log_dir import load_partition_dir
-from resnap.storage.log.log_writer import PartitionWriter
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from tests.logs.log_writer import PartitionWriter
 from tests.replay.specification import events_of
 from tests.strategies import DataEvent, MarkerEvent, PlainEvent, encode_event
 

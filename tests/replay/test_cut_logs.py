@@ -15,11 +15,11 @@ from resnap.replay.producer_state import ProducerStates
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.reading import Reading
 from resnap.replay.staging import DirectorySink
-from resnap.storage.log.log_writer import PartitionWriter
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.log.record_batch import read_header
 from tests.builders import a_batch, a_marker
+from tests.logs.log_writer import PartitionWriter
 from tests.replay.replaying import planned, replayed
 from tests.replay.specification import events_of
 from tests.replay.truth import LATER_MS, NEVER

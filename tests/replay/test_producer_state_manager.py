@@ -24,10 +24,10 @@ from resnap.replay.leader.append_validation import (
 from resnap.replay.leader.known_snapshots import SnapshotFiles
 from resnap.replay.producer_state import DataBatch, Expiry, Marker, ProducerStates, ServerTime
 from resnap.storage.kafka_errors import KafkaError, RefusedError
-from resnap.storage.log.batch_builder import write_emptied_batch
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from resnap.storage.log.record_batch import MAX_SEQUENCE, read_header
+from tests.logs.batch_builder import write_emptied_batch
 from tests.replay.partitions import EXPIRATION_MS, LATE_MS, PID, Leader
 from tests.replay.specification import events_of
 from tests.strategies import Event, encode_events, histories

@@ -15,10 +15,10 @@ from resnap.replay.results import Outcome
 from resnap.replay.staging import DirectorySink, MemorySink
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.log_dir import load_partition_dir
-from resnap.storage.log.log_writer import PartitionWriter
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from tests.builders import a_partition
+from tests.logs.log_writer import PartitionWriter
 from tests.replay.replaying import DAY_MS, HOUR_MS, planned, replayed
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 

@@ -21,8 +21,8 @@ from resnap.replay.spark.context import spark_context
 from resnap.replay.spark.job import SparkRebuild
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.staging import DISCARD
-from resnap.storage.log.bulk_log import BulkPartitionWriter
-from resnap.storage.log.traffic import Traffic
+from tests.logs.bulk_log import BulkPartitionWriter
+from tests.logs.traffic import Traffic
 from tests.replay.replaying import planned
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import resnap.scheduler.demo.story as demonstration
 from resnap.scheduler import cli
 from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.clock import FixedClock
-from resnap.scheduler.demo.log import LASTING_MS, lose_snapshots, write_demo_log
+from resnap.scheduler.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_demo_log
 from resnap.scheduler.demo.proof import Fate, Proof, prove
 from resnap.scheduler.demo.story import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.settings.settings import Settings
@@ -26,7 +26,6 @@ from resnap.scheduler.use_cases.stored_layouts import ShippedLayout
 from resnap.scheduler.wiring import service_of
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
-from resnap.storage.log.workload import DAY_MS
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.checking.verification_journal import VerificationJournal
 

@@ -11,9 +11,9 @@ import pytest
 from resnap.scheduler.use_cases.engines import Engine
 from resnap.scheduler.use_cases.service import REPLANS
 from resnap.storage.log.checkpoints import write_offset_checkpoint
-from resnap.storage.log.log_writer import PartitionWriter
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
+from tests.logs.log_writer import PartitionWriter
 from tests.scheduler.files import bases, file_at
 from tests.scheduler.installed import delete_oldest, look, manifest_of
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.storage.log.log_writer import PartitionWriter, write_log_dir_files
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.tiering.checking.verification import StoreReader
+from tests.logs.log_writer import PartitionWriter, write_log_dir_files
 from tests.stores.servers import ACCESS, MINIO, SECRET, STRICT
 from tests.tiering.replicas import META, PARTITION
 

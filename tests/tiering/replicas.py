@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.log.log_writer import PartitionWriter, write_log_dir_files
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.properties import MetaProperties
 from resnap.tiering.eligibility import before_replay
@@ -14,6 +13,7 @@ from resnap.tiering.refusal import Reason
 from resnap.tiering.shipping.remainder import Remainder, remainder
 from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
 from tests.builders import a_batch
+from tests.logs.log_writer import PartitionWriter, write_log_dir_files
 from tests.tiering.shipping import tier
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from resnap.storage.log.indexes import (
     write_transaction_index,
 )
 from resnap.storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
-from resnap.storage.log.log_writer import PartitionWriter
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.stores.manifest import ObjectKind
@@ -39,6 +38,7 @@ from resnap.tiering.shipping.segment_indexes import (
 )
 from tests.builders import a_partition
 from tests.fixture_sets import NAMES
+from tests.logs.log_writer import PartitionWriter
 from tests.strategies import START_MS, DataEvent, LegacyEvent, MarkerEvent, PlainEvent
 
 if TYPE_CHECKING:

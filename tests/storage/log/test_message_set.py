@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.storage.log.message_set import LegacyMessage, check_legacy_crc, read_legacy_message, write_legacy_message
+from resnap.storage.log.message_set import LegacyMessage, check_legacy_crc, read_legacy_message
+from tests.logs.batch_builder import write_legacy_message
 from tests.storage.log import golden
 
 golden_messages = pytest.mark.parametrize(("message", "header"), [

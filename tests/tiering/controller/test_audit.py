@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.log.log_writer import PartitionWriter, write_log_dir_files
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.log.properties import MetaProperties
 from resnap.tiering.controller.audit import Carrier, Claims, Fault, audit
 from resnap.tiering.controller.metadata.folding import fold, load_image
 from resnap.tiering.controller.metadata.image import BlockSource, MetadataImage, ProducerIdBlock
+from tests.logs.log_writer import PartitionWriter, write_log_dir_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import Disk, make_directories, writable, write_all
 from resnap.storage.errors import LogDirError, UsageError
-from resnap.storage.log.batch_builder import write_data_batch
 from resnap.storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import segment_name
-from resnap.storage.log.record import write_record
+from resnap.storage.log.record import write_data_batch, write_record
 from resnap.storage.log.record_batch import (
     CONTROL,
     MAGIC_V2,

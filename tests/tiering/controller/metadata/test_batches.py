@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.storage.log.batch_builder import write_data_batch
 from resnap.storage.log.record import write_record
 from resnap.storage.log.record_batch import HEADER, read_header, seal
 from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
@@ -15,6 +14,7 @@ from resnap.tiering.controller.metadata.codec import encode_record
 from resnap.tiering.controller.metadata.control_messages import SnapshotFooterRecord
 from resnap.tiering.controller.metadata.records import FeatureLevelRecord, UnknownRecord
 from resnap.tiering.controller.metadata.writer import control_batch
+from tests.logs.batch_builder import write_data_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 from resnap.storage.errors import MetadataLogError, MetadataVersionError
-from resnap.storage.log.batch_builder import write_data_batch
 from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.log.properties import read_partition_metadata
 from resnap.storage.log.varint import write_unsigned_varint
@@ -52,6 +51,7 @@ from resnap.tiering.controller.metadata.records import (
     UnregisterControllerRecord,
 )
 from resnap.tiering.controller.metadata.writer import checkpoint_bytes
+from tests.logs.batch_builder import write_data_batch
 from tests.tiering.controller.metadata.metadata_dump import dumped_records
 
 if TYPE_CHECKING:

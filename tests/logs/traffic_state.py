@@ -14,7 +14,7 @@ import numpy.typing as npt
 from resnap.storage.log.indexes import AbortedTxn
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_LAST_OFFSET, NO_OPEN_TRANSACTION
 from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
-from resnap.storage.log.traffic import NOBODY, Bools, Ints, Traffic, Turns
+from tests.logs.traffic import NOBODY, Bools, Ints, Traffic, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

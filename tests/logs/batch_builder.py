@@ -9,69 +9,47 @@ module.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
 
-from resnap.storage.log import stored_frames
-from resnap.storage.log.message_set import MAGIC_V1, write_legacy_message
-from resnap.storage.log.record import write_record
+from resnap.storage.log import record
+from resnap.storage.log.message_set import LENGTH, MAGIC_V1, TIMESTAMP
 from resnap.storage.log.record_batch import (
     CONTROL,
+    HEADER,
     LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
     MAGIC_V2,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
     TRANSACTIONAL,
     RecordBatchHeader,
+    read_header,
     seal,
 )
+from tests.logs import stored_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def write_data_batch(
-    *,
-    offset: int,
-    values: Sequence[bytes],
-    timestamps: int | Sequence[int],
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
-    transactional: bool = False,
-    compression: int = stored_frames.NONE,
-    append_time: int | None = None,
-    leader_epoch: int = 0,
-) -> bytes:
-    """Return a data batch of one record for each of ``values``, of which there is at least one.
+def write_data_batch(*, compression: int = stored_frames.NONE, append_time: int | None = None, **fields: Any) -> bytes:
+    """Return a data batch of ``record.write_data_batch``, whose arguments ``fields`` are, in a codec's own frame.
 
     Args:
-        offset: of the first record.
-        values: of the records, in order.
-        timestamps: milliseconds, one for all records or one for each.
-        producer_id: with ``producer_epoch`` and ``base_sequence``; left out for a plain producer.
-        producer_epoch: see there.
-        base_sequence: see there.
-        transactional: whether the batch belongs to a transaction.
         compression: codec of the records, ``stored_frames.NONE`` to ``ZSTD``.
         append_time: the broker's clock in milliseconds, where it overrules the client's (LogAppendTime).
-        leader_epoch: of the leader that appended the batch.
+        fields: all others.
 
     """
-    stamps = [timestamps] * len(values) if isinstance(timestamps, int) else timestamps
-    records = b"".join(
-        write_record(stamp - stamps[0], delta, None, value)
-        for delta, (stamp, value) in enumerate(zip(stamps, values, strict=True))
-    )
-    header = RecordBatchHeader(
-        base_offset=offset, batch_length=0, partition_leader_epoch=leader_epoch, magic=MAGIC_V2, crc=0,
-        attributes=compression | _bits(transactional=transactional, append_time=append_time is not None),
-        last_offset_delta=len(values) - 1, base_timestamp=stamps[0],
-        max_timestamp=max(stamps) if append_time is None else append_time, producer_id=producer_id,
-        producer_epoch=producer_epoch, base_sequence=base_sequence, records_count=len(values),
-    )  # fmt: skip
-    return seal(header, stored_frames.stored(compression, records))
+    plain = record.write_data_batch(**fields)
+    header = read_header(plain)
+    if append_time is not None:
+        header = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=append_time)
+    header = header._replace(attributes=header.attributes | compression)
+    return seal(header, stored_frames.stored(compression, plain[HEADER.size :]))
 
 
 def write_emptied_batch(
@@ -119,6 +97,30 @@ def write_message_set(
         offset=offset + len(values) - 1, magic=magic, key=None, timestamp=timestamp, attributes=compression,
         value=stored_frames.stored(compression, messages),
     )  # fmt: skip
+
+
+def write_legacy_message(
+    *,
+    offset: int,
+    magic: int,
+    key: bytes | None,
+    value: bytes | None,
+    timestamp: int = NO_TIMESTAMP,
+    attributes: int = 0,
+) -> bytes:
+    """Return a whole message with its checksum; ``timestamp`` is left out of magic 0.
+
+    For a wrapper, name the codec in ``attributes``, leave the key null and give the compressed inner set as the value:
+    inner offsets are absolute in magic 0 and count from 0 in magic 1, ``offset`` is that of the last inner message.
+    """
+    stamp = TIMESTAMP.pack(timestamp) if magic == MAGIC_V1 else b""
+    body = struct.pack(">bb", magic, attributes) + stamp + _sized(key) + _sized(value)
+    size = MAGIC_POSITION - LOG_OVERHEAD + len(body)
+    return struct.pack(">qiI", offset, size, zlib.crc32(body)) + body
+
+
+def _sized(field: bytes | None) -> bytes:
+    return LENGTH.pack(-1) if field is None else LENGTH.pack(len(field)) + field
 
 
 def _bits(*, transactional: bool, append_time: bool) -> int:

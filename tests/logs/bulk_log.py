@@ -17,14 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.log.batch_builder import write_data_batch
-from resnap.storage.log.batch_checksums import Bytes, checksums, followed_by, zeros_checksum
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
 from resnap.storage.log.control_record import ABORT, COMMIT, write_marker_batch
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.log.payloads import Payloads
 from resnap.storage.log.producer_snapshot import snapshot_array_bytes
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
@@ -34,15 +31,18 @@ from resnap.storage.log.record_batch import (
     MAGIC_V2,
     TRANSACTIONAL,
 )
-from resnap.storage.log.traffic import TurnSource
-from resnap.storage.log.traffic_state import TrafficState
+from tests.logs.batch_builder import write_data_batch
+from tests.logs.batch_checksums import Bytes, checksums, followed_by, zeros_checksum
+from tests.logs.log_writer import Payloads
+from tests.logs.traffic import TurnSource
+from tests.logs.traffic_state import TrafficState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from resnap.storage.log.traffic import Ints, Traffic, Turns
-    from resnap.storage.log.traffic_state import Batches
+    from tests.logs.traffic import Ints, Traffic, Turns
+    from tests.logs.traffic_state import Batches
 
 DEFAULT_INDEX_INTERVAL_BYTES: Final = 4096
 SIZE_SPREAD: Final = (0.75, 0.85, 0.95, 1.05, 1.15, 1.25)

@@ -22,10 +22,10 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, wrap_sequence
-from resnap.storage.log.stored_frames import GZIP, LZ4, NONE, SNAPPY, ZSTD
+from tests.logs.stored_frames import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 if TYPE_CHECKING:
-    from resnap.storage.log.log_writer import PartitionWriter
+    from tests.logs.log_writer import PartitionWriter
 
 DAY_MS: Final = 86_400_000
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
@@ -123,7 +123,7 @@ class _Run:
     def __init__(self, writer: PartitionWriter, workload: Workload, seed: int) -> None:
         self._writer = writer
         self._work = workload
-        self._random = Random(seed)  # noqa: S311 - has to be repeatable, not secret
+        self._random = Random(seed)
         self._now_ms = workload.start_ms
         self._coordinator_epoch = 0
         self._next_producer_id = workload.first_producer_id

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.log.batch_checksums import checksums, followed_by, zeros_checksum
+from tests.logs.batch_checksums import checksums, followed_by, zeros_checksum
 
 ROWS = st.integers(1, 60).flatmap(lambda width: st.lists(st.binary(min_size=width, max_size=width), min_size=1))
 

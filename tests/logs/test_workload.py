@@ -8,9 +8,9 @@ import pytest
 
 from resnap.storage.log.control_record import COMMIT, ControlRecord, read_control_record
 from resnap.storage.log.indexes import read_transaction_index
-from resnap.storage.log.log_writer import PartitionWriter
 from resnap.storage.log.record_batch import MAX_SEQUENCE, RecordBatchHeader, check_crc, read_header, wrap_sequence
-from resnap.storage.log.workload import DAY_MS, Workload, WorkloadResult, generate
+from tests.logs.log_writer import PartitionWriter
+from tests.logs.workload import DAY_MS, Workload, WorkloadResult, generate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,7 +141,7 @@ def test_with_transactions_v2_each_marker_is_at_the_next_epoch(tmp_path: Path) -
 
 
 def test_a_producer_whose_epochs_are_used_up_gets_a_new_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resnap.storage.log.workload.MAX_PRODUCER_EPOCH", 3)
+    monkeypatch.setattr("tests.logs.workload.MAX_PRODUCER_EPOCH", 3)
     log = generated(tmp_path, transactions_v2=True, producers=2, transactional_share=1.0, restart_share=0.1)
     assert max(header.producer_epoch for header in log.data) == 2
     assert max(header.producer_epoch for header, _ in log.markers) == 3

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from resnap.storage.log.bulk_log import BulkPartitionWriter
-from resnap.storage.log.log_writer import PartitionWriter
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.storage.log.record_batch import RecordBatchHeader, check_crc, read_header
-from resnap.storage.log.traffic import Traffic
+from tests.logs.bulk_log import BulkPartitionWriter
+from tests.logs.log_writer import PartitionWriter
+from tests.logs.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from resnap.storage.log.stored_frames import GZIP, LZ4, NONE, SNAPPY, ZSTD, stored
+from tests.logs.stored_frames import GZIP, LZ4, NONE, SNAPPY, ZSTD, stored
 
 LENGTHS = (0, 1, 60, 61, 127, 128, 32_767, 32_768, 32_769, 65_536, 65_537, 131_072, 131_073, 300_000)
 
