@@ -1,29 +1,46 @@
-"""The application: routes put together over the services, behind the gate."""
+"""The application: routes over the services, behind the middleware."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
 from fastapi.routing import iter_route_contexts
+from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
-from resnap.scheduler.api import audit, partitions, plans, probes, runs, schedules
-from resnap.scheduler.api.following import Following
-from resnap.scheduler.api.guard import guard
-from resnap.scheduler.api.notes import route_in
+from resnap.scheduler.access.errors import UnauthenticatedError
+from resnap.scheduler.api import audit, partitions, plans, probes, problem_routes, runs, schedules
+from resnap.scheduler.api.events import EventFeeds
+from resnap.scheduler.api.middleware import (
+    LOGIN_PATH,
+    AuditMiddleware,
+    CheckMiddleware,
+    HeadersMiddleware,
+    MetricsMiddleware,
+)
+from resnap.scheduler.api.openapi import describe
+from resnap.scheduler.api.problem_kinds import KINDS, MethodNotAllowedError
+from resnap.scheduler.api.problems import error_response
 from resnap.scheduler.web import explain, keeping, login, overview, static_files
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import plans as plan_pages
 from resnap.scheduler.web import runs as run_pages
+from resnap.scheduler.web.error_page import opens_page
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from fastapi import Request, Response
 
+    from resnap.scheduler.access.control import AccessControl
     from resnap.scheduler.daemon.services import Services
 
-DESCRIPTION = """Asks for replays of producer state, watches them, and tells partition by partition whether tiering can
+DESCRIPTION = """Asks for replays of producer state, watches them, and says partition by partition whether tiering can
 be turned on yet. Rows are those of the shell command's JSON."""
+METHOD_NOT_ALLOWED: Final = KINDS[MethodNotAllowedError].status
 
 
 def create_app(services: Services, version: str) -> FastAPI:
@@ -31,44 +48,51 @@ def create_app(services: Services, version: str) -> FastAPI:
     app = FastAPI(
         title="Resnap", version=version, description=DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    app.state.services, app.state.following = services, Following(services)
+    app.state.services, app.state.feeds = services, EventFeeds(services)
     for part in (probes, partitions, runs, plans, schedules, audit):
         app.include_router(part.router)
     for pages in (login, overview, partition_pages, explain, run_pages, plan_pages, keeping, static_files):
         app.include_router(pages.router)
-    guard(app, services.gate)
-    services.observation.metrics.routes(_routes(app))
-    app.add_middleware(_Counted, services=services)
+    guard(app, services.access)
+    metrics = services.observation.metrics
+    metrics.routes(_routes(app))
+    app.add_middleware(MetricsMiddleware, metrics=metrics)
     return app
+
+
+def guard(app: FastAPI, access: AccessControl) -> None:
+    """Put the middleware around ``app``, once all its routes are there, and make every error a problem."""
+    app.state.access = access
+    for kind in (ResnapError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _handle_error)
+    app.include_router(problem_routes.router)
+    describe(app, needs_token=access.auth == "token")
+    # The last one added is the outermost.
+    app.add_middleware(CheckMiddleware, access=access)
+    app.add_middleware(AuditMiddleware, access=access)
+    app.add_middleware(HeadersMiddleware, random_bytes=access.random_bytes)
+
+
+async def _handle_error(request: Request, error: Exception) -> Response:
+    """Respond with a problem; who opens a page in a browser without a session is asked to sign in."""
+    if isinstance(error, UnauthenticatedError) and opens_page(request.scope):
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"{LOGIN_PATH}?{urlencode({'next': path})}", 303)
+    response = error_response(request.scope, error)
+    if response.status_code == METHOD_NOT_ALLOWED:
+        # The framework has a route per method, and names that of the first alone.
+        response.headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return response
+
+
+def _methods(request: Request) -> set[str]:
+    """Return the methods that the path of a request knows."""
+    contexts = [one for one in iter_route_contexts(request.app.routes) if one.path and one.methods]
+    fitting = [one for one in contexts if compile_path(str(one.path))[0].match(request.scope["path"])]
+    return {method for one in fitting for method in one.methods or ()}
 
 
 def _routes(app: FastAPI) -> list[tuple[str, str]]:
     """Return every route as (method, path), those of included routers too."""
     contexts = iter_route_contexts(app.routes)
     return [(method, str(context.path)) for context in contexts for method in context.methods or ()]
-
-
-class _Counted:
-    """ASGI middleware that counts requests by route; a stream counts from its first to its last byte."""
-
-    def __init__(self, app: ASGIApp, services: Services) -> None:
-        self._app, self._services = app, services
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began_s, status = time.perf_counter(), 500
-
-        async def sent(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sent)
-        finally:
-            seconds = time.perf_counter() - began_s
-            route = route_in(scope) or ""  # what no route took is counted as one, however it was called
-            self._services.observation.metrics.http_request(route, scope["method"], status, seconds)

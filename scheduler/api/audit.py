@@ -5,11 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from resnap.scheduler.access.audit_log import AuditFilter
-from resnap.scheduler.api.answers import AuditAnswer, AuditEntryAnswer
-from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.auth import Admin, Serving
 from resnap.scheduler.api.etags import validated
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
-from resnap.scheduler.api.security import Admin
+from resnap.scheduler.api.responses import AuditAnswer, AuditEntryAnswer
 from resnap.scheduler.clock import instant
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
@@ -29,7 +28,7 @@ def list_audit(
 ) -> Response:
     """Return a page of the audit, newest first."""
     before = decoded(cursor, int)
-    page = services.gate.audit.page(
+    page = services.access.audit.page(
         AuditFilter(principal=principal, action=action, outcome=outcome),
         before=before[0] if before else None,
         limit=limit,

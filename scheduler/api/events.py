@@ -1,30 +1,167 @@
-"""Progress as server-sent events: from the history what was, then what comes, each event once and in order."""
+"""Progress as server-sent events: first from the history what was, then what comes, each event once and in order.
+
+The newest events of each run that is followed are encoded once for all streams. A stream keeps only the number of the
+last event it sent, however slowly its caller reads: what it does not find in the feed any more it reads from the
+history. One timer and one wake-up for each run serve all its streams, so that many idle streams cost nothing. All of it
+happens in the event loop, except for what the hub calls.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+import json
+from collections import deque
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from resnap.scheduler.api.following import AT_ONCE, message_of
+from resnap.scheduler.answers.records import plain
+from resnap.scheduler.api.problem_kinds import TooManyStreamsError
+from resnap.scheduler.runs.run import RunState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from starlette.types import Receive, Scope, Send
 
-    from resnap.scheduler.api.following import Following, Message, Tail
+    from resnap.scheduler.daemon.services import Services
     from resnap.scheduler.runs.history import History
-    from resnap.scheduler.runs.run import Run
+    from resnap.scheduler.runs.run import Run, RunEvent
 
+MOST_STREAMS: Final = 500
+"""Open at once; each is a connection, and a process may have 1,024 files by default."""
+TAIL_EVENTS: Final = 10_000
+"""Kept of a run that is followed."""
+AT_ONCE: Final = 500
+"""Events that are sent in one piece."""
+PACE_S: Final = 1.0
+"""What happens within it is told together: many small partitions are done in a second, and each would wake all."""
+BEAT_S: Final = 10.0
+"""A comment after so long of silence, so that what stands between does not take the connection for dead."""
+TICK_S: Final = 1.0
+"""How often is looked whether the service is about to end."""
 LARGEST_ID: Final = (1 << 63) - 1
 """Largest id of an event that SQLite takes."""
-_BEGIN: Final = b"retry: 2000\n\n"
-_BEAT: Final = b": still here\n\n"
+_RETRY: Final = format_sse_event(retry=2000)
 
 
-def event_stream(following: Following, history: History, run: Run, after: int) -> Response:
+class Message(NamedTuple):
+    """An event as it is sent."""
+
+    seq: int
+    data: bytes
+    is_last: bool
+
+
+class EventFeed:
+    """The newest events of one run, for all who follow it; their numbers leave nothing out.
+
+    Attributes:
+        is_over: whether nothing will come any more: the run or the service ends.
+        beats: how often there was silence for ``BEAT_S``.
+
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services, self._loop = services, asyncio.get_running_loop()
+        self._messages = deque[Message](maxlen=TAIL_EVENTS)
+        self._changed = asyncio.Event()
+        self._woken_s = self._loop.time()
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self._waking: asyncio.TimerHandle | None = None
+        self.followers = self.beats = 0
+        self.is_over = False
+
+    def add(self, event: RunEvent) -> None:
+        """Take an event, in any thread."""
+        self._loop.call_soon_threadsafe(self._add, _message_of(event))
+
+    def behind(self, seq: int) -> Sequence[Message] | None:
+        """Return the next of what came behind the event ``seq``; None where only the history has them."""
+        missing = self._messages[-1].seq - seq if self._messages else 0
+        if missing > len(self._messages):
+            return None
+        return [self._messages[at] for at in range(-missing, 0)[:AT_ONCE]]
+
+    async def wait(self) -> None:
+        """Wait for an event, a beat, or the end."""
+        await self._changed.wait()
+
+    def close(self) -> None:
+        """Let go of the loop."""
+        self._timer.cancel()
+        if self._waking is not None:
+            self._waking.cancel()
+
+    def _add(self, message: Message) -> None:
+        self._messages.append(message)
+        self.is_over |= message.is_last
+        due_s = self._woken_s + PACE_S
+        if message.is_last or self._loop.time() >= due_s:
+            self._wake()
+        elif self._waking is None:
+            self._waking = self._loop.call_at(due_s, self._wake)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        if self._services.is_ending:
+            self.is_over = True
+            self._wake()
+        elif self._loop.time() - self._woken_s >= BEAT_S:
+            self.beats += 1
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+        self._woken_s = self._loop.time()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class EventFeeds:
+    """The feeds of all runs that are followed."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._feeds_by_run: dict[str, tuple[EventFeed, ExitStack]] = {}
+        """The runs that are followed, each with what ends the listening."""
+
+    @contextmanager
+    def of(self, run_id: str) -> Iterator[EventFeed]:
+        """Give what there is to tell of a run, while the context lasts.
+
+        Raises:
+            TooManyStreamsError: as many streams are open as may.
+
+        """
+        if sum(feed.followers for feed, _ in self._feeds_by_run.values()) >= MOST_STREAMS:
+            raise TooManyStreamsError(f"{MOST_STREAMS} event streams are open, more are not")
+        feed, listening = self._feeds_by_run.get(run_id) or self._begun(run_id)
+        feed.followers += 1
+        self._services.observation.event_stream(+1)
+        try:
+            yield feed
+        finally:
+            self._services.observation.event_stream(-1)
+            feed.followers -= 1
+            if not feed.followers:
+                del self._feeds_by_run[run_id]
+                listening.close()
+
+    def _begun(self, run_id: str) -> tuple[EventFeed, ExitStack]:
+        feed, listening = EventFeed(self._services), ExitStack()
+        listening.callback(feed.close)
+        listening.enter_context(self._services.hub.listening(run_id, feed.add))
+        self._feeds_by_run[run_id] = feed, listening
+        return feed, listening
+
+
+def event_stream(feeds: EventFeeds, history: History, run: Run, after: int) -> Response:
     """Return the events of ``run`` behind the event ``after``, until the run, the caller or the service ends.
 
     Where nothing will come any more the answer is 204, which ends a browser's attempts.
@@ -32,45 +169,49 @@ def event_stream(following: Following, history: History, run: Run, after: int) -
     """
     if run.state.is_final and not history.events(run.id, after=after, limit=1):
         return Response(status_code=204)
-    return _EventStream(following, history, run.id, after)
+    return _EventStream(feeds, history, run.id, after)
 
 
 class _EventStream(Response):
     """Follows a run for as long as somebody is there to hear of it."""
 
-    media_type = "text/event-stream"
-
-    def __init__(self, following: Following, history: History, run_id: str, after: int) -> None:
+    def __init__(self, feeds: EventFeeds, history: History, run_id: str, after: int) -> None:
         super().__init__()
-        self._following, self._history, self._run_id, self._after = following, history, run_id, after
+        self._feeds, self._history, self._run_id, self._after = feeds, history, run_id, after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._following.of(self._run_id) as tail:
+        with self._feeds.of(self._run_id) as feed:
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            answer = StreamingResponse(self._told(tail), media_type=self.media_type, headers=headers)
+            answer = EventSourceResponse(self._events(feed), headers=headers)
             await answer(scope, receive, send)
 
-    async def _told(self, tail: Tail) -> AsyncIterator[bytes]:
-        yield _BEGIN
-        after, beats, is_behind = self._after, tail.beats, True
+    async def _events(self, feed: EventFeed) -> AsyncIterator[bytes]:
+        yield _RETRY
+        after, beats, is_behind = self._after, feed.beats, True
         while True:
-            found = None if is_behind else tail.behind(after)
+            found = None if is_behind else feed.behind(after)
             if found is None:  # at first; later where it is read so slowly, or so much happens
                 found = await self._kept(after)
                 is_behind = len(found) == AT_ONCE
             elif not found:
-                if tail.is_over:
+                if feed.is_over:
                     return
-                await tail.news()
+                await feed.wait()
             if found:
                 yield b"".join(message.data for message in found)
                 after = found[-1].seq
                 if found[-1].is_last:
                     return
-            if tail.beats != beats:
-                beats = tail.beats
-                yield _BEAT
+            if feed.beats != beats:
+                beats = feed.beats
+                yield KEEPALIVE_COMMENT
 
     async def _kept(self, after: int) -> Sequence[Message]:
         found = await run_in_threadpool(self._history.events, self._run_id, after=after, limit=AT_ONCE)
-        return [message_of(event) for event in found]
+        return [_message_of(event) for event in found]
+
+
+def _message_of(event: RunEvent) -> Message:
+    data = json.dumps({"atMs": event.at_ms, **{str(key): plain(value) for key, value in event.data.items()}})
+    is_last = event.kind == "state" and RunState(str(event.data["state"])).is_final
+    return Message(event.seq, format_sse_event(data_str=data, event=event.kind, id=str(event.seq)), is_last)

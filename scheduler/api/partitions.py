@@ -6,10 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from resnap.scheduler.access.roles import Principal
-from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.etags import validated
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
-from resnap.scheduler.api.partition_answers import (
+from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
+from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.responses import (
     BoundariesAnswer,
     BoundaryAnswer,
     ChangedEntry,
@@ -21,9 +23,6 @@ from resnap.scheduler.api.partition_answers import (
     SourceAnswer,
     SourcesAnswer,
 )
-from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
-from resnap.scheduler.api.problems import problems
-from resnap.scheduler.api.security import Viewer
 from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.inspecting.inspection import producer_row
 from resnap.scheduler.runs.looking import difference, name_of

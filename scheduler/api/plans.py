@@ -4,17 +4,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from resnap.scheduler.api.answers import PlanAnswer, PlansAnswer
-from resnap.scheduler.api.asking import submitted, things
+from resnap.scheduler.api.auth import Operator, Serving, Viewer
 from resnap.scheduler.api.bodies import PlanBody, PlannedRunBody
-from resnap.scheduler.api.context import Serving
 from resnap.scheduler.api.etags import validated
-from resnap.scheduler.api.notes import note_of
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.request_context import context_of
+from resnap.scheduler.api.responses import PlanAnswer, PlansAnswer
 from resnap.scheduler.api.runs import TAKEN, IdempotencyKey, accepted
-from resnap.scheduler.api.security import Operator, Viewer
+from resnap.scheduler.api.submitting import quota_items, submit_request
 from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.runs.plans import KeptPlan
 from resnap.scheduler.runs.run import RunKind, RunRequest
@@ -42,9 +41,9 @@ def make_plan(request: Request, services: Serving, who: Operator, body: PlanBody
         settings=body.settings(),
     )
     asked = services.within_places(asked)
-    services.admission.charge(who.name, things(asked))
+    services.admission.charge(who.name, quota_items(asked))
     plan = services.plans.make(asked, who.name)
-    note_of(request).detail["plan"] = plan.id
+    context_of(request).detail["plan"] = plan.id
     return validated(request, PlanAnswer.of(plan), 201, {"Location": f"/v1/plans/{plan.id}"})
 
 
@@ -101,7 +100,7 @@ def run_plan(
         settings={**plan.request.settings, "dry_run": body.dry_run},
         plan=plan.id,
     )
-    run, _ = submitted(services, services.within_places(asked), who, key=idempotency_key)
+    run, _ = submit_request(services, services.within_places(asked), who, key=idempotency_key)
     return accepted(request, run)
 
 

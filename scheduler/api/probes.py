@@ -14,8 +14,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from resnap.scheduler.api.answers import Readyz
-from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.auth import Serving
+from resnap.scheduler.api.responses import Readyz
 from resnap.scheduler.daemon.services import PROBE_S, Services
 from resnap.storage.errors import ResnapError
 

@@ -7,6 +7,7 @@ is added to the description by ``openapi.describe``.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -29,10 +30,15 @@ from resnap.scheduler.api.problem_kinds import (
     OtherHttpError,
     kind_of,
 )
+from resnap.scheduler.api.request_context import context_in
+from resnap.scheduler.observing.logs import logger
+from resnap.scheduler.web.error_page import error_page, opens_page
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
+
+    from fastapi import Response
 
 MEDIA_TYPE: Final = "application/problem+json"
 _LONGEST: Final = 2000
@@ -40,6 +46,7 @@ _LONGEST: Final = 2000
 _LOOKED_AT: Final = 4 * _LONGEST
 """Characters that are searched for secrets. Problems are made on the event loop, and a search takes time by length."""
 _SHOWN_ERRORS: Final = 20
+_log = logger(__name__)
 
 
 class WrongPart(BaseModel):
@@ -65,18 +72,29 @@ class Problem(BaseModel):
     errors: list[WrongPart] = []
 
 
-def problem_answer(error: BaseException, request_id: str) -> JSONResponse:
-    """Return what is answered where ``error`` ended a request."""
+def error_response(scope: MutableMapping[str, Any], error: BaseException) -> Response:
+    """Return the problem for ``error``, as a page for browsers; what the service is to blame for goes to the log."""
+    context = context_in(scope)
+    response = problem_response(error, context.request_id)
+    context.code = problem_kind(error).code
+    if response.status_code >= INTERNAL.status:
+        asked = {"method": scope["method"], "path": str(scope["path"])}
+        _log.error("request failed", request_id=context.request_id, **asked, exc_info=error)
+    return error_page(json.loads(bytes(response.body)), response.headers) if opens_page(scope) else response
+
+
+def problem_response(error: BaseException, request_id: str) -> JSONResponse:
+    """Return the response where ``error`` ended a request."""
     error, kind = _ours(error), problem_kind(error)
     detail = str(error) if isinstance(error, ResnapError) else "the log has what happened, under the id of instance"
     body: dict[str, object] = {
         "type": kind.type,
         "title": kind.title,
         "status": kind.status,
-        "detail": _told(detail),
+        "detail": _without_secrets(detail),
         "instance": f"urn:uuid:{request_id}",
         "code": kind.code,
-        "hint": _told(getattr(error, "hint", None) or kind.hint),
+        "hint": _without_secrets(getattr(error, "hint", None) or kind.hint),
     }
     if isinstance(error, _InvalidPartsError):
         body["errors"] = error.parts
@@ -84,7 +102,7 @@ def problem_answer(error: BaseException, request_id: str) -> JSONResponse:
 
 
 def problem_kind(error: BaseException) -> Kind:
-    """Return the kind of problem that ``error`` is told as, be it of ours or the framework's."""
+    """Return the kind of problem of ``error``, be it of ours or the framework's."""
     return kind_of(_ours(error))
 
 
@@ -105,7 +123,7 @@ def _described(kind: Kind) -> str:
 
 
 class _InvalidPartsError(InvalidRequestError):
-    """As many parts as are wrong, of which the first ones are told."""
+    """As many parts as are wrong, of which the first ones are listed."""
 
     def __init__(self, wrong: Sequence[Mapping[str, Any]]) -> None:
         self.parts = [_wrong_part(part) for part in wrong[:_SHOWN_ERRORS]]
@@ -141,11 +159,11 @@ def _wrong_part(part: Mapping[str, Any]) -> dict[str, str]:
         path, detail = [], f"no JSON, from character {part['loc'][-1]} on: {part['ctx']['error']}"
     steps = ["/" + step.replace("~", "~0").replace("/", "~1") for step in path]
     at = "".join(steps) if where == "body" else ".".join(path)
-    return {"in": where, "at": _told(at), "detail": _told(detail)}
+    return {"in": where, "at": _without_secrets(at), "detail": _without_secrets(detail)}
 
 
-def _told(text: str) -> str:
-    """Return as much of ``text`` as is told, without secrets."""
+def _without_secrets(text: str) -> str:
+    """Return the beginning of ``text``, without secrets."""
     return redacted(text[:_LOOKED_AT])[:_LONGEST]
 
 

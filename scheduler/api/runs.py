@@ -6,17 +6,16 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from resnap.scheduler.api.answers import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
-from resnap.scheduler.api.asking import submitted
+from resnap.scheduler.api.auth import Operator, Serving, Viewer
 from resnap.scheduler.api.bodies import ReplayBody
-from resnap.scheduler.api.context import Serving
 from resnap.scheduler.api.etags import validated
 from resnap.scheduler.api.events import LARGEST_ID, event_stream
-from resnap.scheduler.api.notes import note_of
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
 from resnap.scheduler.api.problems import problems
-from resnap.scheduler.api.security import Operator, Viewer
+from resnap.scheduler.api.request_context import context_of
+from resnap.scheduler.api.responses import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
+from resnap.scheduler.api.submitting import submit_request
 from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import (
@@ -79,13 +78,13 @@ def create_replay(
         settings=body.settings(),
     )
     asked = services.within_places(asked)
-    run, _ = submitted(services, asked, who, key=idempotency_key)
+    run, _ = submit_request(services, asked, who, key=idempotency_key)
     return accepted(request, run)
 
 
 def accepted(request: Request, run: Run) -> Response:
     """Return that a run was taken, and where it is."""
-    note_of(request).detail["run"] = run.id
+    context_of(request).detail["run"] = run.id
     prefix = _REPLAYS if run.kind in REPLAYS else _ALL
     return validated(request, RunAnswer.of(run), 202, {"Location": f"{prefix}/{run.id}"})
 
@@ -183,7 +182,7 @@ def stream_run_events(
     """Tell what happens as it happens; who lost the connection goes on behind `Last-Event-ID`."""
     run = _found(services, run_id, kinds)
     after = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
-    return event_stream(request.app.state.following, services.history, run, min(after, LARGEST_ID))
+    return event_stream(request.app.state.feeds, services.history, run, min(after, LARGEST_ID))
 
 
 @_runs.post(
@@ -224,7 +223,7 @@ def retry_run(
         asked = replace(asked, partitions=_failed(services, run) or asked.partitions)
     if run.origin == BY_API:  # what was allowed then need not be now; schedules name the configuration's own
         asked = services.within_places(asked)
-    made, _ = submitted(services, asked, who, key=idempotency_key, retry_of=run_id)
+    made, _ = submit_request(services, asked, who, key=idempotency_key, retry_of=run_id)
     return accepted(request, made)
 
 

@@ -4,14 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from resnap.scheduler.api.answers import ScheduleAnswer, SchedulesAnswer
-from resnap.scheduler.api.asking import things
-from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.auth import Admin, Operator, Serving, Viewer
 from resnap.scheduler.api.etags import validated
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.responses import ScheduleAnswer, SchedulesAnswer
 from resnap.scheduler.api.runs import TAKEN, accepted
-from resnap.scheduler.api.security import Admin, Operator, Viewer
+from resnap.scheduler.api.submitting import quota_items
 from resnap.scheduler.daemon.schedules import ScheduleView, request_of
 from resnap.scheduler.daemon.services import Services
 
@@ -54,7 +53,7 @@ def resume_schedule(request: Request, services: Serving, _: Admin, name: Name) -
 def run_schedule(request: Request, services: Serving, who: Operator, name: Name) -> Response:
     """Make a run now, whatever the time, and whether it is paused or not."""
     view = _found(services, name)
-    services.admission.charge(who.name, things(request_of(view.spec)))
+    services.admission.charge(who.name, quota_items(request_of(view.spec)))
     return accepted(request, services.schedules.run_now(name, who.name))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.admission import AdmissionControl
-from resnap.scheduler.access.gate import Gate
+from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.hosts import Hosts, check_listening
 from resnap.scheduler.daemon.observation import Observation
 from resnap.scheduler.daemon.preconditions import check_places, warnings
@@ -73,7 +73,7 @@ class Services:
     worker: Worker
     schedules: Schedules
     looking: Looking
-    gate: Gate
+    access: AccessControl
     admission: AdmissionControl
     observation: Observation
     reads: DiskReads
@@ -91,7 +91,7 @@ class Services:
             self._take_up(run)
         self.observation.remember(self.history)
         self.forget_old()
-        for text in warnings(self.settings, has_tokens=bool(self.gate.tokens.all())):
+        for text in warnings(self.settings, has_tokens=bool(self.access.tokens.all())):
             self.observation.warn(text)
         self.worker.start()
         self.schedules.start(self.settings.schedules)
@@ -205,7 +205,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
         worker=worker,
         schedules=Schedules(worker, history, database, clock, observation),
         looking=Looking(configuration=configuration, engine=engine, clock=clock, sightings=sightings, reads=reads),
-        gate=Gate.of(
+        access=AccessControl.of(
             database,
             clock,
             secrets.token_bytes,

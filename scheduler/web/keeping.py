@@ -5,9 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from resnap.scheduler.access.audit_log import AuditFilter
-from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.auth import Admin, Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
-from resnap.scheduler.api.security import Admin, Viewer
 from resnap.scheduler.daemon.schedules import request_of
 from resnap.scheduler.web.commands import Shell
 from resnap.scheduler.web.pages import api_command, link, page
@@ -38,7 +37,7 @@ def show_audit(
 ) -> Response:
     """Show a page of the audit, newest first."""
     before = decoded(cursor, int)
-    found = services.gate.audit.page(
+    found = services.access.audit.page(
         AuditFilter(principal=principal or None, action=action or None, outcome=outcome or None),
         before=before[0] if before else None,
         limit=limit,

@@ -13,14 +13,14 @@ from fastapi import APIRouter, Cookie, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
+from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.errors import AccessError, TooManyFailuresError
-from resnap.scheduler.access.gate import Gate
 from resnap.scheduler.access.roles import Principal
 from resnap.scheduler.access.sessions import SESSION_S
-from resnap.scheduler.api.doorkeeper import LOGIN_PATH, LOGOUT_PATH
-from resnap.scheduler.api.notes import address_in, note_of
+from resnap.scheduler.api.auth import SESSION_COOKIE, access_of
+from resnap.scheduler.api.middleware import LOGIN_PATH, LOGOUT_PATH
 from resnap.scheduler.api.problem_kinds import kind_of
-from resnap.scheduler.api.security import SESSION_COOKIE, gate_of
+from resnap.scheduler.api.request_context import address_in, context_of
 from resnap.scheduler.web.rendering import render
 
 router = APIRouter(include_in_schema=False)
@@ -32,7 +32,7 @@ Session = Annotated[str | None, Cookie(alias=SESSION_COOKIE)]
 @router.get(LOGIN_PATH)
 def show_login(request: Request, session: Session = None, next: str = "/") -> Response:  # noqa: A002 - as links call it
     """Ask for a token, or send on whoever needs none."""
-    if _known(gate_of(request), session) is not None:
+    if _known(access_of(request), session) is not None:
         return RedirectResponse(_own(next), 303)
     answer = _form(next)
     if request.headers.get("sec-fetch-site") == "cross-site":
@@ -43,11 +43,11 @@ def show_login(request: Request, session: Session = None, next: str = "/") -> Re
 @router.post(LOGIN_PATH)
 async def log_in(request: Request) -> Response:
     """Begin a session, and send the browser on."""
-    gate, note = gate_of(request), note_of(request)
+    access, context = access_of(request), context_of(request)
     fields = _fields(await request.body())
     secret, wanted = (fields.get(name, [""])[0] for name in ("token", "next"))
     try:
-        note.principal, session = await run_in_threadpool(gate.enter, secret, address_in(request.scope))
+        context.principal, session = await run_in_threadpool(access.enter, secret, address_in(request.scope))
     except AccessError as error:
         return _refused(error, wanted)
     answer = RedirectResponse(_own(wanted), 303)
@@ -61,10 +61,10 @@ async def log_in(request: Request) -> Response:
 @router.post(LOGOUT_PATH)
 def log_out(request: Request, session: Session = None) -> Response:
     """End the session."""
-    gate = gate_of(request)
-    note_of(request).principal = _known(gate, session)
+    access = access_of(request)
+    context_of(request).principal = _known(access, session)
     if session is not None:
-        gate.sessions.end(session)
+        access.sessions.end(session)
     answer = RedirectResponse(LOGIN_PATH, 303)
     answer.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
     return answer
@@ -79,9 +79,9 @@ def _fields(body: bytes) -> dict[str, list[str]]:
     return {}
 
 
-def _known(gate: Gate, session: str | None) -> Principal | None:
+def _known(access: AccessControl, session: str | None) -> Principal | None:
     try:
-        return gate.identify(bearer=None, session=session, address="")
+        return access.identify(bearer=None, session=session, address="")
     except AccessError:
         return None
 

@@ -29,7 +29,7 @@ def page(request: Request, services: Services, who: Principal, template: str, va
         "here": request.url.path,
         "who": who,
         "may_audit": who.role.covers(Role.ADMIN),
-        "signs_out": services.gate.auth == "token",
+        "signs_out": services.access.auth == "token",
         "host": socket.gethostname(),
         "version": request.app.version,
         "now_ms": services.clock.now_ms(),
@@ -49,20 +49,20 @@ def api_command(
 ) -> Command:
     """Return the request to the API that answers what a page shows, or that does something about it."""
     url = str(request.base_url).rstrip("/") + path
-    return Command(says=says, line=curl(url, needs_token=services.gate.auth == "token", body=body))
+    return Command(says=says, line=curl(url, needs_token=services.access.auth == "token", body=body))
 
 
 def post_command(request: Request, services: Services, path: str, says: str) -> Command:
     """Return the request to the API that has something done and says no more than where."""
     url = str(request.base_url).rstrip("/") + path
-    return Command(says=says, line=curl(url, needs_token=services.gate.auth == "token", words=("-X", "POST")))
+    return Command(says=says, line=curl(url, needs_token=services.access.auth == "token", words=("-X", "POST")))
 
 
 def plan_command(request: Request, services: Services, plan_id: str) -> Command:
     """Return the request that puts a plan into a file, for the shell command to carry out."""
     url = str(request.base_url).rstrip("/") + f"/v1/plans/{plan_id}/file"
     words = ("-o", plan_file(plan_id))
-    line = curl(url, needs_token=services.gate.auth == "token", words=words)
+    line = curl(url, needs_token=services.access.auth == "token", words=words)
     return Command(says="take the plan as a file", line=line)
 
 

@@ -4,10 +4,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.partitions import Number, Offset, Topic, seen_in
-from resnap.scheduler.api.security import Viewer
 from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.inspecting.inspection import producer_row
 from resnap.scheduler.runs.looking import SeenBoundary, difference, name_of

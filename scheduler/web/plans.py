@@ -4,11 +4,10 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.bodies import PlanBody
-from resnap.scheduler.api.context import Serving
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.plans import PlanId, found_plan
-from resnap.scheduler.api.security import Viewer
 from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.plans import KeptPlan

@@ -4,11 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from resnap.scheduler.api.context import Serving
+from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.runs import RunId
-from resnap.scheduler.api.security import Viewer
 from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import PartitionState, Run, RunKind, RunState

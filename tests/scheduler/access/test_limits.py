@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.scheduler.access.attempt_limit import NO_ADDRESS, AttemptLimit, site_of
 from resnap.scheduler.access.errors import CrossSiteError, UnknownHostError
 from resnap.scheduler.access.hosts import Hosts, check_listening
-from resnap.scheduler.access.logins import NO_ADDRESS, AttemptLimit, site_of
 from resnap.scheduler.clock import FixedClock
 from resnap.storage.errors import ConfigurationError
 

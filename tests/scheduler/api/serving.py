@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import httpx
 from fastapi import FastAPI
 
-from resnap.scheduler.access.gate import Gate
+from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.hosts import AuthMode, Hosts
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.api.guard import guard
+from resnap.scheduler.api.app import guard
 from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.daemon.http_server import HttpServer
 from resnap.scheduler.runs.database import Database
@@ -36,7 +36,7 @@ class Served:
     """A service that answers; ``secrets`` are its tokens by name: one per role, one expired, one revoked."""
 
     client: httpx.Client
-    gate: Gate
+    access: AccessControl
     clock: FixedClock
     secrets: dict[str, str]
     app: FastAPI
@@ -46,7 +46,7 @@ class Served:
 
     def audited(self) -> list[tuple[str, str, str]]:
         """Return who did what, with which outcome; the newest first."""
-        return [(entry.principal, entry.action, entry.outcome) for entry in self.gate.audit.page(limit=500).entries]
+        return [(entry.principal, entry.action, entry.outcome) for entry in self.access.audit.page(limit=500).entries]
 
 
 @contextmanager
@@ -69,24 +69,24 @@ def listening(app: FastAPI, trusted_proxies: Sequence[str] = ()) -> Iterator[str
 def served(
     directory: Path, *routers: APIRouter, auth: AuthMode = "token", hosts: Hosts | None = None
 ) -> Iterator[Served]:
-    """Serve routes behind a gate, whose clock stands still."""
+    """Serve routes behind access control, whose clock stands still."""
     clock = FixedClock(START_MS)
     database = Database(directory / "service.db")
-    gate = Gate.of(database, clock, os.urandom, auth=auth, hosts=hosts or Hosts("127.0.0.1"))
+    access = AccessControl.of(database, clock, os.urandom, auth=auth, hosts=hosts or Hosts("127.0.0.1"))
     app = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False)
     for router in routers:
         app.include_router(router)
-    guard(app, gate)
+    guard(app, access)
     with listening(app) as address, httpx.Client(base_url=address, timeout=60) as client:
-        yield Served(client=client, gate=gate, clock=clock, secrets=secrets_of(gate, clock), app=app)
+        yield Served(client=client, access=access, clock=clock, secrets=secrets_of(access, clock), app=app)
     database.close()
 
 
-def secrets_of(gate: Gate, clock: FixedClock) -> dict[str, str]:
+def secrets_of(access: AccessControl, clock: FixedClock) -> dict[str, str]:
     """Make a token for each role, one that was revoked, and one that has expired."""
-    secrets = {role.value: gate.tokens.create(role.value, role)[1] for role in Role}
-    secrets["revoked"] = gate.tokens.create("revoked", Role.ADMIN)[1]
-    gate.tokens.revoke("revoked")
-    secrets["expired"] = gate.tokens.create("expired", Role.ADMIN, lifetime=timedelta(seconds=1))[1]
+    secrets = {role.value: access.tokens.create(role.value, role)[1] for role in Role}
+    secrets["revoked"] = access.tokens.create("revoked", Role.ADMIN)[1]
+    access.tokens.revoke("revoked")
+    secrets["expired"] = access.tokens.create("expired", Role.ADMIN, lifetime=timedelta(seconds=1))[1]
     clock.advance(1000)
     return secrets

@@ -17,9 +17,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from resnap.scheduler.access import errors as access_errors
+from resnap.scheduler.api.auth import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
 from resnap.scheduler.api.problem_kinds import BY_CODE, KINDS, HttpError, NotFoundError, kind_of
 from resnap.scheduler.api.problems import MEDIA_TYPE, problems
-from resnap.scheduler.api.security import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
 from resnap.scheduler.observing.logs import set_up
 from resnap.scheduler.runs.database import StateError
 from resnap.storage import errors

@@ -43,7 +43,7 @@ class Asked:
     destination: Path
 
     def token(self, name: str) -> dict[str, str]:
-        _, secret = self.services.gate.tokens.create(name, Role.OPERATOR)
+        _, secret = self.services.access.tokens.create(name, Role.OPERATOR)
         return {"Authorization": f"Bearer {secret}"}
 
     def replay(self, token: dict[str, str], *partitions: str, **more: object) -> httpx.Response:

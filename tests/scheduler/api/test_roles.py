@@ -8,7 +8,7 @@ import pytest
 from fastapi import APIRouter
 
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.api.security import SESSION_COOKIE, Admin, Operator, Viewer
+from resnap.scheduler.api.auth import SESSION_COOKIE, Admin, Operator, Viewer
 from tests.scheduler.api.role_table import OWN_ROUTES, check_route, routes_of
 from tests.scheduler.api.serving import Served, served
 
@@ -71,7 +71,7 @@ def test_the_description_tells_the_role_of_each_operation(service: Served) -> No
 
 
 def test_a_session_may_look_and_change_nothing(service: Served) -> None:
-    _, session = service.gate.enter(service.secrets["admin"], "127.0.0.1")
+    _, session = service.access.enter(service.secrets["admin"], "127.0.0.1")
     cookie = {"Cookie": f"{SESSION_COOKIE}={session}"}
     assert service.client.get("/v1/things", headers=cookie).json() == {"who": "admin"}
     assert service.client.delete("/v1/things/1", headers=cookie).status_code == 401

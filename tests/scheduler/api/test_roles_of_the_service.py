@@ -84,8 +84,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     services = services_of(Configuration(flags=flags, environment={}, directory=state), clock)
     app = create_app(services, "0")
     with listening(app) as address, httpx.Client(base_url=address, timeout=60) as client:
-        secrets = secrets_of(services.gate, clock)
-        yield Served(client=client, gate=services.gate, clock=clock, secrets=secrets, app=app)
+        secrets = secrets_of(services.access, clock)
+        yield Served(client=client, access=services.access, clock=clock, secrets=secrets, app=app)
     services.database.close()
 
 

@@ -79,7 +79,7 @@ def whole(directory: Path, log_dir: Path, *, auth: str = "none") -> Iterator[Who
     text = _CONFIGURATION.format(log_dir=log_dir, directory=directory, auth=auth)
     (directory / "resnap.toml").write_text(text)
     services = services_of(Configuration(directory=directory, environment={}), SystemClock())
-    secrets = {role.value: services.gate.tokens.create(role.value, role)[1] for role in Role}
+    secrets = {role.value: services.access.tokens.create(role.value, role)[1] for role in Role}
     app = create_app(services, "0")
     services.start()
     try:

@@ -9,9 +9,9 @@ import pytest
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from resnap.scheduler.access.logins import BURST
+from resnap.scheduler.access.attempt_limit import BURST
 from resnap.scheduler.access.sessions import SESSION_S
-from resnap.scheduler.api.security import SESSION_COOKIE, Viewer
+from resnap.scheduler.api.auth import SESSION_COOKIE, Viewer
 from resnap.scheduler.web import login
 from tests.scheduler.api.serving import Served, served
 
@@ -95,7 +95,7 @@ def test_a_session_ends_by_logging_out_and_both_are_audited(service: Served) -> 
     enter(service, service.secrets["operator"])
     session = service.client.cookies[SESSION_COOKIE]
     assert service.client.post("/logout").headers["location"] == "/login"
-    assert service.gate.sessions.find(session) is None
+    assert service.access.sessions.find(session) is None
     assert open_page(service).status_code == 303
     assert service.audited() == [("operator", "POST /logout", "303"), ("operator", "POST /login", "303")]
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse
 from playwright.sync_api import sync_playwright
 
-from resnap.scheduler.api.security import Viewer  # noqa: TC001 - FastAPI looks it up
+from resnap.scheduler.api.auth import Viewer  # noqa: TC001 - FastAPI looks it up
 from resnap.scheduler.web import login
 from tests.scheduler.api.serving import listening, served
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.api import following
-from resnap.scheduler.api.following import AT_ONCE, TAIL_EVENTS, Following, Message
+from resnap.scheduler.api import events
+from resnap.scheduler.api.events import AT_ONCE, TAIL_EVENTS, EventFeeds, Message
 from resnap.scheduler.api.problem_kinds import TooManyStreamsError
 from resnap.scheduler.runs.run import Run, RunEnd, RunEvent, RunKind, RunRequest, RunState
 from tests.scheduler.api.whole import Whole, whole
@@ -46,52 +46,52 @@ def event(seq: int) -> RunEvent:
     return RunEvent(run_id=RUN, seq=seq, at_ms=seq, kind="progress", data={})
 
 
-async def heard(service: Whole, follower: Following, count: int) -> list[Message]:
+async def heard(service: Whole, follower: EventFeeds, count: int) -> list[Message]:
     """Publish as many events from another thread, and return what somebody hears who takes all that there is."""
     found: list[Message] = []
-    with follower.of(RUN) as tail:
+    with follower.of(RUN) as feed:
         publishing = asyncio.to_thread(
             lambda: [service.services.hub.publish(event(seq)) for seq in range(1, count + 1)]
         )
         task = asyncio.create_task(publishing)
         while len(found) < count:
-            behind = tail.behind(found[-1].seq if found else 0)
+            behind = feed.behind(found[-1].seq if found else 0)
             assert behind is not None
             assert len(behind) <= AT_ONCE
             found += behind
             if not behind:
-                await tail.news()
+                await feed.wait()
         await task
     return found
 
 
 def test_whoever_keeps_pace_hears_each_event_once_and_in_order(service: Whole) -> None:
-    found = asyncio.run(heard(service, Following(service.services), TAIL_EVENTS))
+    found = asyncio.run(heard(service, EventFeeds(service.services), TAIL_EVENTS))
     assert [message.seq for message in found] == [*range(1, TAIL_EVENTS + 1)]
-    assert found[0].data == b'id: 1\nevent: progress\ndata: {"atMs": 1}\n\n'
+    assert found[0].data == b'event: progress\ndata: {"atMs": 1}\nid: 1\n\n'
 
 
 def test_whoever_is_too_far_behind_is_sent_to_the_history(service: Whole) -> None:
     async def scene() -> None:
-        with Following(service.services).of(RUN) as tail:
+        with EventFeeds(service.services).of(RUN) as feed:
             for seq in range(1, TAIL_EVENTS + 6):
                 service.services.hub.publish(event(seq))
-            await tail.news()
+            await feed.wait()
             await asyncio.sleep(0)
-            assert tail.behind(4) is None
-            told = tail.behind(5)
+            assert feed.behind(4) is None
+            told = feed.behind(5)
             assert told is not None
             assert [message.seq for message in told] == [*range(6, 6 + AT_ONCE)]
-            assert tail.behind(TAIL_EVENTS + 5) == []
+            assert feed.behind(TAIL_EVENTS + 5) == []
 
     asyncio.run(scene())
 
 
 def test_nothing_is_listened_to_once_the_last_follower_has_left(service: Whole) -> None:
     async def scene() -> None:
-        follower = Following(service.services)
+        follower = EventFeeds(service.services)
         with ExitStack() as all_of_them:
-            for _ in range(following.MOST_STREAMS):
+            for _ in range(events.MOST_STREAMS):
                 all_of_them.enter_context(follower.of(RUN))
             assert service.services.hub.listeners == 1, "one for all"
             with pytest.raises(TooManyStreamsError, match="event streams are open"), follower.of("another"):
@@ -106,7 +106,7 @@ def test_nothing_is_listened_to_once_the_last_follower_has_left(service: Whole) 
 def test_more_streams_than_may_be_open_are_told_when_to_come_again(
     service: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "MOST_STREAMS", 2)
+    monkeypatch.setattr(events, "MOST_STREAMS", 2)
     begin(service)
     at = f"/v1/runs/{RUN}/events"
     with service.client() as client, client.stream("GET", at) as first, client.stream("GET", at) as second:

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi import APIRouter, Request
 
-from resnap.scheduler.access.logins import BURST
+from resnap.scheduler.access.attempt_limit import BURST
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.api.doorkeeper import BODY_BYTES
-from resnap.scheduler.api.notes import note_of
-from resnap.scheduler.api.security import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
+from resnap.scheduler.api.auth import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
+from resnap.scheduler.api.middleware import BODY_BYTES
+from resnap.scheduler.api.request_context import context_of
 from resnap.storage.errors import StoreFullError
 from tests.scheduler.api.serving import Served, served
 
@@ -31,7 +31,7 @@ def list_things(who: Viewer) -> dict[str, str]:
 
 @router.post("")
 def make_thing(body: dict[str, str], who: Operator, request: Request) -> dict[str, int]:
-    note_of(request).detail["source"] = "s3://key:secret@bucket"
+    context_of(request).detail["source"] = "s3://key:secret@bucket"
     if "fail" in body:
         raise StoreFullError(who.name)
     return {"length": len(body)}
@@ -49,7 +49,7 @@ def make(service: Served, caller: str = "operator", **headers: str) -> int:
 
 
 def codes(service: Served) -> list[object]:
-    return [entry.detail.get("code") for entry in service.gate.audit.page().entries]
+    return [entry.detail.get("code") for entry in service.access.audit.page().entries]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_every_attempt_to_change_something_is_kept_with_who_and_what_came_of_it(
     service.client.get("/v1/things", headers=service.bearer("viewer"))
     kept = [("operator", "507"), ("anonymous", "401"), ("viewer", "403"), ("operator", "200")]
     assert service.audited() == [(who, "POST /v1/things", outcome) for who, outcome in kept]
-    newest = service.gate.audit.page().entries[0]
+    newest = service.access.audit.page().entries[0]
     assert newest.role == Role.OPERATOR
     assert newest.detail["code"] == "store-full"
     assert newest.detail["source"] == "s3://***@bucket"
@@ -132,7 +132,7 @@ def test_strangers_cannot_fill_the_audit(service: Served) -> None:
 
 def test_what_cannot_be_audited_is_not_answered_as_done(tmp_path: Path) -> None:
     with served(tmp_path, router) as service:
-        with service.gate.audit.database.write() as connection:
+        with service.access.audit.database.write() as connection:
             connection.execute("ALTER TABLE audit RENAME TO gone")
         answer = service.client.post("/v1/things", headers=service.bearer("operator"), json={})
         assert (answer.status_code, answer.json()["code"]) == (503, "state-unusable")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.run import Run, RunRequest
 
 
-def submitted(
+def submit_request(
     services: Services, asked: RunRequest, who: Principal, *, key: str | None, retry_of: str | None = None
 ) -> tuple[Run, bool]:
     """Return the run that is made of a request, and whether it was made now; the same key gives the same run.
@@ -29,7 +29,7 @@ def submitted(
 
     """
     if key is None:
-        services.admission.charge(who.name, things(asked))
+        services.admission.charge(who.name, quota_items(asked))
         return _submit(services, asked, who, retry_of), True
     fingerprint = hashlib.sha256(json.dumps([plain(asked), retry_of], sort_keys=True).encode()).hexdigest()
     with services.submitting:
@@ -41,7 +41,7 @@ def submitted(
             run = services.history.get(run_id)
             if run is not None:
                 return run, False
-        services.admission.charge(who.name, things(asked))
+        services.admission.charge(who.name, quota_items(asked))
         with services.database.write() as connection:
             run = _submit(services, asked, who, retry_of)
             values = {"principal": who.name, "key": key, "fingerprint": fingerprint, "run_id": run.id}
@@ -49,7 +49,7 @@ def submitted(
         return run, True
 
 
-def things(asked: RunRequest) -> list[str]:
+def quota_items(asked: RunRequest) -> list[str]:
     """Return what a request is about, piece by piece, for the quota: partitions, or sources where it names none."""
     sources = asked.sources or ("log.dirs",)
     return [f"{source} {name}" for source in sources for name in (asked.partitions or ("",))]

@@ -1,13 +1,13 @@
-"""Who asks, told by a token or a session; how often somebody may be wrong; what is kept of it. One per service."""
+"""Access control of the service: who asks, by token or session; how often credentials may be wrong; the audit log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from resnap.scheduler.access.attempt_limit import AttemptLimit
 from resnap.scheduler.access.audit_log import AuditLog
 from resnap.scheduler.access.errors import ForbiddenError, TooManyFailuresError, UnauthenticatedError
-from resnap.scheduler.access.logins import AttemptLimit
 from resnap.scheduler.access.roles import LOCAL, Principal, Role
 from resnap.scheduler.access.sessions import Sessions
 from resnap.scheduler.access.tokens import Tokens
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """What stands between a request and the service.
+class AccessControl:
+    """Authenticates callers, and holds what their requests are judged by.
 
     Attributes:
         failures: wrong credentials by address.
-        strangers: refusals by address, of callers nobody knows, that the audit keeps.
+        anonymous_refusals: refusals of unknown callers by address, as far as the audit log keeps them.
         random_bytes: for secrets, and for ids of requests.
 
     """
@@ -37,7 +37,7 @@ class Gate:
     sessions: Sessions
     audit: AuditLog
     failures: AttemptLimit
-    strangers: AttemptLimit
+    anonymous_refusals: AttemptLimit
     random_bytes: Callable[[int], bytes]
 
     @classmethod
@@ -50,8 +50,8 @@ class Gate:
         auth: AuthMode,
         hosts: Hosts,
         failures: AttemptLimit | None = None,
-    ) -> Gate:
-        """Return the gate of the service that keeps its state in ``database``."""
+    ) -> AccessControl:
+        """Return the access control of the service that keeps its state in ``database``."""
         return cls(
             auth=auth,
             hosts=hosts,
@@ -59,7 +59,7 @@ class Gate:
             sessions=Sessions(database, clock, random_bytes),
             audit=AuditLog(database, clock),
             failures=failures or AttemptLimit(clock),
-            strangers=AttemptLimit(clock),
+            anonymous_refusals=AttemptLimit(clock),
             random_bytes=random_bytes,
         )
 

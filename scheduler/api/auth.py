@@ -1,4 +1,6 @@
-"""Who asks, as routes ask for it: ``def cancel(who: Operator)`` lets nobody in but operators and admins.
+"""What routes depend on: the services, and who asks.
+
+``def route(services: Serving)`` gets the services; ``def cancel(who: Operator)`` lets only operators and admins in.
 
 The role stands in the description of the API as well (``security`` of each operation). A session counts only for
 looking: what changes something needs the token itself, which no browser sends by itself.
@@ -7,13 +9,14 @@ looking: what changes something needs the token itself, which no browser sends b
 from functools import partial
 from typing import Annotated, Final, TypeAlias
 
-from fastapi import Request, Security
+from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from starlette.concurrency import run_in_threadpool
 
-from resnap.scheduler.access.gate import Gate, require
+from resnap.scheduler.access.control import AccessControl, require
 from resnap.scheduler.access.roles import Principal, Role
-from resnap.scheduler.api.notes import address_in, note_of
+from resnap.scheduler.api.request_context import address_in, context_of
+from resnap.scheduler.daemon.services import Services
 
 SESSION_COOKIE: Final = "resnap_session"
 SCHEME: Final = "token"
@@ -22,10 +25,16 @@ _bearer = HTTPBearer(
 )
 
 
-def gate_of(request: Request) -> Gate:
-    """Return the gate of the service that a request was made to."""
-    gate: Gate = request.app.state.gate
-    return gate
+async def services_in(request: Request) -> Services:
+    """Return the services of the application that a request was made to; at once, and so in no thread of its own."""
+    services: Services = request.app.state.services
+    return services
+
+
+def access_of(request: Request) -> AccessControl:
+    """Return the access control of the service that a request was made to."""
+    access: AccessControl = request.app.state.access
+    return access
 
 
 async def identified(
@@ -39,22 +48,23 @@ async def identified(
         AccessError: nobody is known, or has not the role.
 
     """
-    note = note_of(request)
-    if note.principal is None:  # not known yet: the request changes nothing
-        gate = gate_of(request)
+    context = context_of(request)
+    if context.principal is None:  # not known yet: the request changes nothing
+        access = access_of(request)
         identify = partial(
-            gate.identify,
+            access.identify,
             bearer=None if credentials is None else credentials.credentials,
             session=request.cookies.get(SESSION_COOKIE),
             address=address_in(request.scope),
         )
         # Where there are no tokens nothing is looked up, and nobody need wait for a thread.
-        note.principal = identify() if gate.auth == "none" else await run_in_threadpool(identify)
+        context.principal = identify() if access.auth == "none" else await run_in_threadpool(identify)
     for role in roles.scopes:
-        require(note.principal, Role(role))
-    return note.principal
+        require(context.principal, Role(role))
+    return context.principal
 
 
+Serving: TypeAlias = Annotated[Services, Depends(services_in)]
 Viewer: TypeAlias = Annotated[Principal, Security(identified, scopes=[Role.VIEWER.value])]
 Operator: TypeAlias = Annotated[Principal, Security(identified, scopes=[Role.OPERATOR.value])]
 Admin: TypeAlias = Annotated[Principal, Security(identified, scopes=[Role.ADMIN.value])]

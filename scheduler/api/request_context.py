@@ -1,0 +1,56 @@
+"""What the middleware and the routes know of a request: its id, who asks, and what the audit log is to keep of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from starlette.requests import HTTPConnection
+
+    from resnap.scheduler.access.roles import Principal
+
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing (RFC 9110); all others are audited."""
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """Of one request; ``detail`` is what a route wants the audit log to keep, ``code`` of the problem it ended in."""
+
+    request_id: str
+    principal: Principal | None = None
+    code: str | None = None
+    detail: dict[str, object] = field(default_factory=dict)
+
+    def attach(self, scope: MutableMapping[str, Any]) -> None:
+        """Attach the context to a request's scope."""
+        scope.setdefault("state", {})["context"] = self
+
+
+def context_in(scope: MutableMapping[str, Any]) -> RequestContext:
+    """Return the context of the request with this scope."""
+    context: RequestContext = scope["state"]["context"]
+    return context
+
+
+def context_of(request: HTTPConnection) -> RequestContext:
+    """Return the context of a request, as routes see it."""
+    return context_in(request.scope)
+
+
+def address_in(scope: MutableMapping[str, Any]) -> str:
+    """Return where a request comes from; a Unix socket has no address."""
+    client = scope.get("client")
+    return str(client[0]) if client else "local"
+
+
+def route_in(scope: MutableMapping[str, Any]) -> str | None:
+    """Return the path of the route that took a request, with the names of its parameters; None if no route did."""
+    known = getattr(scope.get("route"), "path", None)  # without the prefixes of the routers that the route is in
+    if known is None:
+        return None
+    path, tail = str(scope["path"]).split("/"), str(known).split("/")[1:]
+    return "/".join([*path[: len(path) - len(tail)], *tail])
