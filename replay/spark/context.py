@@ -97,7 +97,8 @@ def spark_context(
                 launched(gateway.proc)
             with _interrupt_kept():
                 context = SparkContext(conf=conf, gateway=gateway)
-            running.callback(_end_context, context, SparkFiles.getRootDirectory())
+            files = SparkFiles.getRootDirectory()
+            running.callback(_end_context, context, files)
             # A dying JVM breaks the connection; the error itself says enough.
             context._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
             warming = _warm_workers(context)
@@ -112,7 +113,7 @@ def spark_context(
         if archive is not None and archive.is_new:
             # A JVM that is killed leaves no archive.
             warming.join()
-            _end_context(context, SparkFiles.getRootDirectory())
+            _end_context(context, files)
             _end_jvm(gateway)
             archive.keep(ended_in_order=gateway.proc.returncode == 0)
 

@@ -22,11 +22,27 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 NEXT = """
-import json, os
+import json, os, threading, time
+from contextlib import suppress
+from pathlib import Path
 from resnap.replay.spark.job import on_executors
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.spark.warm import WarmSpark
 from resnap.storage.errors import ResnapError
+
+def dies_once(name):
+    if not os.path.exists(name):
+        Path(name).touch()
+        os.kill(os.getpid(), 9)
+    return name
+
+def sleeps(name):
+    Path(name).touch()
+    time.sleep(60)
+
+def sleep_on_executors(context):
+    with suppress(ResnapError):
+        on_executors(context, sleeps, ["sleeps"])
 
 told = []
 with WarmSpark(SparkSettings(master="local[1]"), os.environ) as warm:
@@ -42,6 +58,14 @@ with WarmSpark(SparkSettings(master="local[1]"), os.environ) as warm:
         context._jsc.sc().stop()
     with warm.context() as context:
         told.append(on_executors(context, abs, [-2]))
+    with warm.context() as context:
+        told.append(on_executors(context, dies_once, ["died"]))
+        sleeping = threading.Thread(target=sleep_on_executors, args=[context])
+        sleeping.start()
+        while not os.path.exists("sleeps"):
+            time.sleep(0.01)
+        context._jsc.sc().stop()
+        sleeping.join()
 print(json.dumps(told))
 """
 
@@ -61,7 +85,7 @@ def test_executors_that_cannot_start_end_with_one_error(tmp_path: Path) -> None:
     assert error == "error: the Spark cluster ended the application: Master removed our application: FAILED"
 
 
-def test_the_next_replay_has_another_application(tmp_path: Path) -> None:
+def test_the_next_replay_has_another_application_and_tasks_that_are_cut_off_are_not_heard_of(tmp_path: Path) -> None:
     done = run(NEXT, tmp_path, bare_environment(tmp_path / "d"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == ["the Spark cluster ended the application: it gave no reason", [1], [2]]
+    assert json.loads(done.stdout) == ["the Spark cluster ended the application: it gave no reason", [1], [2], ["died"]]
