@@ -54,7 +54,7 @@ DOORS: Final = {
     "pydantic_settings": "scheduler/settings/settings.py",
     "sqlite3": "scheduler/runs/*.py",
     "structlog": "scheduler/observing/*.py",
-    "typer": "scheduler/cli/*.py",
+    "typer": "scheduler/cli/*.py scheduler/jobs/*.py",
 }
 """The only modules that may import a library, as globs."""
 CLOCKS: Final = {"scheduler/clock.py", "storage/stores/memory.py"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from resnap.replay.results import Outcome
@@ -17,19 +16,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.refusal import Refusal
-
-
-class Mismatch(StrEnum):
-    """What a store holds otherwise than it should, as it is counted."""
-
-    OBJECT = "object"
-    """An object is missing, or is not what was written."""
-    GAP = "gap"
-    """Nothing was shipped of some offsets."""
-    OVERLAP = "overlap"
-    """Two histories claim some offsets."""
-    SNAPSHOT = "snapshot"
-    """A shipped snapshot is not what a replay gives."""
 
 
 _SHIP_THE_GAP: Final = "ship it from a replica that still has it; a broker that restores from here stops at the gap"

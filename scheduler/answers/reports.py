@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resnap.replay.results import Outcome
-from resnap.tiering.inventory import SnapshotState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,14 +12,12 @@ if TYPE_CHECKING:
     from resnap.replay.explain import Batch, Explanation
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.scheduler.answers.rendering import Row
-    from resnap.scheduler.use_cases.sources import Sighted
-    from resnap.scheduler.use_cases.work_items import Cost, PartitionScan, Planned
+    from resnap.scheduler.use_cases.work_items import Cost, Planned
     from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.manifest import Manifest
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.checking.verification import VerifiedSegment
-    from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.refusal import Refusal
     from resnap.tiering.remembered.memory import KnownBoundary
     from resnap.tiering.shipping.shipment import PartitionShipment
@@ -29,60 +26,6 @@ if TYPE_CHECKING:
 def identity(topic_partition: TopicPartition) -> dict[str, object]:
     """Return what names a partition in every row."""
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
-
-
-def scan_row(scan: PartitionScan) -> Row:
-    """Return one partition of ``scan``."""
-    inventory = scan.sighted.inventory
-    partition = inventory.partition
-    return {
-        **identity(scan.sighted.topic_partition),
-        "path": str(partition.path),
-        "topicId": partition.topic_id,
-        "segments": len(partition.segments),
-        "bytes": sum(segment.size_bytes for segment in partition.segments),
-        "logStartOffset": partition.log_start_offset,
-        "highWatermark": scan.candidates.high_watermark,
-        "live": live_row(scan.sighted),
-        "boundaries": len(inventory.boundaries),
-        "lost": inventory.lost,
-        "states": states(inventory),
-        "lostBoundaries": [
-            {"offset": boundary.offset, "state": boundary.state.value, "detail": boundary.detail}
-            for boundary in inventory.boundaries
-            if not boundary.state.is_usable
-        ],
-        "strays": [stray.offset for stray in inventory.strays],
-        "compaction": inventory.compaction.value,
-        "compactionOrigin": inventory.compaction_origin.value,
-        "replayNow": cost_row(scan.cost_now),
-        "replayRoll": cost_row(scan.cost_roll),
-        "blocking": refusal_row(scan.candidates.blocking),
-        "brokerStops": refusal_row(scan.blockers.stop),
-        "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
-    }
-
-
-def live_row(sighted: Sighted) -> Row | None:
-    """Return what the running cluster tells of a partition; None where it was not asked, or has none."""
-    topic = sighted.live
-    facts = None if topic is None else topic.partitions.get(sighted.topic_partition.partition)
-    if topic is None or facts is None:
-        return None
-    return {
-        "leader": facts.leader,
-        "logStartOffset": facts.log_start_offset,
-        "localStartOffset": facts.local_start_offset,
-        "highWatermark": facts.high_watermark,
-        "lastStableOffset": facts.last_stable_offset,
-        "remoteStorageEnable": topic.is_tiered,
-        "remoteLogCopyDisable": topic.is_copying_paused,
-    }
-
-
-def states(inventory: PartitionInventory) -> dict[str, int]:
-    """Return how many boundaries are in each state."""
-    return {state.value: sum(boundary.state is state for boundary in inventory.boundaries) for state in SnapshotState}
 
 
 def cost_row(cost: Cost) -> Row:

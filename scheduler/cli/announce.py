@@ -37,7 +37,7 @@ def announce(
     from resnap.storage.source import Sources
     from resnap.storage.stores.urls import open_store
 
-    with cluster_of(run.settings) as cluster, run.progress("read back") as progress:
+    with cluster_of(run.settings) as cluster, run.progress("read back") as (progress,):
         announcing = Announcing(
             store=open_store(url, run.settings.s3()),
             cluster=cluster,

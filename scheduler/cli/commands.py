@@ -24,8 +24,9 @@ class CommandRow(NamedTuple):
 
 
 _CLI: Final = "resnap.scheduler.cli"
+_JOBS: Final = "resnap.scheduler.jobs"
 COMMANDS: Final[dict[str, CommandRow]] = {
-    "scan": CommandRow(f"{_CLI}.survey:scan", "Show where producer snapshots are missing, and what that blocks."),
+    "scan": CommandRow(f"{_JOBS}.scan:scan", "Show where producer snapshots are missing, and what that blocks."),
     "plan": CommandRow(f"{_CLI}.survey:plan", "Show what a replay would read and make."),
     "regenerate": CommandRow(f"{_CLI}.work:regenerate", "Rebuild producer snapshots into a directory or store."),
     "tier": CommandRow(f"{_CLI}.work:tier", "Ship eligible segments with their snapshots to a store."),

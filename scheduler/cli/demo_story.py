@@ -15,8 +15,9 @@ from resnap.scheduler.answers.rendering import (
     human_duration,
     partition_name,
 )
-from resnap.scheduler.answers.reports import identity, scan_row, shipment_row
+from resnap.scheduler.answers.reports import identity, shipment_row
 from resnap.scheduler.demo.proof import Fate
+from resnap.scheduler.jobs.scan import scan_row
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Story:
         )
 
     def _tier(self) -> _Told:
-        with self._run.progress_of("replay", "ship") as (replaying, shipping):
+        with self._run.progress("replay", "ship") as (replaying, shipping):
             tiered = self._demo.tier(replaying=replaying, shipping=shipping)
         rows = [shipment_row(shipment) for shipment in tiered.shipments]
         size = sum(segment.size_bytes for segment in tiered.shipped)
@@ -144,7 +145,7 @@ class Story:
         )
 
     def _verify(self) -> _Told:
-        with self._run.progress("verify") as progress:
+        with self._run.progress("verify") as (progress,):
             self._proof = proof = self._demo.prove(self._partitions, progress)
         closing = (
             f"{human_count(proof.objects)} objects read back ({human_bytes(proof.size_bytes)}),"

@@ -111,7 +111,7 @@ def _preview(run: Invocation, installing: "Installing", order: "InstallOrder") -
 
 
 def _install(run: Invocation, installing: "Installing", order: "InstallOrder") -> int:
-    with run.progress("install") as progress:
+    with run.progress("install") as (progress,):
         report = installing.install(order, progress, lambda path: run.note(f"what undoes it: {path}"))
     _answer(run, report)
     _report(run, report)

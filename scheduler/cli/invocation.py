@@ -1,26 +1,35 @@
-"""What one run of a command has at hand: its settings, where to print, and what time it is."""
+"""What one run of a command has at hand: its settings, where to print, and what time it is; the ``Context`` of jobs."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from resnap.scheduler.answers.progress import show_progress
+from resnap.scheduler.answers.rendering import Answer
+from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.job import Result, Unobserved
+from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.answers.rendering import Answer, Output
+    from resnap.scheduler.answers.rendering import Output, Row
     from resnap.scheduler.cli.failures import Failures
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job import View
     from resnap.scheduler.settings.settings import Settings
+    from resnap.scheduler.use_cases.engines import Engine
     from resnap.scheduler.use_cases.service import Service
+
+R = TypeVar("R", bound=Result)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +47,71 @@ class Invocation:
 
     at_end: ExitStack = field(default_factory=ExitStack)
     """Closed when the command ends, however it does."""
+
+    @property
+    def observer(self) -> Unobserved:
+        """Nobody: what a command finds is in its answer."""
+        return Unobserved()
+
+    def check(self) -> None:
+        """Do nothing: whoever interrupts a command raises KeyboardInterrupt in it."""
+
+    def engine(self, *, ahead: bool = False) -> Engine:
+        """Return what replays for this command; it is closed when the command ends."""
+        from resnap.scheduler.wiring import engine_of  # slow to import
+
+        return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
+
+    def show(self, results: Iterable[R], view: View[R]) -> int:
+        """Print the results of a job as they come, then what is wrong, and return the exit code that findings call for.
+
+        What ended the run is reported like any other fault: what was done before it stays done.
+        """
+        faults: list[ResnapError] = []
+        findings: list[ResnapError] = []
+        rows = self._rows(results, view, faults, findings)
+        try:
+            if view.name is None:
+                deque(rows, maxlen=0)
+                self.output.write(Answer(head=view.totals()))
+                for line in view.closing():
+                    self.output.line(line)
+            else:
+                self.output.write(
+                    Answer(
+                        head=view.head(),
+                        name=view.name,
+                        kind=view.kind,
+                        rows=rows,
+                        columns=view.columns,
+                        tail=view.tail,
+                        closing=view.closing,
+                    )
+                )
+        except ResnapError as error:
+            faults.append(error)
+        for fault in faults:
+            self.error(fault)
+        has_failed = self.failures.exit_code(partly_done=self.partly_done) != OK
+        for finding in findings:
+            self.error(finding)
+        return findings[0].exit_code if findings and not has_failed else OK
+
+    def _rows(
+        self, results: Iterable[R], view: View[R], faults: list[ResnapError], findings: list[ResnapError]
+    ) -> Iterator[Row]:
+        try:
+            for result in results:
+                yield from view.rows(result)
+                faults += result.faults
+                findings += result.findings
+                self.partly_done = self.partly_done or result.partly_done
+                for text in result.warnings:
+                    self.warn(text)
+        except (KeyboardInterrupt, Exception):
+            yield from view.rest()
+            raise
+        yield from view.rest()
 
     def answer(self, answer: Answer) -> None:
         """Print the answer, in the form that was asked for."""
@@ -70,14 +144,8 @@ class Invocation:
         """Report what went wrong with a part of the work, and go on; the exit code will tell."""
         self.failures.report(error)
 
-    @contextmanager
-    def progress(self, task: str) -> Iterator[Progress]:
-        """Show how far ``task`` has come while the context lasts."""
-        with self.progress_of(task) as (progress,):
-            yield progress
-
-    def progress_of(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
-        """Show how far each of several tasks has come that go on side by side."""
+    def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
+        """Show how far each of ``tasks`` has come, which go on side by side, while the context lasts."""
         return show_progress(
             tasks, sys.stderr, self.clock, quiet=self.settings.quiet, as_json=self.output.form != "table"
         )

@@ -54,7 +54,7 @@ def restore(
     service = run.service(replays=False)
     sources = Sources(s3=run.settings.s3(), keys=run.settings.keys())
     restoring = Restoring(sources=sources, repair=SnapshotRepair(service))
-    with run.progress("restore") as progress:
+    with run.progress("restore") as (progress,):
         report = restoring.restore(order, progress, dry_run=run.settings.dry_run)
     _answer(run, report)
     return OK

@@ -48,7 +48,7 @@ def retain(
     scope = Scope(sources=(url,), topics=run.settings.topics)
     store, within = shipped_part(url, Sources(s3=run.settings.s3()))
     retaining = Retaining(store=store, scope=scope, within=within, now_ms=run.clock.now_ms())
-    with run.progress("retain") as progress:
+    with run.progress("retain") as (progress,):
         found = retaining.look(limits)
         _answer(run, retaining, retaining.delete(found, progress) if delete else iter(found), is_dry=not delete)
     return OK

@@ -1,20 +1,20 @@
 """Commands that tell what is there and what would be done: scan, plan."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count, partition_name
-from resnap.scheduler.cli.failures import MISSING_FOUND, OK
+from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from resnap.scheduler.use_cases.sources import Sight
-    from resnap.scheduler.use_cases.work_items import PartitionScan, Planned
+    from resnap.scheduler.use_cases.work_items import Planned
     from resnap.storage.log.survey import PartitionProblem
 
 
@@ -37,102 +37,6 @@ def report_sight(run: Invocation, sight: "Sight") -> None:
 
 def _read(value: object) -> str:
     return human_bytes(value["bytes"]) if isinstance(value, dict) else ""
-
-
-def _why(value: object) -> str:
-    return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
-
-
-@with_settings(SOURCE, CLUSTER, REPLAY, STORE)
-def scan(
-    run: Invocation,
-    sources: Sources = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if snapshots are missing.")] = False,
-) -> int:
-    """Tell which boundaries have no usable producer snapshot, what blocks each partition, and what a replay would cost.
-
-    Reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
-    not cover, the first batch header of a few.
-    """
-    from resnap.scheduler.wiring import scope_of
-
-    scans, problems = run.service(replays=False).scan(scope_of(run.settings, sources))
-    told = _Scanned(len(problems))
-    run.answer(
-        Answer(
-            name="partitions",
-            kind="partition",
-            rows=told.rows(scans),
-            columns=_SCANNED,
-            tail=lambda: told.totals,
-            closing=told.closing,
-        )
-    )
-    report_problems(run, problems)
-    return MISSING_FOUND if exit_code and told.totals["lost"] else OK
-
-
-class _Scanned:
-    """The rows of a scan, and what is counted while they are made; compacted partitions count as partitions only."""
-
-    def __init__(self, problems: int) -> None:
-        self.totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted"), 0)
-        self.totals["problems"] = problems
-        self._first_stop: str | None = None
-        self._hint = ""
-
-    def rows(self, scans: "Iterable[PartitionScan]") -> Iterator[Row]:
-        """Yield a row per partition."""
-        from resnap.scheduler.answers.reports import scan_row
-
-        for scanned in scans:
-            row = scan_row(scanned)
-            self.totals["partitions"] += 1
-            if row["compaction"] == "compacted":
-                self.totals["compacted"] += 1
-            else:
-                self._count(row)
-            yield row
-
-    def _count(self, row: Row) -> None:
-        for key in ("segments", "boundaries", "lost"):
-            self.totals[key] += int(str(row[key]))
-        stop = row["brokerStops"]
-        if isinstance(stop, dict) and self._first_stop is None:
-            self._first_stop = f"{partition_name(row)}, {stop['detail']}"
-            self._hint = str(stop["hint"])
-
-    def closing(self) -> Iterator[str]:
-        """Yield the totals in words, and what to do next."""
-        lost, boundaries, partitions, compacted = (
-            human_count(count)
-            for count in (
-                self.totals["lost"],
-                self.totals["boundaries"],
-                self.totals["partitions"] - self.totals["compacted"],
-                self.totals["compacted"],
-            )
-        )
-        yield ""
-        yield f"{lost} of {boundaries} boundaries in {partitions} partitions have no usable producer snapshot."
-        if self.totals["compacted"]:
-            yield f"Left aside: {compacted} compacted partitions, which nobody can tier."
-        if self._first_stop is not None:
-            yield f"First stop of a broker's own tiering: {self._first_stop}."
-            replay = "`resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all"
-            yield f"Next: {replay if self.totals['lost'] else self._hint}."
-
-
-_SCANNED: Final = (
-    PARTITION,
-    Column(key="segments", title="SEGMENTS", right=True),
-    Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
-    Column(key="lost", title="MISSING", right=True),
-    Column(key="replayNow", title="READ NOW", right=True, show=_read),
-    Column(key="replayRoll", title="READ ROLL", right=True, show=_read),
-    Column(key="brokerStops", title="BROKER STOPS", show=_why),
-    Column(key="blocking", title="RESNAP STOPS", show=_why),
-)
 
 
 @with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE)
@@ -162,7 +66,7 @@ def plan(
         _keep(save, write_saved_plan(service.save(scope, planned)))
         run.note(f"plan written to {save}")
     if prove:
-        with run.progress("replay") as progress:
+        with run.progress("replay") as (progress,):
             answer_replay(run, service.prove(planned, progress), judged=True)
         return
     run.answer(

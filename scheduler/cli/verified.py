@@ -55,7 +55,7 @@ def answer_store(run: Invocation, service: "Service", url: str, since: str | Non
     journal = journal_of(run.settings, run.clock, store.url, run.warn)
     scope = Scope(sources=(url,), topics=run.settings.topics)
     check, totals = service.check_store(scope, store, journal, since_ms), _Totals()
-    with run.progress_of("verify", "replay") as (reading, replaying):
+    with run.progress("verify", "replay") as (reading, replaying):
         run.answer(
             Answer(
                 name="segments",

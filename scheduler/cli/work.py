@@ -39,7 +39,7 @@ def regenerate(
     if run.settings.dry_run:
         _answer_dry_run(run, planned, f"snapshots into {into}")
         return
-    with run.progress("replay") as progress:
+    with run.progress("replay") as (progress,):
         answer_replay(run, service.regenerate(planned, sink_url, progress), judged=False)
 
 
@@ -78,12 +78,12 @@ def tier(
         for order in (one for one in orders if one.doubted):
             run.warn(f"{doubts(order)}: the run will hold them against a replay")
         return OK
-    with run.progress_of("replay", "ship") as (replaying, shipping):
+    with run.progress("replay", "ship") as (replaying, shipping):
         counted = CountedProgress(shipping)
         shipments = service.tier(orders, planned, store, replaying=replaying, shipping=counted)
         if not answer_tier(run, orders, shipments, counted) or not any(order.doubted for order in orders):
             return OK
-    with run.progress("verify") as progress:
+    with run.progress("verify") as (progress,):
         return report_held(run, service.check_held(orders, progress))
 
 
@@ -122,7 +122,7 @@ def verify(
     if store:
         answer_store(run, service, store, since)
         return
-    with run.progress("replay") as progress:
+    with run.progress("replay") as (progress,):
         found, sight = service.verify_source(scope_of(run.settings, sources), snapshots=snapshots, progress=progress)
         report_sight(run, sight)
         if snapshots is None:

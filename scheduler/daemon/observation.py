@@ -13,9 +13,9 @@ from resnap.storage.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from resnap.scheduler.answers.faults import Mismatch
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.daemon.services import Services
+    from resnap.scheduler.job import Mismatch
     from resnap.scheduler.observing.metrics import Metrics
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.run import Run, RunEnd

@@ -18,6 +18,9 @@ from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.demo.log import lose_snapshots, write_demo_log
 from resnap.scheduler.demo.proof import Proof, prove
+from resnap.scheduler.job import Unread
+from resnap.scheduler.jobs.scan import Scanned, scanned
+from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.scheduler.use_cases.stored_layouts import ShippedLayout
 from resnap.storage.errors import LogDirError, UsageError
@@ -106,10 +109,10 @@ class Demo:
             ResnapError: the log dir that was just made cannot be read.
 
         """
-        scans, problems = self.service.scan(self._scope())
-        for problem in problems:
-            raise problem.error
-        return tuple(scans)
+        results = tuple(scanned(self._scope(), Planner(self.service.rules, self.service.engine, None)))
+        for unread in (one for one in results if isinstance(one, Unread)):
+            raise unread.faults[0]
+        return tuple(one.scan for one in results if isinstance(one, Scanned))
 
     def tier(self, *, replaying: Progress, shipping: Progress) -> Tiered:
         """Rebuild the snapshots and ship what is eligible.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from resnap.scheduler.jobs import scan
 from resnap.scheduler.runs.regenerating import Regeneration
 from resnap.scheduler.runs.run import RunKind
-from resnap.scheduler.runs.scanning import Scan
+from resnap.scheduler.runs.service_context import RunObserver, ServiceContext
 from resnap.scheduler.runs.tiering import Tiering
 from resnap.scheduler.runs.verifying import Verification
 from resnap.scheduler.wiring import scope_of, service_of
@@ -51,7 +52,6 @@ class Execution:
 
         """
         work: Mapping[RunKind, type[Work]] = {
-            RunKind.SCAN: Scan,
             RunKind.REGENERATE: Regeneration,
             RunKind.TIER: Tiering,
             RunKind.VERIFY: Verification,
@@ -60,13 +60,18 @@ class Execution:
         for warning in settings.metadata_warnings:
             self.around.observer.warn(warning)
         saved = self._saved(run)
+        scope = scope_for(settings, run.request, saved)
+        observer = RunObserver(run=run, scope=scope, around=self.around)
+        context = ServiceContext(settings=settings, observer=observer, report=report, around=self.around)
+        if run.kind is RunKind.SCAN:
+            return context.keep(scan.run(scan.Request(scope=scope, separately=True), context), scan.ScanView())
         service = service_of(settings, self.around.clock, saved.rules if saved else None, engine=self.around.engine)
         return work[run.kind](
             run=run,
             report=report,
             settings=settings,
             service=service,
-            scope=scope_for(settings, run.request, saved),
+            scope=scope,
             saved=saved,
             around=self.around,
         ).do()

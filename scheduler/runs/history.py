@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.answers.records import plain
+from resnap.scheduler.job import PartitionState
 from resnap.scheduler.runs.database import Database, inserted
 from resnap.scheduler.runs.run import (
     FINAL,
     OPEN,
     PartitionOutcome,
-    PartitionState,
     Run,
     RunEvent,
     RunKind,

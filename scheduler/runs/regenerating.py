@@ -8,7 +8,7 @@ from resnap.replay.results import Outcome
 from resnap.replay.staging import snapshot_key
 from resnap.scheduler.answers.faults import replay_faults, replay_warnings
 from resnap.scheduler.answers.reports import boundary_row, known_row, replay_tail
-from resnap.scheduler.runs.run import PartitionState
+from resnap.scheduler.job import PartitionState
 from resnap.scheduler.runs.work import Work
 from resnap.storage.errors import ResnapError
 

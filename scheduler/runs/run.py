@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from resnap.scheduler.job import PartitionState
+
 Row: TypeAlias = "Mapping[str, object]"
 BY_API: Final = "api"
 """Origin of the runs that somebody asked for."""
@@ -55,16 +57,6 @@ class RunState(StrEnum):
 
 FINAL: Final = (RunState.SUCCEEDED, RunState.PARTIALLY_FAILED, RunState.FAILED, RunState.CANCELLED)
 OPEN: Final = (RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING)
-
-
-class PartitionState(StrEnum):
-    """What became of one partition in a run."""
-
-    DONE = "done"
-    NOTHING_TO_DO = "nothing_to_do"
-    PLANNED = "planned"
-    """What a dry run comes to."""
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

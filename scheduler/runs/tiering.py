@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.answers.faults import Mismatch, shipping_faults
+from resnap.scheduler.answers.faults import shipping_faults
 from resnap.scheduler.answers.reports import refusal_row, shipment_row
 from resnap.scheduler.io_priority import set_io_priority
-from resnap.scheduler.runs.run import PartitionState
+from resnap.scheduler.job import Mismatch, PartitionState
 from resnap.scheduler.runs.work import Work
 from resnap.storage.errors import ResnapError, VerificationError
 from resnap.storage.stores.urls import open_store

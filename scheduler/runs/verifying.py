@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.answers.faults import (
-    Mismatch,
     chain_gaps,
     chain_overlaps,
     nothing_shipped,
     segment_faults,
 )
+from resnap.scheduler.job import Mismatch
 from resnap.scheduler.runs.work import Work
 from resnap.scheduler.wiring import journal_of
 from resnap.storage.stores.urls import open_store

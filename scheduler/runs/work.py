@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from resnap.scheduler.answers.reports import plan_row
+from resnap.scheduler.job import PartitionState
 from resnap.scheduler.runs.readiness import Mending
-from resnap.scheduler.runs.run import BY_API, PartitionOutcome, PartitionState
+from resnap.scheduler.runs.run import BY_API, PartitionOutcome
 from resnap.scheduler.use_cases.sources import is_of
 from resnap.scheduler.wiring import with_memory
 from resnap.storage.errors import ResnapError, UsageError
@@ -17,8 +18,8 @@ from resnap.storage.log.producer_snapshot import read_snapshot_array
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from resnap.scheduler.answers.faults import Mismatch
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job import Mismatch
     from resnap.scheduler.runs.reporting import RunReport
     from resnap.scheduler.runs.run import Row, Run
     from resnap.scheduler.runs.sightings import Sightings

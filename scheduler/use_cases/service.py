@@ -16,17 +16,16 @@ from resnap.replay.results import partition_result
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.use_cases.held_check import HeldCheck
 from resnap.scheduler.use_cases.planner import Planner, wanted_boundaries
-from resnap.scheduler.use_cases.sources import Scope, Sight, Sighted, destination_url, lies_beside, look
+from resnap.scheduler.use_cases.sources import Scope, Sight, destination_url, lies_beside, look
 from resnap.scheduler.use_cases.staged import StagedCheck, check_staged
 from resnap.scheduler.use_cases.store_check import StoreCheck
 from resnap.scheduler.use_cases.stored_layouts import CopiedLayout, ShippedLayout
 from resnap.scheduler.use_cases.tier_run import TierRun, Uploading
-from resnap.scheduler.use_cases.work_items import PartitionScan, Planned, Replayed, TierOrder
+from resnap.scheduler.use_cases.work_items import Planned, Replayed, TierOrder
 from resnap.storage.errors import FileGoneError, StalePlanError, UsageError
 from resnap.storage.stores.store_log_dir import shipped_part
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.tiering.checking.aiven_verification import holds_copies
-from resnap.tiering.eligibility import before_replay, broker_blockers
 from resnap.tiering.installing.fingerprint import print_segment
 from resnap.tiering.installing.staging_area import StagingArea, prints_of
 from resnap.tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_facts
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.stored_layouts import Held, StoredLayout
     from resnap.storage.errors import VerificationError
     from resnap.storage.layouts.aiven.log import CopiedSegment
-    from resnap.storage.log.log_dir import PartitionProblem, Segment
+    from resnap.storage.log.log_dir import Segment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.source import Sources
     from resnap.storage.stores.manifest import Manifest
@@ -78,27 +77,6 @@ class Service:
     @property
     def _planner(self) -> Planner:
         return Planner(self.rules, self.engine, self.remembering)
-
-    def scan(self, scope: Scope) -> tuple[Iterator[PartitionScan], tuple[PartitionProblem, ...]]:
-        """Tell what is missing, why, and what it would cost; reads small files, and headers only as ``known_epochs``.
-
-        Raises:
-            UsageError, LogDirError: a source is not what it should be.
-
-        """
-        sight = look(scope, self._sources)
-        return (self._scan(sighted, scope) for sighted in sight.partitions), sight.problems
-
-    def _scan(self, sighted: Sighted, scope: Scope) -> PartitionScan:
-        inventory = sighted.inventory
-        cost_now, cost_roll = self._planner.scan_costs(inventory)
-        return PartitionScan(
-            sighted=sighted,
-            blockers=broker_blockers(inventory, high_watermark=scope.high_watermark),
-            candidates=before_replay(inventory, high_watermark=scope.high_watermark),
-            cost_now=cost_now,
-            cost_roll=cost_roll,
-        )
 
     def plan(
         self,

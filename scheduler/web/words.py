@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.scheduler.answers.rendering import human_bytes, human_count, plain_text
 from resnap.scheduler.clock import instant
+from resnap.scheduler.job import PartitionState
 from resnap.scheduler.runs.readiness import Readiness
-from resnap.scheduler.runs.run import PartitionState, RunState
+from resnap.scheduler.runs.run import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.scheduler.api.paging import encoded
-from resnap.scheduler.runs.run import (
-    OTHER_FAILURES,
-    PartitionOutcome,
-    PartitionState,
-    Run,
-    RunEnd,
-    RunKind,
-    RunRequest,
-    RunState,
-)
+from resnap.scheduler.job import PartitionState
+from resnap.scheduler.runs.run import OTHER_FAILURES, PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState
 from tests.scheduler.api.whole import FINAL, Whole, whole
 from tests.scheduler.files import bases, file_at
 

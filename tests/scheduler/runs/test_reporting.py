@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.job import PartitionState
 from resnap.scheduler.runs.database import Database
 from resnap.scheduler.runs.reporting import MOST_ERRORS, RunReport
-from resnap.scheduler.runs.run import PartitionOutcome, PartitionState, Run, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import PartitionOutcome, Run, RunKind, RunRequest, RunState
 from resnap.storage.errors import CancelledError, DataError
 from tests.scheduler.runs.working import history_of
 

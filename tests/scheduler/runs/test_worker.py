@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.runs.run import PartitionOutcome, PartitionState, RunKind, RunState
+from resnap.scheduler.job import PartitionState
+from resnap.scheduler.runs.run import PartitionOutcome, RunKind, RunState
 from resnap.scheduler.runs.worker import STOPPED, QueueFullError
 from resnap.storage.errors import DataError
 from tests.scheduler.files import BALLAST, fill

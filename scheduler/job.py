@@ -1,0 +1,237 @@
+"""What the verbs of Resnap have in common: the shell, the API, schedules and tests run each of them as one job.
+
+A job is a module of ``scheduler/jobs/`` with
+
+- ``CALLERS``: who may ask for it;
+- ``Request``: a frozen dataclass with what is asked for beside the settings;
+- ``run(request, context)``: returns an iterator over a ``Result`` for each part of the work, as soon as that is done;
+  what can be found wrong before any of it has begun is raised by the call itself;
+- a ``View``: how results are shown, as rows for programs and as a table for people.
+
+What is wrong with one part goes into its result, or to ``context.error`` where no result tells of it, and the run goes
+on. What ``run`` raises ends the run. Nobody but the callers prints, keeps, counts or chooses an exit code:
+
+- the shell (``cli.invocation.Invocation.show``) prints the rows, then the faults. Faults of one kind give the exit code
+  of that kind; of several kinds, 1; and 3 where a result says that the run is done in part all the same;
+- the service (``runs.execution.Execution``) keeps each result of a partition in its history, with its state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.answers.rendering import Column, Row
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.scheduler.use_cases.work_items import PartitionScan
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.log.names import TopicPartition
+
+Caller: TypeAlias = Literal["shell", "api", "schedule"]
+
+
+class PartitionState(StrEnum):
+    """What became of one partition in a run."""
+
+    DONE = "done"
+    NOTHING_TO_DO = "nothing_to_do"
+    PLANNED = "planned"
+    """What a dry run comes to."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of one part of a run. Jobs derive their own results from it.
+
+    Attributes:
+        topic_partition: the partition that it is of; None where it is of no single one.
+        state: what became of that partition; None where another result says so.
+        faults: what went wrong; where the result is of no partition, each counts as a failure of its own.
+        warnings: what may lead to trouble.
+        findings: what is wrong with the work of earlier runs. Where nothing else is, they give the exit code, whatever
+            this run has done.
+        partly_done: whether a run that has faults is done in part, by this result.
+
+    """
+
+    topic_partition: TopicPartition | None = None
+    state: PartitionState | None = None
+    faults: tuple[ResnapError, ...] = ()
+    warnings: tuple[str, ...] = ()
+    findings: tuple[ResnapError, ...] = ()
+    partly_done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread(Result):
+    """A partition, or something beside one, that could not be read; the run goes on without it."""
+
+
+class Mismatch(StrEnum):
+    """What a store holds otherwise than it should, as it is counted."""
+
+    OBJECT = "object"
+    """An object is missing, or is not what was written."""
+    GAP = "gap"
+    """Nothing was shipped of some offsets."""
+    OVERLAP = "overlap"
+    """Two histories claim some offsets."""
+    SNAPSHOT = "snapshot"
+    """A shipped snapshot is not what a replay gives."""
+
+
+class Observer(Protocol):
+    """Is notified of what a job finds and makes, for metrics, charges, and the overview of partitions."""
+
+    def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
+        """Keep what a scan of a whole source showed; ``unread`` says what of it could not be read."""
+        ...
+
+    def not_scanned(self, source: str, error: ResnapError) -> None:
+        """Keep that a source could not be read at all."""
+        ...
+
+    def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
+        """Count what became of the snapshots of one partition."""
+        ...
+
+    def made(
+        self, sighted: Sighted, how: Literal["regenerated", "shipped"], destination: str, offsets: frozenset[int]
+    ) -> None:
+        """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
+        ...
+
+    def activated(self, snapshot: bytes) -> None:
+        """Charge whoever asked for the run with the producers of a snapshot."""
+        ...
+
+    def mismatch(self, kind: Mismatch) -> None:
+        """Count something that a store holds otherwise than it should."""
+        ...
+
+
+class Unobserved:
+    """The observer of runs that nobody observes, as of the shell."""
+
+    def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
+        """Ignore it."""
+
+    def not_scanned(self, source: str, error: ResnapError) -> None:
+        """Ignore it."""
+
+    def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
+        """Ignore it."""
+
+    def made(
+        self, sighted: Sighted, how: Literal["regenerated", "shipped"], destination: str, offsets: frozenset[int]
+    ) -> None:
+        """Ignore it."""
+
+    def activated(self, snapshot: bytes) -> None:
+        """Ignore it."""
+
+    def mismatch(self, kind: Mismatch) -> None:
+        """Ignore it."""
+
+
+class Context(Protocol):
+    """What a job has at hand while it runs. The shell's is ``Invocation``, the service's ``ServiceContext``."""
+
+    @property
+    def settings(self) -> Settings:
+        """What the run is configured by."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        ...
+
+    @property
+    def observer(self) -> Observer:
+        """Is notified of what is found and made."""
+        ...
+
+    def engine(self, *, ahead: bool = False) -> Engine:
+        """Return what replays for this run; whoever runs the job closes it.
+
+        ``ahead`` is whether a replay follows as soon as there is a plan, so that Spark may start before.
+        """
+        ...
+
+    def progress(self, *tasks: str) -> AbstractContextManager[Sequence[Progress]]:
+        """Give what to report to while ``tasks`` last that go on side by side, one for each."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Say what is as it should be."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Say what may lead to trouble."""
+        ...
+
+    def error(self, error: ResnapError) -> None:
+        """Report what is wrong with a part of the work that no result tells of; the run goes on."""
+        ...
+
+    def check(self) -> None:
+        """Raise CancelledError if the run is to end; progress and results do so, too."""
+        ...
+
+
+R = TypeVar("R", bound=Result)
+
+
+class View(Generic[R]):
+    """How the results of one run are shown. It sees each result once and counts what totals need.
+
+    Attributes:
+        name: what rows are called, in the plural: the key of the array in JSON; None for a summary alone.
+        kind: what one row is called: its ``type`` in lines of JSON.
+        columns: the table for people.
+
+    """
+
+    name: ClassVar[str | None] = None
+    kind: ClassVar[str] = "row"
+    columns: ClassVar[Sequence[Column]] = ()
+
+    def rows(self, result: R) -> Iterable[Row]:
+        """Return the rows that the shell prints of a result."""
+        row = self.row(result)
+        return () if row is None else (row,)
+
+    def row(self, result: R) -> Row | None:
+        """Return the row of a result, which the service keeps for its partition; None where there is none."""
+        raise NotImplementedError
+
+    def rest(self) -> Iterator[Row]:
+        """Yield the rows that were kept back until the results came to their end, or to an error."""
+        yield from ()
+
+    def head(self) -> Row:
+        """Return facts about the whole that stand before the rows."""
+        return {}
+
+    def totals(self) -> Row:
+        """Return the totals over all results so far."""
+        return {}
+
+    def tail(self) -> Row:
+        """Return what stands behind the rows in JSON: the totals, unless a job has more to say."""
+        return self.totals()
+
+    def closing(self) -> Iterable[str]:
+        """Return the lines of prose that end a table: totals, and what to do next."""
+        return ()

@@ -1,0 +1,259 @@
+"""The job ``scan``: which boundaries have no usable snapshot, what blocks each partition, and what a replay would cost.
+
+It reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
+not cover, the first batch header of a few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+import typer
+
+from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
+from resnap.scheduler.answers.reports import cost_row, identity, refusal_row
+from resnap.scheduler.cli.failures import MISSING_FOUND, OK
+from resnap.scheduler.cli.flags import CLUSTER, REPLAY, SOURCE, STORE, Sources
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.job import Caller, PartitionState, Result, Unread, View
+from resnap.scheduler.use_cases.planner import Planner
+from resnap.scheduler.use_cases.sources import Scope, look
+from resnap.scheduler.use_cases.work_items import PartitionScan
+from resnap.scheduler.wiring import rules_of, scope_of
+from resnap.storage.errors import CancelledError, ResnapError
+from resnap.tiering.eligibility import before_replay, broker_blockers
+from resnap.tiering.inventory import Compaction, SnapshotState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from resnap.scheduler.answers.rendering import Row
+    from resnap.scheduler.job import Context
+    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.refusal import Refusal
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be scanned.
+
+    Attributes:
+        scope: sources, and what of them.
+        separately: scan each source for itself, so that one that cannot be read leaves the others alone.
+
+    """
+
+    scope: Scope
+    separately: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned(Result):
+    """One partition."""
+
+    scan: PartitionScan
+
+
+def run(request: Request, context: Context) -> Iterator[Scanned | Unread]:
+    """Return what each partition in scope lacks.
+
+    Raises:
+        UsageError, LogDirError: a source is not what it should be, unless each is scanned for itself.
+
+    """
+    planner = Planner(rules_of(context.settings, context.clock), context.engine(), None)
+    if request.separately:
+        return _scanned_separately(request.scope, planner, context)
+    return scanned(request.scope, planner)
+
+
+def scanned(scope: Scope, planner: Planner) -> Iterator[Scanned | Unread]:
+    """Return what each partition in ``scope`` lacks, then what could not be read; raises as ``run`` does."""
+    sight = look(scope, planner.engine.reading.sources)
+    return chain(
+        (
+            Scanned(state=PartitionState.DONE, scan=_scan(sighted, scope.high_watermark, planner))
+            for sighted in sight.partitions
+        ),
+        (Unread(faults=(problem.error,), partly_done=True) for problem in sight.problems),
+    )
+
+
+def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Iterator[Scanned | Unread]:
+    for source in scope.sources:
+        found: list[Scanned | Unread] = []
+        try:
+            for result in scanned(replace(scope, sources=(source,)), planner):
+                found.append(result)
+                context.check()
+        except CancelledError:
+            raise
+        except ResnapError as error:
+            context.observer.not_scanned(source, error)
+            yield Unread(faults=(error,), partly_done=True)
+            continue
+        unread = [fault for result in found if isinstance(result, Unread) for fault in result.faults]
+        scans = [result.scan for result in found if isinstance(result, Scanned)]
+        what = f"{len(unread)} partitions could not be read: {unread[0]}" if unread else None
+        context.observer.scanned(source, scans, what)
+        yield from found
+
+
+def _scan(sighted: Sighted, high_watermark: int | None, planner: Planner) -> PartitionScan:
+    inventory = sighted.inventory
+    cost_now, cost_roll = planner.scan_costs(inventory)
+    return PartitionScan(
+        sighted=sighted,
+        blockers=broker_blockers(inventory, high_watermark=high_watermark),
+        candidates=before_replay(inventory, high_watermark=high_watermark),
+        cost_now=cost_now,
+        cost_roll=cost_roll,
+    )
+
+
+def scan_row(scan: PartitionScan) -> Row:
+    """Return one partition of ``scan``."""
+    inventory = scan.sighted.inventory
+    partition = inventory.partition
+    return {
+        **identity(scan.sighted.topic_partition),
+        "path": str(partition.path),
+        "topicId": partition.topic_id,
+        "segments": len(partition.segments),
+        "bytes": sum(segment.size_bytes for segment in partition.segments),
+        "logStartOffset": partition.log_start_offset,
+        "highWatermark": scan.candidates.high_watermark,
+        "live": _live_row(scan.sighted),
+        "boundaries": len(inventory.boundaries),
+        "lost": inventory.lost,
+        "states": _states(inventory),
+        "lostBoundaries": [
+            {"offset": boundary.offset, "state": boundary.state.value, "detail": boundary.detail}
+            for boundary in inventory.boundaries
+            if not boundary.state.is_usable
+        ],
+        "strays": [stray.offset for stray in inventory.strays],
+        "compaction": inventory.compaction.value,
+        "compactionOrigin": inventory.compaction_origin.value,
+        "replayNow": cost_row(scan.cost_now),
+        "replayRoll": cost_row(scan.cost_roll),
+        "blocking": refusal_row(scan.candidates.blocking),
+        "brokerStops": refusal_row(scan.blockers.stop),
+        "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
+    }
+
+
+def _live_row(sighted: Sighted) -> Row | None:
+    """Return what the running cluster tells of a partition; None where it was not asked, or has none."""
+    topic = sighted.live
+    facts = None if topic is None else topic.partitions.get(sighted.topic_partition.partition)
+    if topic is None or facts is None:
+        return None
+    return {
+        "leader": facts.leader,
+        "logStartOffset": facts.log_start_offset,
+        "localStartOffset": facts.local_start_offset,
+        "highWatermark": facts.high_watermark,
+        "lastStableOffset": facts.last_stable_offset,
+        "remoteStorageEnable": topic.is_tiered,
+        "remoteLogCopyDisable": topic.is_copying_paused,
+    }
+
+
+def _states(inventory: PartitionInventory) -> dict[str, int]:
+    """Return how many boundaries are in each state."""
+    return {state.value: sum(boundary.state is state for boundary in inventory.boundaries) for state in SnapshotState}
+
+
+def _read(value: object) -> str:
+    return human_bytes(value["bytes"]) if isinstance(value, dict) else ""
+
+
+def _why(value: object) -> str:
+    return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
+
+
+class ScanView(View["Scanned | Unread"]):
+    """A row per partition; of compacted ones, which cannot be tiered, only their number counts."""
+
+    name = "partitions"
+    kind = "partition"
+    columns: ClassVar[Sequence[Column]] = (
+        PARTITION,
+        Column(key="segments", title="SEGMENTS", right=True),
+        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="lost", title="MISSING", right=True),
+        Column(key="replayNow", title="READ NOW", right=True, show=_read),
+        Column(key="replayRoll", title="READ ROLL", right=True, show=_read),
+        Column(key="brokerStops", title="BROKER STOPS", show=_why),
+        Column(key="blocking", title="RESNAP STOPS", show=_why),
+    )
+
+    def __init__(self) -> None:
+        self._totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted", "problems"), 0)
+        self._first_stop: tuple[Sighted, Refusal] | None = None
+
+    @property
+    def lost(self) -> int:
+        """How many boundaries have no usable snapshot."""
+        return self._totals["lost"]
+
+    def row(self, result: Scanned | Unread) -> Row | None:
+        """Return the row of a partition, and count it."""
+        if isinstance(result, Unread):
+            self._totals["problems"] += 1
+            return None
+        sighted = result.scan.sighted
+        self._totals["partitions"] += 1
+        if sighted.inventory.compaction is Compaction.COMPACTED:
+            self._totals["compacted"] += 1
+        else:
+            self._totals["segments"] += len(sighted.inventory.partition.segments)
+            self._totals["boundaries"] += len(sighted.inventory.boundaries)
+            self._totals["lost"] += sighted.inventory.lost
+            if self._first_stop is None and result.scan.blockers.stop is not None:
+                self._first_stop = sighted, result.scan.blockers.stop
+        return scan_row(result.scan)
+
+    def totals(self) -> Row:
+        """Return how many there are of each."""
+        return self._totals
+
+    def closing(self) -> Iterable[str]:
+        """Yield the totals in words, and what to do next."""
+        partitions = human_count(self._totals["partitions"] - self._totals["compacted"])
+        boundaries = human_count(self._totals["boundaries"])
+        yield ""
+        yield (
+            f"{human_count(self.lost)} of {boundaries} boundaries in {partitions} partitions have no usable producer"
+            " snapshot."
+        )
+        if self._totals["compacted"]:
+            yield f"Skipped: {human_count(self._totals['compacted'])} compacted partitions, which cannot be tiered."
+        if self._first_stop is not None:
+            sighted, stop = self._first_stop
+            yield f"First stop of a broker's own tiering: {sighted.topic_partition}, {stop.detail}."
+            replay = "`resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all"
+            yield f"Next: {replay if self.lost else stop.hint}."
+
+
+@with_settings(SOURCE, CLUSTER, REPLAY, STORE)
+def scan(
+    context: Invocation,
+    sources: Sources = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if snapshots are missing.")] = False,
+) -> int:
+    """Tell which boundaries have no usable producer snapshot, what blocks each partition, and what a replay would cost.
+
+    Reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
+    not cover, the first batch header of a few.
+    """
+    view = ScanView()
+    context.show(run(Request(scope=scope_of(context.settings, sources)), context), view)
+    return MISSING_FOUND if exit_code and view.lost else OK

@@ -1,0 +1,148 @@
+"""What jobs have at hand when the service runs them, and what becomes of their results."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from resnap.scheduler.job import Result
+from resnap.scheduler.jobs.scan import scan_row
+from resnap.scheduler.runs.readiness import Mending
+from resnap.scheduler.runs.run import BY_API, PartitionOutcome
+from resnap.scheduler.use_cases.sources import is_of
+from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.tiering.planning import can_be_tiered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
+
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job import Mismatch, View
+    from resnap.scheduler.runs.reporting import RunReport
+    from resnap.scheduler.runs.run import Row, Run
+    from resnap.scheduler.runs.work import Surroundings
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.scheduler.use_cases.engines import Engine
+    from resnap.scheduler.use_cases.sources import Scope, Sighted
+    from resnap.scheduler.use_cases.work_items import PartitionScan
+    from resnap.storage.errors import ResnapError
+
+R = TypeVar("R", bound=Result)
+UNKNOWN_CLUSTER = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunObserver:
+    """Keeps what a run finds and makes, for the overview, the metrics and the quota of whoever asked for it."""
+
+    run: Run
+    scope: Scope
+    around: Surroundings
+
+    def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
+        """Keep what a scan of a whole source showed."""
+        self.around.sightings.saw(source, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
+        tierable = [one.sighted.inventory for one in partitions if can_be_tiered(one.sighted.inventory)]
+        self.around.observer.scanned(
+            next((one.sighted.log_dir.cluster_id for one in partitions if one.sighted.log_dir.cluster_id), None)
+            or UNKNOWN_CLUSTER,
+            source,
+            segments=sum(len(inventory.partition.segments) for inventory in tierable),
+            missing=sum(inventory.lost for inventory in tierable),
+        )
+
+    def not_scanned(self, source: str, error: ResnapError) -> None:
+        """Keep that a source could not be read at all; what was found in it before stays."""
+        self.around.sightings.could_not_see(source, str(error))
+
+    def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
+        """Count what became of the snapshots of one partition."""
+        self.around.observer.snapshots(cluster_id or UNKNOWN_CLUSTER, made=made, failed=failed, skipped=unchanged)
+
+    def made(
+        self, sighted: Sighted, how: Literal["regenerated", "shipped"], destination: str, offsets: frozenset[int]
+    ) -> None:
+        """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
+        mending = Mending(
+            how=how,
+            destination=destination,
+            offsets=offsets,
+            run_id=self.run.id,
+            at_ms=self.around.clock.now_ms(),
+        )
+        topic, partition = sighted.topic_partition
+        for source in self.scope.sources:
+            if is_of(sighted, source):
+                self.around.sightings.mended(source, topic, partition, mending)
+
+    def activated(self, snapshot: bytes) -> None:
+        """Charge whoever asked for the run with the producers of a snapshot; a schedule pays nothing."""
+        if self.run.origin == BY_API:
+            ids = read_snapshot_array(snapshot)["producer_id"]
+            self.around.admission.activated(self.run.principal, ids.tolist())
+
+    def mismatch(self, kind: Mismatch) -> None:
+        """Count something that a store holds otherwise than it should."""
+        self.around.observer.mismatch(kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceContext:
+    """What a job has at hand while the service runs it."""
+
+    settings: Settings
+    observer: RunObserver
+    report: RunReport
+    around: Surroundings
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        return self.around.clock
+
+    def engine(self, *, ahead: bool = False) -> Engine:  # noqa: ARG002 - Spark stays, once it runs
+        """Return the engine that all runs share."""
+        return self.around.engine
+
+    def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
+        """Give what keeps how far each of ``tasks`` has come."""
+        return nullcontext([self.report.progress(task) for task in tasks])
+
+    def note(self, text: str) -> None:
+        """Ignore it: it is in the results."""
+
+    def warn(self, text: str) -> None:
+        """Write it to the log."""
+        self.around.observer.warn(text)
+
+    def error(self, error: ResnapError) -> None:
+        """Keep what is wrong with a part of the work that no result tells of."""
+        self.report.failure(error)
+
+    def check(self) -> None:
+        """Raise CancelledError if the run is to end."""
+        self.report.check()
+
+    def keep(self, results: Iterable[R], view: View[R]) -> Row:
+        """Keep what comes of each partition, and what is wrong, as it comes; return the totals."""
+        for result in results:
+            row = view.row(result)
+            for fault in result.faults:
+                self.report.failure(fault) if result.topic_partition is None else self.report.error(fault)
+            for finding in result.findings:
+                self.report.failure(finding)
+            for text in result.warnings:
+                self.warn(text)
+            self._keep_state(result, row)
+        return view.totals()
+
+    def _keep_state(self, result: Result, row: Row | None) -> None:
+        if result.state is not None and result.topic_partition is not None:
+            topic, partition = result.topic_partition
+            self.report.partition(PartitionOutcome(topic=topic, partition=partition, state=result.state, row=row or {}))
+        elif result.state is not None and not result.faults:
+            self.report.done += 1
+        self.report.check()
