@@ -84,7 +84,7 @@ def tier(
         if not answer_tier(run, orders, shipments, counted) or not any(order.doubted for order in orders):
             return OK
     with run.progress("verify") as (progress,):
-        return report_held(run, service.check_held(orders, progress))
+        return report_held(run, service.check_held(orders, progress, run.warn))
 
 
 @with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, STORE)

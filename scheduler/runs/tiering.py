@@ -52,7 +52,8 @@ class Tiering(Work):
         for order in waiting.values():
             self._tell_unreached(order) if halted and order.candidates.segments else self._tell_nothing_left(order)
         if not halted:
-            for wrong in service.check_held(orders, self.report.progress("verify")):
+            progress = self.report.progress("verify")
+            for wrong in service.check_held(orders, progress, self.around.observer.warn):
                 self.around.observer.mismatch(Mismatch.SNAPSHOT)
                 self.failed(wrong)
         return {**totals, "already": sum(order.already for order in orders)}

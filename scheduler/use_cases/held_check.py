@@ -3,6 +3,9 @@
 A manifest that says so is a reason to look, and no more: of a partition without producers, or where all of them were
 alive, nobody is missing. So the boundaries in question are replayed under the rules of this run, and who is missing in
 what the store holds is named. A run that asks for what the runs before it have asked for has nothing to look at.
+
+A replica that lags, or that was rolled elsewhere, has no boundary where a stored segment ends: nobody can say from here
+whether somebody is missing there. That is a warning and no fault of what is stored.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult
@@ -56,8 +59,12 @@ class HeldCheck:
     engine: Engine
     rules: ReplayRules
 
-    def problems(self, orders: Iterable[TierOrder], progress: Progress) -> Iterator[VerificationError]:
+    def problems(
+        self, orders: Iterable[TierOrder], progress: Progress, warn: Callable[[str], None]
+    ) -> Iterator[VerificationError]:
         """Yield, for each partition of which anybody is missing in the store, what is wrong.
+
+        ``warn`` is told where that cannot be found out here.
 
         Raises:
             ResnapError: the replay failed.
@@ -82,7 +89,11 @@ class HeldCheck:
             order, plan = doubtful[result.topic_partition], by_partition[result.topic_partition]
             found = {one.boundary.offset: one for one in result.boundaries}
             here = order.sighted.inventory.partition.boundaries
-            lacks = [_lack(one, found.get(_near(one, here) or -1), plan) for one in order.doubted]
+            near = {one.manifest_key: found.get(_near(one, here) or -1) for one in order.doubted}
+            apart = [one for one in order.doubted if _is_apart(one, near[one.manifest_key])]
+            if apart:
+                warn(self._undecided(order, apart))
+            lacks = [_lack(one, near[one.manifest_key], plan) for one in order.doubted if one not in apart]
             wrong = [one for one in lacks if one is not None]
             if wrong:
                 yield self._problem(order, wrong)
@@ -109,15 +120,20 @@ class HeldCheck:
         what = "; ".join(f"at {one.segment.next_base_offset} {one.what}" for one in wrong[:MOST_SHOWN])
         more = f"; and at {len(wrong) - MOST_SHOWN} more boundaries" if len(wrong) > MOST_SHOWN else ""
         return VerificationError(
-            f"{order.sighted.topic_partition}: what {order.store_url} holds of the offsets {_offsets(wrong)} was made"
-            f" {self._why(order, wrong)}: {what}{more}",
+            f"{self._made(order, [one.segment for one in wrong])}: {what}{more}",
             hint=f"what is stored stays as it is; `resnap verify --store {order.store_url} {_flags(self.rules)}` names"
             f" all that is wrong; {_AGAIN if order.provenance.layout == 'flat' else _AGAIN_FOR_BROKERS}",
         )
 
-    def _why(self, order: TierOrder, wrong: list[_Lack]) -> str:
+    def _undecided(self, order: TierOrder, apart: list[ShippedSegment]) -> str:
+        return (
+            f"{self._made(order, apart)}; whether producers are missing there cannot be found out, since no segment of"
+            f" this log dir ends there: `resnap verify --store {order.store_url} {_flags(self.rules)}` tells"
+        )
+
+    def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
         """Return how what is stored was made otherwise than by this run."""
-        origins = [one.segment.origin for one in wrong if one.segment.origin is not None]
+        origins = [one.origin for one in segments if one.origin is not None]
         first = first_offset(order.sighted.inventory.partition)
         shorter = next((one for one in origins if is_of_shorter_log(one, first)), None)
         narrower = next((one for one in origins if is_narrower(one, self.rules)), None)
@@ -128,7 +144,8 @@ class HeldCheck:
             )
         if narrower is not None:
             reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_said(self.rules)}")
-        return "; and ".join(reasons)
+        what = f"{order.sighted.topic_partition}: what {order.store_url} holds of the offsets {_offsets(segments)}"
+        return f"{what} was made {'; and '.join(reasons)}"
 
 
 def _locator(order: TierOrder, segment: ShippedSegment) -> str:
@@ -141,22 +158,27 @@ def _near(segment: ShippedSegment, boundaries: Sequence[int]) -> int | None:
     return boundaries[min(at, len(boundaries) - 1)] if boundaries else None
 
 
+def _is_apart(segment: ShippedSegment, found: BoundaryResult | None) -> bool:
+    """Whether no boundary of this log is the end of ``segment``, and there are producers that it may lack."""
+    if found is None or found.boundary.offset == segment.next_base_offset:
+        return found is None
+    return found.outcome is not Outcome.REBUILT or bool(found.entries)
+
+
 def _lack(segment: ShippedSegment, found: BoundaryResult | None, plan: PartitionPlan) -> _Lack | None:
-    """Return what the snapshot of ``segment`` lacks, or why nobody can say here."""
+    """Return what the snapshot of ``segment`` lacks, or why it was not compared."""
     if found is None or found.boundary.offset != segment.next_base_offset:
-        if found is not None and found.outcome is Outcome.REBUILT and not found.entries:
-            return None  # where nobody is alive, nobody is missing
-        return _Lack(segment, "it may lack producers: no segment ends there in this log dir")
+        return None  # where nobody is alive, nobody is missing
     if found.outcome is not Outcome.REBUILT or found.comparison is None:
         return _Lack(segment, f"it may lack producers: {found.reason or 'it could not be compared'}")
     lacks = lacking(found, found.comparison, plan, segment.origin)
     return _Lack(segment, f"it lacks {named(lacks)}") if lacks.total else None
 
 
-def _offsets(wrong: Iterable[_Lack]) -> str:
+def _offsets(segments: Iterable[ShippedSegment]) -> str:
     """Return the ranges of offsets, those that adjoin joined."""
     ranges: list[tuple[int, int]] = []
-    for start, end in sorted((one.segment.base_offset, one.segment.next_base_offset) for one in wrong):
+    for start, end in sorted((one.base_offset, one.next_base_offset) for one in segments):
         if ranges and ranges[-1][1] >= start:
             ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
         else:

@@ -32,7 +32,7 @@ from resnap.tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.answers.progress import Progress
@@ -252,14 +252,18 @@ class Service:
             orders, store, partial(self.replay, planned), self.clock.now_ms, replaying=replaying, shipping=shipping
         )
 
-    def check_held(self, orders: Iterable[TierOrder], progress: Progress) -> Iterator[VerificationError]:
+    def check_held(
+        self, orders: Iterable[TierOrder], progress: Progress, warn: Callable[[str], None]
+    ) -> Iterator[VerificationError]:
         """Replay what earlier runs may have shipped with too few producers, and yield who is missing, by partition.
+
+        ``warn`` is told where that cannot be found out here.
 
         Raises:
             ResnapError: the replay failed.
 
         """
-        return HeldCheck(self.engine, self.rules).problems(orders, progress)
+        return HeldCheck(self.engine, self.rules).problems(orders, progress, warn)
 
     def verify_source(
         self, scope: Scope, *, snapshots: str | None, progress: Progress

@@ -185,3 +185,35 @@ def test_retention_between_two_runs_is_daily_use(command: Resnap, data: Path, st
         assert (ran.code, ran.err) == (0, "")
     verified = command("verify", "--store", store.as_uri(), *LOCAL)
     assert (verified.code, verified.err) == (0, "")
+
+
+def test_a_replica_that_lags_behind_a_shorter_log_fails_no_run_until_it_can_tell(
+    command: Resnap, tier: Tier, data: Path, store: Path, tmp_path: Path
+) -> None:
+    bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))
+    to = ("--to", store.as_uri(), "--partition", "payments-1", "--as-of", "roll", "--engine", "local", *WIDE_FLAGS)
+    first = without_its_head(data, tmp_path / "first", bases[12])
+    lagging = without_its_end(data, tmp_path / "lagging", bases[12])
+    assert command("tier", first, *to).code == 0
+    for _ in range(2):
+        ran = command("tier", lagging, *to)
+        assert ran.code == 0, ran.err
+        assert ran.err.count(f"warning: payments-1: what {store.as_uri()} holds of the offsets [{bases[12]}, ") == 1
+        assert f"made from a log that began at offset {bases[12]}, and here it begins at 0; whether" in ran.err
+        assert f"`resnap verify --store {store.as_uri()} {' '.join(WIDE_FLAGS)} --as-of roll` tells" in ran.err
+    caught_up = tier(*WIDE)
+    assert caught_up.code == 13
+    assert f"at {bases[13]} it lacks producers" in caught_up.error["message"]
+
+
+def test_what_a_lagging_replica_sees_to_be_missing_is_named_beside_what_it_cannot_tell(
+    command: Resnap, data: Path, store: Path, tmp_path: Path
+) -> None:
+    bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))
+    to = ("--to", store.as_uri(), "--partition", "payments-1", "--as-of", "roll", "--engine", "local", *WIDE_FLAGS)
+    assert command("tier", without_its_head(data, tmp_path / "first", bases[7]), *to).code == 0
+    ran = command("tier", without_its_end(data, tmp_path / "lagging", bases[12]), *to)
+    assert ran.code == 13
+    assert f"the offsets [{bases[7]}, {bases[12]}) was made from a log that began at offset {bases[7]}" in ran.err
+    assert f"at {bases[8]} it lacks producers" in ran.err
+    assert f"the offsets [{bases[12]}, {bases[14]}) was made from a log" in ran.err
