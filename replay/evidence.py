@@ -25,7 +25,8 @@ from resnap.replay.window import SegmentSpan
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import AbortedTxn, read_transaction_index
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
-from resnap.storage.source import GONE, PLAIN, each
+from resnap.storage.side_by_side import each
+from resnap.storage.sources.files import GONE, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.scan.header_scan import Array
     from resnap.storage.log.log_dir import PartitionDir, Segment, SnapshotFile
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 _UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
 SHOWN_DTYPE: Final = np.dtype([*ENTRY_DTYPE.descr, ("first_seen", ">i8"), ("last_seen", ">i8")])

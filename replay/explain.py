@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
 from resnap.replay.scan.producer_events import scan
-from resnap.storage.source import PLAIN
+from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from resnap.replay.window import SegmentSpan
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 
 class Role(StrEnum):

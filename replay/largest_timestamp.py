@@ -21,14 +21,14 @@ from resnap.replay.window import TRANSACTION_MARGIN_MS
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TimeIndexEntry, last_time_index_entries
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2, read_header
-from resnap.storage.source import each
+from resnap.storage.side_by_side import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.readers import RangeReader
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 _UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
 _SLACK_MS: Final = TRANSACTION_MARGIN_MS

@@ -13,7 +13,7 @@ from resnap.replay.comparison import Comparison, compare
 from resnap.replay.results import BoundaryResult, Outcome
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
-from resnap.storage.source import PLAIN
+from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
     from resnap.replay.distributed.ranges import IdRange
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from resnap.replay.plan import Boundary, PartitionPlan
     from resnap.replay.results import SnapshotSink
     from resnap.replay.scan.header_scan import Array
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 
 def make_snapshot(

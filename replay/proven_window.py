@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.window import SegmentSpan
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 
 def proven(

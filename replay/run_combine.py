@@ -28,7 +28,7 @@ from resnap.replay.results import BoundaryResult, Outcome, RunResult, blind_outc
 from resnap.replay.scan.producer_table import ProducerTable, producer_table
 from resnap.replay.scan.splits import ANCHOR_PART, Piece
 from resnap.replay.window import roll_time_ms
-from resnap.storage.source import PLAIN
+from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from resnap.replay.scan.header_scan import Array
     from resnap.replay.scan.splits import SplitSummary
     from resnap.storage.errors import ResnapError
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 
 @dataclass(slots=True)

@@ -25,8 +25,8 @@ from resnap.storage.disk import legible
 from resnap.storage.errors import ConfigurationError, UsageError, in_file
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.log.properties import read_properties
-from resnap.storage.source import Sources
-from resnap.storage.stores.store_log_dir import open_source
+from resnap.storage.sources.files import Sources
+from resnap.storage.sources.log_dirs import open_source
 from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s, stores

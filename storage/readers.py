@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from resnap.storage.disk import unread_error
 from resnap.storage.errors import FileGoneError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
+_SECOND: Final = 1_000_000_000
 DELETED_HINT: Final = "retention may have deleted it since it was listed; run again"
 
 
@@ -34,6 +35,21 @@ class RangeReader(Protocol):
     def read(self, position: int, length: int) -> bytes:
         """Return the bytes [position, position + length), fewer only past the end."""
         ...
+
+
+class FileFacts(NamedTuple):
+    """What tells whether a file is still the one that was listed."""
+
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+    """0 for an object."""
+
+    def is_same(self, other: FileFacts) -> bool:
+        """Whether both are of one file as it was; stores list no inode, and some of them no more than seconds."""
+        if 0 in (self.inode, other.inode):
+            return (self.size_bytes, self.mtime_ns // _SECOND) == (other.size_bytes, other.mtime_ns // _SECOND)
+        return self == other
 
 
 class FileReader:

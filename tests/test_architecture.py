@@ -47,7 +47,7 @@ DOORS: Final = {
     "starlette": "scheduler/api/*.py scheduler/web/*.py",
     "Crypto": "storage/layouts/aiven/encryption.py",
     "jinja2": "scheduler/web/*.py",
-    "fastavro": "storage/stores/manifest.py",
+    "fastavro": "storage/layouts/manifest.py",
     "matplotlib": "scheduler/quotas/plot.py",
     "mmh3": "tiering/quota/bloom_store.py",
     "prometheus_client": "scheduler/observing/*.py",

@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.log_dir import PartitionProblem
 from resnap.storage.log.producer_snapshot import ENTRY, HEADER, VERSION, read_snapshot_array
-from resnap.storage.source import GONE, PLAIN, each
+from resnap.storage.side_by_side import each
+from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.leader_epochs import ALL_KNOWN, known_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from resnap.storage.log.log_dir import LogDir, PartitionDir, Segment, SnapshotFile
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.leader_epochs import KnownEpochs
 
 INTERNAL_COMPACTED_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
 from resnap.storage.log.checkpoints import read_leader_epochs
-from resnap.storage.source import GONE
+from resnap.storage.sources.files import GONE
 
 if TYPE_CHECKING:
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 _BATCH_START: Final = struct.Struct(">qiiB")
 """Base offset, length, partition leader epoch (of magic 0 and 1: the checksum), and magic."""

@@ -20,14 +20,14 @@ from resnap.replay.proven_window import proven
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.errors import FormatError, StalePlanError
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.source import PLAIN
+from resnap.storage.sources.files import PLAIN
 from resnap.tiering.inventory import Compaction, PartitionInventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from resnap.storage.log.log_dir import PartitionDir, SnapshotFile
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 SAVED_PLAN_VERSION: Final = 1
 _T = TypeVar("_T")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from resnap.replay.scan.reading import Reading
     from resnap.replay.scan.splits import SplitSummary
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 RUN: Final = -1
 """Number of the boundary in what concerns the whole run."""

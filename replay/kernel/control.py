@@ -111,7 +111,7 @@ def _field(batch: int, position: int, end: int) -> tuple[int, int]:
 
 @inlined
 def _varint(batch: int, position: int, end: int, bits: int) -> tuple[int, int]:
-    """Return the number at ``position`` and the position after it (``storage.log.varint``)."""
+    """Return the number at ``position`` and the position after it (``storage.messages.varint``)."""
     value = 0
     if position == _CUT_SHORT:
         return 0, _CUT_SHORT

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resnap.replay.scan.header_scan import SegmentRange
     from resnap.replay.scan.splits import Split
     from resnap.storage.readers import RangeReader
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 BLOCK_ENTRIES: Final = 1024
 """What is read of an index at a time, 8 KiB: mostly one look is enough."""

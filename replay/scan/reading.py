@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 
 HEADER_READ_BYTES: Final = 128 << 10
 """Mean batch size from which headers are read one by one: about what a disk streams in the time of one small read."""

@@ -27,7 +27,7 @@ from resnap.storage.log.record_batch import (
     TRANSACTIONAL,
     read_header,
 )
-from resnap.storage.source import PLAIN
+from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

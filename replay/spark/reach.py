@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from resnap.replay.plan import PartitionPlan
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 _TASKS_PER_SLOT: Final = 4
 """More tasks than slots, so that every executor is likely to get one."""

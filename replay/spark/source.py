@@ -31,8 +31,8 @@ from resnap.replay.spark.worker import freeze_worker
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import Checkpoints, read_partition_dir, readable
-from resnap.storage.source import PLAIN
-from resnap.storage.stores.store_log_dir import open_source
+from resnap.storage.sources.files import PLAIN
+from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.use_cases.work_items import Cost, Planned
     from resnap.storage.layouts.aiven.log import CopiedSegment
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.stores.manifest import Manifest
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.checking.verification import VerifiedSegment
     from resnap.tiering.refusal import Refusal

@@ -34,7 +34,7 @@ def announce(
     from resnap.scheduler.use_cases.announcing import Announcing
     from resnap.scheduler.wiring import cluster_of, scope_of
     from resnap.storage.errors import UsageError
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.urls import open_store
 
     with cluster_of(run.settings) as cluster, run.progress("read back") as (progress,):

@@ -31,8 +31,8 @@ def show_status(
     from resnap.scheduler.use_cases.remote_status import look, status_answer
     from resnap.scheduler.wiring import cluster_of, scope_of
     from resnap.storage.errors import VerificationError
-    from resnap.storage.source import Sources
-    from resnap.storage.stores.store_log_dir import open_source
+    from resnap.storage.sources.files import Sources
+    from resnap.storage.sources.log_dirs import open_source
     from resnap.storage.stores.urls import open_store
     from resnap.tiering.remote_log.standing import HARMFUL
 

@@ -47,7 +47,7 @@ def restore(
     from resnap.scheduler.use_cases.restored_snapshots import SnapshotRepair
     from resnap.scheduler.use_cases.restoring import RestoreOrder, Restoring
     from resnap.scheduler.use_cases.sources import Scope
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
     scope = Scope(sources=(url,), topics=run.settings.topics)
     order = RestoreOrder(scope=scope, log_dir=into, topic_ids=dict(map(_topic_id, topic_id or ())))

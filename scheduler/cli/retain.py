@@ -41,8 +41,8 @@ def retain(
     """
     from resnap.scheduler.use_cases.retaining import Retaining
     from resnap.scheduler.use_cases.sources import Scope
-    from resnap.storage.source import Sources
-    from resnap.storage.stores.store_log_dir import shipped_part
+    from resnap.storage.sources.files import Sources
+    from resnap.storage.sources.log_dirs import shipped_part
 
     limits = _limits(retention, retention_bytes)
     scope = Scope(sources=(url,), topics=run.settings.topics)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.service import Service
     from resnap.scheduler.use_cases.store_check import StoreCheck
     from resnap.storage.layouts.aiven.log import CopiedSegment
-    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.tiering.checking.chains import Chain
 
     Check: TypeAlias = StoreCheck[Manifest] | StoreCheck[CopiedSegment]

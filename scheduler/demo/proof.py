@@ -11,17 +11,17 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.demo.log import surviving
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
-from resnap.storage.stores.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from resnap.scheduler.demo.log import DemoPartition
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.storage.stores.manifest import Manifest
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification import VerifiedSegment
 

@@ -22,8 +22,8 @@ from resnap.scheduler.doctor.store_probe import probe_store
 from resnap.scheduler.version import package_version
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.log_dir_lock import lock_holder
-from resnap.storage.source import Sources
-from resnap.storage.stores.store_log_dir import open_source
+from resnap.storage.sources.files import Sources
+from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import open_store
 
 if TYPE_CHECKING:

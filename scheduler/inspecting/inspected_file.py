@@ -15,7 +15,7 @@ from resnap.storage.layouts.aiven.members import MARK, Member, member_of, stem_o
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.partition_dir import readable
 from resnap.storage.readers import RangeReader, open_reader
-from resnap.storage.source import GONE, PLAIN, Sources
+from resnap.storage.sources.files import GONE, PLAIN, Sources
 from resnap.storage.stores.urls import is_store_url
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from resnap.scheduler.inspecting.inspected_file import InspectedFile, opened_fil
 from resnap.scheduler.inspecting.segment_inspection import SegmentInspection
 from resnap.storage.errors import FormatError, UsageError, in_file
 from resnap.storage.layouts.aiven.encryption import NO_KEYS, KeyRing
+from resnap.storage.layouts.manifest import Manifest, read_manifest
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
 from resnap.storage.log.indexes import (
     OFFSET_ENTRY,
@@ -42,8 +43,7 @@ from resnap.storage.log.producer_snapshot import (
 from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
 from resnap.storage.log.record_batch import MAX_SEQUENCE
-from resnap.storage.source import Sources
-from resnap.storage.stores.manifest import Manifest, read_manifest
+from resnap.storage.sources.files import Sources
 
 if TYPE_CHECKING:
     import struct

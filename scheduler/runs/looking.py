@@ -16,7 +16,7 @@ from resnap.scheduler.wiring import service_of
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.storage.stores.store_log_dir import open_source
+from resnap.storage.sources.log_dirs import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

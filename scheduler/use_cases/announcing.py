@@ -10,7 +10,7 @@ from resnap.storage.errors import ObjectNotFoundError, ResnapError, UsageError, 
 from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.layouts.local_tiered import LocalTieredKey
-from resnap.storage.stores.manifest import ObjectKind
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.tiering.checking.aiven_verification import holds_copies, list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped
 from resnap.tiering.remote_log.announceable import is_ours, of_copy, of_manifest
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.sources import Scope
     from resnap.storage.layouts.flat.keys import FlatKey
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.aiven_verification import PartitionSeen
     from resnap.tiering.cluster.client import Cluster

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.staging import open_sink
 from resnap.storage.errors import UsageError
-from resnap.storage.source import each
+from resnap.storage.side_by_side import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

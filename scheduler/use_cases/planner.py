@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.use_cases.engines import Engine
     from resnap.scheduler.use_cases.sources import Sighted
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.remembered.memory import KnownBoundary
     from resnap.tiering.remembered.recollection import Recollection

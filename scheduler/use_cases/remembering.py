@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.work_items import TierOrder
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.s3_settings import S3Settings
     from resnap.tiering.inventory import PartitionInventory, SnapshotLook
     from resnap.tiering.remembered.memory import KnownBoundary, Memory

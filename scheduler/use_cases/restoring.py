@@ -12,12 +12,12 @@ from resnap.storage.errors import LogDirError, ResnapError, UsageError, Verifica
 from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.log import manifest_locator
+from resnap.storage.layouts.manifest import ObjectKind, read_manifest
 from resnap.storage.log.checkpoints import read_offset_checkpoint
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.partition_dir import read_small, readable
 from resnap.storage.log.survey import LOG_START_OFFSETS
-from resnap.storage.stores.manifest import ObjectKind, read_manifest
 from resnap.tiering.installing.stopped_broker import refuse_running
 from resnap.tiering.keeping.aiven_restoration import of_copies
 from resnap.tiering.keeping.restored_log import kept_log_start, open_at_end
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.restored_snapshots import SnapshotRepair
     from resnap.scheduler.use_cases.sources import Scope, Sight, Sighted
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.log_dir import LogDir
-    from resnap.storage.source import Sources
-    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.keeping.aiven_restoration import Replaced
     from resnap.tiering.keeping.restorer import Restoration
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.sources import Scope
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.flat.keys import FlatKey
-    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest
 

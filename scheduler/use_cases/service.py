@@ -23,7 +23,7 @@ from resnap.scheduler.use_cases.stored_layouts import CopiedLayout, ShippedLayou
 from resnap.scheduler.use_cases.tier_run import TierRun, Uploading
 from resnap.scheduler.use_cases.work_items import Planned, Replayed, TierOrder
 from resnap.storage.errors import FileGoneError, StalePlanError, UsageError
-from resnap.storage.stores.store_log_dir import shipped_part
+from resnap.storage.sources.log_dirs import shipped_part
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.tiering.checking.aiven_verification import holds_copies
 from resnap.tiering.installing.fingerprint import print_segment
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.stored_layouts import Held, StoredLayout
     from resnap.storage.errors import VerificationError
     from resnap.storage.layouts.aiven.log import CopiedSegment
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.log_dir import Segment
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.source import Sources
-    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification_journal import VerificationJournal
     from resnap.tiering.installing.fingerprint import SegmentPrint

@@ -12,8 +12,8 @@ from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata, find_me
 from resnap.storage.disk import is_there
 from resnap.storage.errors import UsageError
 from resnap.storage.log.log_dir import META_PROPERTIES
-from resnap.storage.source import PLAIN
-from resnap.storage.stores.store_log_dir import open_source
+from resnap.storage.sources.files import PLAIN
+from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import is_store_url, local_path
 from resnap.tiering.cluster.overlay import with_facts
 from resnap.tiering.controller.topic_ids import with_topic_ids
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.log_dir import LogDir, PartitionProblem
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import ClusterFacts, TopicFacts
     from resnap.tiering.inventory import PartitionInventory, SnapshotLook

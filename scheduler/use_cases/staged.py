@@ -11,7 +11,7 @@ from resnap.replay.staging import snapshot_key
 from resnap.storage.disk import is_directory, is_there
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, UsageError, VerificationError, in_file
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.storage.source import each
+from resnap.storage.side_by_side import each
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.planning import can_be_tiered, lost_boundaries
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.scheduler.use_cases.sources import Sight, Sighted
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from resnap.scheduler.clock import instant
 from resnap.scheduler.use_cases.sources import look
 from resnap.scheduler.use_cases.stored_layouts import Held
 from resnap.storage.errors import VerificationError
-from resnap.storage.stores.manifest import SnapshotHow
+from resnap.storage.layouts.manifest import SnapshotHow
 from resnap.tiering.checking.chains import Chain, chains_of
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked, is_of_shorter_log, judged_under, made_under
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.engines import Engine
     from resnap.scheduler.use_cases.sources import Sight, Sighted
     from resnap.scheduler.use_cases.stored_layouts import StoredLayout
-    from resnap.storage.stores.manifest import SnapshotOrigin
+    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.tiering.checking.verification import VerifiedSegment
     from resnap.tiering.checking.verification_journal import VerificationJournal
 

@@ -14,15 +14,15 @@ from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.aiven.log import REMEDY, CopiedSegment
 from resnap.storage.layouts.aiven.members import Member
 from resnap.storage.layouts.flat.keys import parse_key
-from resnap.storage.stores.manifest import Manifest, ObjectKind
+from resnap.storage.layouts.manifest import Manifest, ObjectKind
 from resnap.tiering.checking.aiven_verification import list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from resnap.storage.source import Sources
-    from resnap.storage.stores.manifest import SnapshotOrigin
+    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.checking.aiven_verification import PartitionSeen
     from resnap.tiering.checking.verification import ShippedListing, VerifiedSegment

@@ -18,7 +18,7 @@ from resnap.storage.errors import LockedError
 from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.log.work_lock import at_work_on
-from resnap.storage.source import each
+from resnap.storage.side_by_side import each
 from resnap.storage.stores.throttle import Throttle
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.eligibility import before_replay
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.remembering import Remembering
     from resnap.scheduler.use_cases.sources import Sighted
     from resnap.scheduler.use_cases.work_items import Replayed
+    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.stores.manifest import SnapshotOrigin
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.delivery import Verification
     from resnap.tiering.shipping.uploader import Layout

@@ -1,1 +1,1 @@
-"""Layouts: which keys the objects of a segment have, one module for each."""
+"""Layouts: which keys the objects of a segment have, and the manifest that names them."""

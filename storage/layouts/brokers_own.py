@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from resnap.storage.layouts.local_tiered import ROOT, parse_key
-from resnap.storage.stores.manifest import ObjectKind
+from resnap.storage.layouts.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.stores.protocol import ObjectStore
 
 

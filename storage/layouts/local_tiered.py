@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
 from resnap.storage.messages.wire import uuid_text
-from resnap.storage.stores.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -18,9 +18,10 @@ from resnap.storage.errors import ObjectNotFoundError, in_file
 from resnap.storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import PARTITION_METADATA, partition_of_files
 from resnap.storage.log.properties import read_partition_metadata
+from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, SetAsideDir, Survey, dir_kind
-from resnap.storage.source import FileFacts, each
-from resnap.storage.stores.store_path import StorePath
+from resnap.storage.readers import FileFacts
+from resnap.storage.side_by_side import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.stores.store_path import StorePath
+    from resnap.storage.log.store_path import StorePath
 
 
 T = TypeVar("T")

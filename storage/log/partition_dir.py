@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from resnap.storage.errors import LogDirError, UsageError, in_file
 from resnap.storage.log.names import FileKind, FileState, TopicPartition, parse_file_name
 from resnap.storage.log.properties import read_partition_metadata
-from resnap.storage.source import FileFacts
-from resnap.storage.stores.store_path import StorePath
+from resnap.storage.log.store_path import StorePath
+from resnap.storage.readers import FileFacts
 from resnap.storage.whole_file import read_whole
 
 if TYPE_CHECKING:

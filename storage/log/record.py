@@ -23,7 +23,7 @@ from resnap.storage.log.record_batch import (
     RecordBatchHeader,
     seal,
 )
-from resnap.storage.log.varint import read_varint, read_varlong, write_varint
+from resnap.storage.messages.varint import read_varint, read_varlong, write_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

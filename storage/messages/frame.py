@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.log.varint import write_unsigned_varint
+from resnap.storage.messages.varint import write_unsigned_varint
 
 if TYPE_CHECKING:
     from resnap.storage.messages.wire import Cursor

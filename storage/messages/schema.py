@@ -20,7 +20,7 @@ import types
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from resnap.storage.log.varint import write_unsigned_varint
+from resnap.storage.messages.varint import write_unsigned_varint
 from resnap.storage.messages.wire import Array, Cursor, Identifier, Nullable, Number, Octets, Text, Wire
 
 if TYPE_CHECKING:

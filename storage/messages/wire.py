@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from resnap.storage.errors import FormatError
-from resnap.storage.log.varint import read_unsigned_varint, write_unsigned_varint
+from resnap.storage.messages.varint import read_unsigned_varint, write_unsigned_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""Object stores behind one small protocol, and the objects Resnap writes into them."""
+"""Object stores behind one small protocol."""

@@ -12,12 +12,12 @@ from resnap.storage.disk import FileDigest
 from resnap.storage.layouts.aiven.chunks import encode_sizes
 from resnap.storage.layouts.aiven.origin import write_origin
 from resnap.storage.layouts.aiven.pieces import compressed
+from resnap.storage.layouts.manifest import write_manifest
 from resnap.storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_marker_batch
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.varint import write_varint
 from resnap.storage.messages.schema import write_message
+from resnap.storage.messages.varint import write_varint
 from resnap.storage.processes import this_process
-from resnap.storage.stores.manifest import write_manifest
 from resnap.tiering.controller.metadata.codec import encode_record
 from resnap.tiering.controller.metadata.control_messages import LeaderChangeMessage, SnapshotFooterRecord, Voter
 from resnap.tiering.controller.metadata.records import TopicRecord
@@ -46,7 +46,7 @@ from resnap.tiering.remote_log.codec import encode_record as encode_remote_log_r
 from resnap.tiering.shipping.lease import Holder
 from tests.fuzz.parsers import INIT_VERSIONS, LARGEST
 from tests.logs.batch_builder import write_data_batch, write_legacy_message
-from tests.storage.stores.manifests import a_manifest
+from tests.storage.layouts.manifests import a_manifest
 from tests.tiering.remote_log.telling import copied
 
 if TYPE_CHECKING:

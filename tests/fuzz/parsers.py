@@ -17,6 +17,7 @@ from resnap.storage.layouts.aiven.metadata import read_custom_metadata
 from resnap.storage.layouts.aiven.origin import read_origin
 from resnap.storage.layouts.aiven.pieces import original_piece
 from resnap.storage.layouts.flat.keys import parse_key
+from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
 from resnap.storage.log.control_record import KEY, read_control_record
 from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
@@ -27,8 +28,7 @@ from resnap.storage.log.producer_snapshot import read_snapshot, read_snapshot_ar
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata, read_properties
 from resnap.storage.log.record import read_records
 from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, read_header
-from resnap.storage.log.varint import read_unsigned_varint, read_varint, read_varlong
-from resnap.storage.stores.manifest import read_manifest
+from resnap.storage.messages.varint import read_unsigned_varint, read_varint, read_varlong
 from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.controller.metadata.batches import read_batches
 from resnap.tiering.controller.metadata.codec import decode_record

@@ -14,7 +14,7 @@ from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.use_cases.announcing import Announcing
 from resnap.scheduler.use_cases.sources import Scope
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.remote_log.announceable import is_ours

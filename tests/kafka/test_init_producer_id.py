@@ -12,7 +12,7 @@ import pytest
 
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.varint import write_unsigned_varint
+from resnap.storage.messages.varint import write_unsigned_varint
 from resnap.tiering.controller.producer_ids.requests import (
     INIT_PRODUCER_ID,
     InitProducerIdRequest,

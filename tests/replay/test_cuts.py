@@ -12,7 +12,7 @@ from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.scan.splits import Split
 from resnap.storage.log.indexes import OffsetIndexEntry, write_offset_index
 from resnap.storage.readers import BytesReader
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from resnap.storage.stores.memory import MemoryObjectStore
 
 if TYPE_CHECKING:

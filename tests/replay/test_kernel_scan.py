@@ -29,7 +29,7 @@ from resnap.storage.log.record_batch import (
     read_header,
     seal,
 )
-from resnap.storage.log.varint import write_varint
+from resnap.storage.messages.varint import write_varint
 from resnap.storage.readers import BytesReader, open_reader
 from tests.builders import a_batch, a_marker
 from tests.fixture_sets import NAMES, unpack

@@ -21,7 +21,7 @@ from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import FormatError, LogDirError, ResnapError
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS, planned
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.replay.spark.reach import _Question
-from resnap.storage.source import PLAIN, Sources
+from resnap.storage.sources.files import PLAIN, Sources
 from resnap.storage.stores.memory import MemoryObjectStore
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from resnap.storage.layouts.aiven.encryption import KeyRing, RsaKey
 from resnap.storage.layouts.aiven.keys import parse_key
 from resnap.storage.layouts.aiven.manifest import read_manifest
 from resnap.storage.layouts.aiven.members import Member
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from tests.fixture_sets import AIVEN
 from tests.scheduler.shipped import files_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.scheduler.clock import instant
-from resnap.storage.stores.manifest import read_manifest
+from resnap.storage.layouts.manifest import read_manifest
 from tests.scheduler.files import tree
 
 if TYPE_CHECKING:

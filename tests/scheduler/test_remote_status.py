@@ -12,12 +12,12 @@ from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.use_cases.remote_status import look
 from resnap.scheduler.wiring import scope_of
 from resnap.storage.layouts.local_tiered import object_key
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.varint import write_unsigned_varint, write_varint
-from resnap.storage.source import Sources
+from resnap.storage.messages.varint import write_unsigned_varint, write_varint
+from resnap.storage.sources.files import Sources
+from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.storage.stores.manifest import ObjectKind
-from resnap.storage.stores.store_log_dir import open_source
 from resnap.tiering.remote_log.records import SegmentState
 from tests.tiering.remote_log.telling import (
     PARTITION,

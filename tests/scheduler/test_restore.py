@@ -23,7 +23,7 @@ from resnap.scheduler.use_cases.sources import Scope
 from resnap.storage.disk import Disk
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from resnap.tiering.keeping import restorer
 from resnap.tiering.keeping.restorer import unfinished_name
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at

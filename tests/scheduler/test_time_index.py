@@ -11,7 +11,7 @@ from resnap.replay.producer_state import Expiry
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.clock import instant
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from resnap.tiering.inventory import take_inventory
 from resnap.tiering.planning import load_facts, plan_replay
 from tests.scheduler.files import flip

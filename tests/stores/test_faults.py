@@ -20,7 +20,7 @@ from resnap.storage.errors import (
     StoreUnavailableError,
     VerificationError,
 )
-from resnap.storage.stores.manifest import read_manifest
+from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.stores.s3_upload import PART_BYTES

@@ -11,8 +11,8 @@ from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.doctor.findings import Health
 from resnap.scheduler.doctor.store_probe import probe_store
 from resnap.storage.errors import StoreAccessError, StoreError, VerificationError
+from resnap.storage.layouts.manifest import TOMBSTONE
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.stores.manifest import TOMBSTONE
 from resnap.storage.stores.probe import Check, Condition, condition, range_problem, upload_checks
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_upload import PART_BYTES

@@ -12,10 +12,10 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.staging import DirectorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place, parse_key
+from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.storage.stores.manifest import read_manifest
 from resnap.tiering.eligibility import before_replay
 from resnap.tiering.inventory import take_inventory
 from resnap.tiering.planning import load_facts, plan_replay
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.replay.results import PartitionResult
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.log_dir import LogDir, PartitionDir
-    from resnap.storage.stores.manifest import Manifest
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.eligibility import Candidates
     from resnap.tiering.inventory import PartitionInventory

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.layouts.aiven.body import AivenForm
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.checking.aiven_verification import list_copies, verify_copy
 from resnap.tiering.shipping.delivery import Delivery

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.storage.layouts.lineage import chain_of
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.stores.lineage import chain_of
 from resnap.tiering.checking.chains import chains_of
-from tests.storage.stores.manifests import a_manifest
+from tests.storage.layouts.manifests import a_manifest
 
 if TYPE_CHECKING:
-    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.layouts.manifest import Manifest
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), min_size=1, max_size=8)
 

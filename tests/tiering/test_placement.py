@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnap.storage.stores.lineage import Span
+from resnap.storage.layouts.lineage import Span
 from resnap.tiering.shipping.placement import Placement, Verdict, place
 
 if TYPE_CHECKING:

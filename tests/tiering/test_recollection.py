@@ -12,7 +12,7 @@ from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.indexes import AbortedTxn
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, SnapshotDigest
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from resnap.tiering.inventory import take_partition_inventory
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.remembered.memory import KnownBoundary, Memory, is_known_as_well, rules_key

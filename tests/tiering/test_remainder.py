@@ -8,9 +8,9 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 import pytest
 
 from resnap.storage.layouts.flat.keys import object_key
+from resnap.storage.layouts.manifest import ObjectKind, write_manifest
 from resnap.storage.log.checkpoints import segment_leader_epochs
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.stores.manifest import ObjectKind, write_manifest
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.eligibility import Candidates, before_replay
 from resnap.tiering.inventory import take_inventory
@@ -18,7 +18,7 @@ from resnap.tiering.refusal import Reason
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import EpochHistory
 from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
-from tests.storage.stores.manifests import a_manifest, an_object
+from tests.storage.layouts.manifests import a_manifest, an_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,7 @@ import pytest
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.checkpoints import LeaderEpoch, read_leader_epochs, write_leader_epochs
 from resnap.storage.log.indexes import (
     AbortedTxn,
@@ -22,7 +23,6 @@ from resnap.storage.log.indexes import (
 from resnap.storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.stores.manifest import ObjectKind
 from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,

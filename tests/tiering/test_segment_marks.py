@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.log.log_dir import load_partition_dir
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from resnap.tiering.remembered.segment_marks import mark_of, unchanged_up_to
 from tests.builders import a_partition
 from tests.strategies import START_MS, DataEvent

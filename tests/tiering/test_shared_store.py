@@ -18,11 +18,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.keys import object_key
+from resnap.storage.layouts.lineage import Span, Stretches, chain_of, in_order_of_making, is_one_lineage
+from resnap.storage.layouts.manifest import ObjectKind, write_manifest
 from resnap.storage.log.checkpoints import LeaderEpoch, segment_leader_epochs, write_leader_epochs
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment
-from resnap.storage.stores.lineage import Span, Stretches, chain_of, in_order_of_making, is_one_lineage
-from resnap.storage.stores.manifest import ObjectKind, write_manifest
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.checking.chains import chains_of
 from resnap.tiering.eligibility import Candidates
@@ -31,7 +31,7 @@ from resnap.tiering.leader_epochs import ALL_KNOWN
 from resnap.tiering.shipping.placement import place
 from resnap.tiering.shipping.remainder import Remainder, remainder
 from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
-from tests.storage.stores.manifests import a_manifest, an_object
+from tests.storage.layouts.manifests import a_manifest, an_object
 from tests.tiering.shipping import manifests
 from tests.tiering.stores import PassingStore
 

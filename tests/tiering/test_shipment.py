@@ -10,12 +10,12 @@ import pytest
 
 from resnap.replay.staging import snapshot_key
 from resnap.storage.errors import FormatError, LockedError, StoreFullError, VerificationError
+from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind, SnapshotHow
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot_bytes
 from resnap.storage.readers import FileReader
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.storage.stores.manifest import TOMBSTONE, ObjectKind, SnapshotHow
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.eligibility import Reason
 from resnap.tiering.shipping.delivery import Delivery

@@ -11,6 +11,7 @@ from resnap.replay.plan import Coverage
 from resnap.replay.staging import snapshot_key
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import ObjectNotFoundError, VerificationError
+from resnap.storage.layouts.manifest import LeftOutProducer, SnapshotHow
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import (
     COUNT_POSITION,
@@ -22,7 +23,6 @@ from resnap.storage.log.producer_snapshot import (
     snapshot_bytes,
 )
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.storage.stores.manifest import LeftOutProducer, SnapshotHow
 from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
 from tests.tiering.shipping import HOUR_MS, ROLL, UPGRADED, an_order, newest_ms, rules_at
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from resnap.storage.errors import ResnapError
-from resnap.storage.stores.manifest import read_manifest
+from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.keeping.garbage import collect, find_garbage
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of

@@ -16,9 +16,7 @@ from resnap.storage.errors import (
     VerificationError,
 )
 from resnap.storage.layouts.flat.keys import parse_key
-from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
-from resnap.storage.stores.manifest import (
+from resnap.storage.layouts.manifest import (
     Manifest,
     ObjectKind,
     SnapshotHow,
@@ -26,6 +24,8 @@ from resnap.storage.stores.manifest import (
     read_manifest,
     write_manifest,
 )
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.shipping.delivery import Delivery

@@ -20,7 +20,7 @@ from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_or
 from resnap.storage.layouts.flat import keys as flat
 from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
 from resnap.storage.log.producer_snapshot import read_snapshot_array
-from resnap.storage.stores.store_path import StorePath
+from resnap.storage.log.store_path import StorePath
 from resnap.tiering.checking.verification import ShippedListing, VerifiedSegment
 from resnap.tiering.shipping.leader_epoch_check import EpochsSeen
 from resnap.tiering.shipping.segment_indexes import load_indexes
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.keys import AivenKey
     from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.layouts.aiven.metadata import SegmentMetadata
+    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.source import Sources
-    from resnap.storage.stores.manifest import SnapshotOrigin
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from resnap.storage.layouts.lineage import chain_of, is_one_lineage
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.stores.lineage import chain_of, is_one_lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

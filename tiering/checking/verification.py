@@ -15,15 +15,15 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, UNKNOWN, is_tombstone, parse_key
 from resnap.storage.layouts.flat.topics import TopicIds, listing_prefix, topic_ids_of
+from resnap.storage.layouts.lineage import is_one_lineage
+from resnap.storage.layouts.manifest import ObjectKind, read_manifest
 from resnap.storage.log.producer_snapshot import read_snapshot_array
-from resnap.storage.stores.lineage import is_one_lineage
-from resnap.storage.stores.manifest import ObjectKind, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from resnap.storage.layouts.flat.keys import FlatKey
-    from resnap.storage.stores.manifest import Manifest, ManifestObject
+    from resnap.storage.layouts.manifest import Manifest, ManifestObject
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 Held = TypeVar("Held")

@@ -21,7 +21,7 @@ from resnap.storage.errors import ResnapError, StoreError, in_file
 from resnap.storage.log.partition_dir import Segment
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.log.record_batch import NO_PRODUCER_ID
-from resnap.storage.source import GONE, PLAIN
+from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.controller.metadata.image import MetadataImage, ProducerIdBlock
 
     Ids = npt.NDArray[np.int64]

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.storage.errors import FormatError
-from resnap.storage.source import GONE, PLAIN, FileFacts
+from resnap.storage.readers import FileFacts
+from resnap.storage.sources.files import GONE, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from resnap.storage.log.log_dir import Segment
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 FINGERPRINT_FILE: Final = "fingerprint.json"
 """Its name beside the snapshots of a partition."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.disk import is_there
 from resnap.storage.errors import VerificationError
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.source import PLAIN, STREAM_BYTES
-from resnap.storage.stores.manifest import ObjectKind
+from resnap.storage.sources.files import PLAIN, STREAM_BYTES
 from resnap.tiering.checking.aiven_verification import PartitionSeen, SegmentFiles, findings_of
 from resnap.tiering.keeping.restorer import HINT, Restoration, ShippedFile
 from resnap.tiering.shipping.transaction_history import TransactionHistory
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 
 class _Member(NamedTuple):

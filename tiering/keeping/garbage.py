@@ -23,8 +23,8 @@ from resnap.storage.errors import FormatError, LockedError, ObjectExistsError, O
 from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.aiven.origin import place_of_origin
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
-from resnap.storage.source import each
-from resnap.storage.stores.manifest import TOMBSTONE, read_manifest
+from resnap.storage.layouts.manifest import TOMBSTONE, read_manifest
+from resnap.storage.side_by_side import each
 from resnap.storage.stores.probe import store_clock_ms
 from resnap.tiering.shipping.lease import leased
 

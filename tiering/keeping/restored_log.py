@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.storage.source import each
+from resnap.storage.side_by_side import each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 
 def kept_log_start(partition: PartitionDir, checkpoints: Sequence[str], sources: Sources) -> int | None:

@@ -20,12 +20,12 @@ from uuid import UUID, uuid5
 
 from resnap.storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_file, write_new_file
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA, read_small, readable
 from resnap.storage.log.properties import PartitionMetadata, write_partition_metadata
 from resnap.storage.log.survey import LOG_START_OFFSETS
-from resnap.storage.stores.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.storage.disk import Disk, Dress
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.storage.stores.manifest import Manifest
     from resnap.storage.stores.protocol import ObjectStore
 
 FILE_MODE: Final = 0o644

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION
+from resnap.storage.layouts.lineage import chain_of, in_order_of_making
+from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.stores.lineage import chain_of, in_order_of_making
-from resnap.storage.stores.manifest import TOMBSTONE, ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.stores.manifest import Manifest
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.stores.protocol import ObjectStore
 
 

@@ -21,7 +21,7 @@ from resnap.storage.log.record_batch import CONTROL, NO_TIMESTAMP
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 Ints = npt.NDArray[np.int64]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.eligibility import Candidates
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.remembered.memory_file import MemoryFiles

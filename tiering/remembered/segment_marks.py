@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.readers import RangeReader
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
 HOPS: Final = 256
 """Batches that may follow the last one in the index; a broker adds an entry every 4 KiB or so."""

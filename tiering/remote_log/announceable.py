@@ -13,15 +13,15 @@ from uuid import UUID
 
 from resnap.storage.layouts import local_tiered
 from resnap.storage.layouts.aiven import keys as aiven
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text
-from resnap.storage.stores.manifest import ObjectKind
 from resnap.tiering.remote_log.records import TopicIdPartition
 
 if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.log import CopiedSegment
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.checkpoints import LeaderEpoch
-    from resnap.storage.stores.manifest import Manifest
 
 _OUR_VERSION = 5
 

@@ -23,7 +23,7 @@ from itertools import islice, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.stores.lineage import chain_of, is_one_lineage
+from resnap.storage.layouts.lineage import chain_of, is_one_lineage
 from resnap.tiering.remote_log.hurdles import Hurdle, Stop
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from resnap.storage.errors import FormatError
 from resnap.storage.layouts import local_tiered
 from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.aiven.metadata import read_custom_metadata
-from resnap.storage.stores.manifest import ObjectKind
+from resnap.storage.layouts.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

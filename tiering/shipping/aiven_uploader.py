@@ -53,13 +53,13 @@ from resnap.storage.layouts.aiven.manifest import (
 from resnap.storage.layouts.aiven.metadata import SegmentMetadata
 from resnap.storage.layouts.aiven.origin import origin_key, write_origin
 from resnap.storage.layouts.aiven.pieces import stored_piece
-from resnap.storage.stores.manifest import ObjectKind
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.tiering.shipping.shipped import AivenManifests, ShippedSegment
 from resnap.tiering.shipping.uploader import ShippedMeanwhileError, TopicIdUnknownError, check_length
 
 if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.encryption import SegmentCipher
-    from resnap.storage.stores.manifest import SnapshotOrigin
+    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.stores.protocol import BodyOpener, ObjectStore
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.segment_bundle import BundlePart, SegmentBundle

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.storage.stores.lineage import epochs_in
+from resnap.storage.layouts.lineage import epochs_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

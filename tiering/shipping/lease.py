@@ -6,7 +6,7 @@ process of this machine held that is dead, is to create the next generation on c
 several who try, one succeeds. So no store needs to know more than ``If-None-Match``, and where it ignores even that,
 two runs may at worst both do the work. A holder that was stopped, or whose machine was suspended, finds out by its own
 clock before its next step; should it have looked just before, it writes objects that are named by their content, and a
-manifest that is as true as the other's, or deletes under an id that is not used again (``storage.stores.manifest``).
+manifest that is as true as the other's, or deletes under an id that is not used again (``storage.layouts.manifest``).
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from resnap.storage.stores.lineage import Stretches
+from resnap.storage.layouts.lineage import Stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resnap.storage.stores.lineage import Span
+    from resnap.storage.layouts.lineage import Span
 
 
 class Verdict(Enum):

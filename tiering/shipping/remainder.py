@@ -12,9 +12,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, VerificationError
+from resnap.storage.layouts.lineage import Span, chain_of, epochs_in
 from resnap.storage.log.partition_dir import SnapshotFile
-from resnap.storage.source import GONE, PLAIN
-from resnap.storage.stores.lineage import Span, chain_of, epochs_in
+from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.refusal import Reason, refuse
 from resnap.tiering.shipping import same_topic
 from resnap.tiering.shipping.placement import Placement, Verdict, place
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.eligibility import Candidates
     from resnap.tiering.shipping.shipped import Neighbours, ShippedSegment, ShippedTopic
 

@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from resnap.storage.stores.same_log import Piece, shared_batch, stored_piece
+from resnap.storage.layouts.same_log import Piece, shared_batch, stored_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.readers import RangeReader
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.shipping.shipped import ShippedSegment, ShippedTopic
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from resnap.replay.scan.header_scan import ScanFacts
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.checkpoints import (
     LeaderEpoch,
     leader_epochs_up_to,
@@ -31,8 +32,8 @@ from resnap.storage.log.checkpoints import (
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.survey import LOG_START_OFFSETS
-from resnap.storage.source import GONE, PLAIN, FileFacts
-from resnap.storage.stores.manifest import ObjectKind
+from resnap.storage.readers import FileFacts
+from resnap.storage.sources.files import GONE, PLAIN
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.leader_epochs import checkpointed_epochs
@@ -42,7 +43,7 @@ from resnap.tiering.shipping.segment_indexes import load_indexes, read_batches
 if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import BodyOpener
     from resnap.tiering.shipping.log_digest import DigestingReader
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes

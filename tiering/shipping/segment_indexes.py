@@ -33,7 +33,7 @@ from resnap.storage.log.indexes import (
     write_transaction_index,
 )
 from resnap.storage.log.record_batch import LOG_OVERHEAD
-from resnap.storage.source import GONE, PLAIN
+from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
 from resnap.tiering.shipping.segment_pass import pass_over, whole
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from resnap.replay.scan.header_scan import Array
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.shipping.log_digest import DigestingReader
     from resnap.tiering.shipping.segment_pass import SegmentPass
 

@@ -15,7 +15,7 @@ from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.control_record import ABORT, read_control_record
 from resnap.storage.log.record_batch import CONTROL, TRANSACTIONAL, read_header
 from resnap.storage.log.usual_markers import UNUSUAL, usual_marker_types
-from resnap.storage.source import PLAIN
+from resnap.storage.sources.files import PLAIN
 from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
 from resnap.tiering.shipping.log_digest import DigestingReader
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.indexes import OffsetIndexEntry, TimeIndexEntry
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.readers import RangeReader
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
 
     Ints = npt.NDArray[np.int64]
 

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
-from resnap.storage.source import PLAIN
+from resnap.storage.sources.files import PLAIN
 from resnap.tiering.eligibility import Eligibility, after_replay, refuse
 from resnap.tiering.refusal import Reason
 from resnap.tiering.shipping.aiven_uploader import copy
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.aiven.body import AivenForm
+    from resnap.storage.layouts.manifest import SnapshotHow, SnapshotOrigin
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.source import Sources
-    from resnap.storage.stores.manifest import SnapshotHow, SnapshotOrigin
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.eligibility import Candidates, Refusal
     from resnap.tiering.shipping.delivery import Delivery

@@ -27,14 +27,14 @@ from resnap.storage.layouts.flat.keys import (
     parse_key,
     partition_prefix,
 )
-from resnap.storage.source import each
-from resnap.storage.stores.manifest import ObjectKind, read_manifest
+from resnap.storage.layouts.manifest import ObjectKind, read_manifest
+from resnap.storage.side_by_side import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from resnap.storage.layouts.manifest import Manifest, SnapshotOrigin
     from resnap.storage.log.checkpoints import LeaderEpoch
-    from resnap.storage.stores.manifest import Manifest, SnapshotOrigin
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 

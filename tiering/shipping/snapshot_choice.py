@@ -14,16 +14,16 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
 from resnap.replay.staging import digest_of, snapshot_key
 from resnap.storage.errors import LogDirError, ObjectNotFoundError, VerificationError
+from resnap.storage.layouts.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
-from resnap.storage.source import PLAIN
-from resnap.storage.stores.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
+from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
 
 

@@ -16,8 +16,8 @@ from resnap.replay.window import AsOf
 
 if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
+    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.stores.manifest import SnapshotOrigin
 
 
 class Asked(NamedTuple):

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
-from resnap.storage.source import PLAIN
+from resnap.storage.sources.files import PLAIN
 from resnap.tiering.shipping.aborted_transactions import OpenTransactions
 from resnap.tiering.shipping.segment_indexes import check_aborted
 
 if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
 
 

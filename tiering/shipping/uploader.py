@@ -31,9 +31,9 @@ from resnap.storage.layouts.flat.keys import (
     segment_id,
     segment_prefix,
 )
+from resnap.storage.layouts.lineage import epochs_in
 from resnap.storage.layouts.local_tiered import object_key as local_tiered_key
-from resnap.storage.stores.lineage import epochs_in
-from resnap.storage.stores.manifest import TOMBSTONE, Manifest, ManifestObject, read_manifest, write_manifest
+from resnap.storage.layouts.manifest import TOMBSTONE, Manifest, ManifestObject, read_manifest, write_manifest
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 from resnap.tiering.shipping.shipped import ShippedSegment, shipped_segment
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
+    from resnap.storage.layouts.manifest import ObjectKind, SnapshotOrigin
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.stores.manifest import ObjectKind, SnapshotOrigin
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.segment_bundle import BundlePart, SegmentBundle

@@ -25,17 +25,17 @@ from resnap.storage.layouts.stored_log import (
 )
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-from resnap.storage.source import each
-from resnap.storage.stores.store_path import StorePath
+from resnap.storage.log.store_path import StorePath
+from resnap.storage.side_by_side import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.aiven.keys import AivenKey
     from resnap.storage.layouts.aiven.metadata import SegmentMetadata
+    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.survey import LogDir
-    from resnap.storage.stores.manifest import SnapshotOrigin
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 REMEDY: Final = (

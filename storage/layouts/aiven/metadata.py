@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from resnap.storage.errors import FormatError
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.log.varint import read_unsigned_varint, read_varlong
+from resnap.storage.messages.varint import read_unsigned_varint, read_varlong
 
 _REMOTE_SIZE, _OBJECT_PREFIX, _OBJECT_KEY = range(3)
 _LONG_END: Final = 1 << 63

@@ -15,7 +15,7 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.aiven.keys import MANIFEST, AivenKey, parse_key
 from resnap.storage.layouts.aiven.strict_json import parsed
-from resnap.storage.stores.manifest import SnapshotOrigin, origin_from, origin_record
+from resnap.storage.layouts.manifest import SnapshotOrigin, origin_from, origin_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

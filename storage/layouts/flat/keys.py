@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
+from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
-from resnap.storage.stores.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:

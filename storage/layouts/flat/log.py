@@ -16,8 +16,10 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, 
 from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place
 from resnap.storage.layouts.flat.topics import topic_ids_of
+from resnap.storage.layouts.lineage import chain_of, in_order_of_making, is_one_lineage
 from resnap.storage.layouts.local_tiered import EXTENSIONS, ROOT
 from resnap.storage.layouts.local_tiered import parse_key as parse_brokers_key
+from resnap.storage.layouts.manifest import Manifest, ObjectKind, read_manifest
 from resnap.storage.layouts.stored_log import (
     ClosedSegment,
     one_of_each_name,
@@ -27,11 +29,9 @@ from resnap.storage.layouts.stored_log import (
 )
 from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+from resnap.storage.log.store_path import StorePath
 from resnap.storage.messages.wire import uuid_bytes
-from resnap.storage.source import each
-from resnap.storage.stores.lineage import chain_of, in_order_of_making, is_one_lineage
-from resnap.storage.stores.manifest import Manifest, ObjectKind, read_manifest
-from resnap.storage.stores.store_path import StorePath
+from resnap.storage.side_by_side import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

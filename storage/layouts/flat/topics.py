@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, UNKNOWN, parse_key
-from resnap.storage.stores.manifest import ObjectKind, read_manifest
-from resnap.storage.stores.same_log import shared_batch, stored_piece
+from resnap.storage.layouts.manifest import ObjectKind, read_manifest
+from resnap.storage.layouts.same_log import shared_batch, stored_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.flat.keys import FlatKey
+    from resnap.storage.layouts.same_log import Piece, SharedBatch
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.storage.stores.same_log import Piece, SharedBatch
 
 _TOPIC_FOLDERS: Final = 2
 """From a store down to a topic, whatever its id."""

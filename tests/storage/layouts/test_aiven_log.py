@@ -20,9 +20,9 @@ from resnap.storage.layouts.aiven.members import ChunkedReader, Member, member_o
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.readers import BytesReader
-from resnap.storage.source import PLAIN, Sources
+from resnap.storage.sources.files import PLAIN, Sources
+from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.storage.stores.store_log_dir import open_source
 from tests.fixture_sets import AIVEN
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.aiven.keys import MANIFEST, AivenKey, parse_key
 from resnap.storage.layouts.aiven.origin import _checksum, origin_key, place_of_origin, read_origin, write_origin
-from resnap.storage.stores.manifest import LeftOutProducer, origin_record
-from tests.storage.stores.manifests import a_manifest
+from resnap.storage.layouts.manifest import LeftOutProducer, origin_record
+from tests.storage.layouts.manifests import a_manifest
 
 ORIGIN = replace(a_manifest().snapshot_origin, left_out=(LeftOutProducer(producer_id=7, reason="unexplained-batch"),))
 ID = "He9TUenRQJyi--dhGzsc4w"

@@ -17,7 +17,7 @@ from resnap.storage.layouts.flat.keys import (
     segment_id,
 )
 from resnap.storage.stores.protocol import MAX_KEY_BYTES, check_key
-from tests.storage.stores.manifests import topics
+from tests.storage.layouts.manifests import topics
 
 ID = UUID("6f8e0d8e-1234-5000-8000-0123456789ab")
 TOPIC_ID = "Wq8hHFTBRYOKdXyTr_4wRQ"

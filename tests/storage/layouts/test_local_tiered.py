@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.local_tiered import LocalTieredKey, parse_key
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION
 from resnap.storage.messages.wire import uuid_text
-from resnap.storage.stores.manifest import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ from resnap.storage.log.record_batch import (
     seal,
     write_header,
 )
-from resnap.storage.log.varint import write_varint
+from resnap.storage.messages.varint import write_varint
 from tests.storage.log import golden
 
 ABORT_KEY = struct.pack(">hh", 0, ABORT)

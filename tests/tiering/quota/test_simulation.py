@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from resnap.replay.scan.header_scan import BLOCK_BYTES, SegmentRange
 from resnap.storage.errors import UsageError
-from resnap.storage.source import PLAIN
+from resnap.storage.sources.files import PLAIN
 from resnap.tiering.quota.active_producers import Remembering
 from resnap.tiering.quota.advice import LEAST_RATE, advised_rate, least_rate
 from resnap.tiering.quota.exact_store import ExactStore

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.local_tiered import object_key
+from resnap.storage.layouts.manifest import ManifestObject, ObjectKind
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.stores.manifest import ManifestObject, ObjectKind
 from resnap.tiering.cluster.client import EpochEnd
 from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
 from resnap.tiering.remote_log.announceable import of_manifest
@@ -21,7 +21,7 @@ from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of
 from resnap.tiering.remote_log.beliefs import PartitionBeliefs, fold_events
 from resnap.tiering.remote_log.codec import decode_record
 from resnap.tiering.remote_log.hurdles import Hurdle, Stop
-from tests.storage.stores.manifests import a_manifest
+from tests.storage.layouts.manifests import a_manifest
 from tests.tiering.remote_log.telling import PARTITION, copied, events
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Final
 
 from resnap.storage.errors import FormatError
 from resnap.storage.kafka_errors import KafkaError
-from resnap.storage.log.varint import write_unsigned_varint
 from resnap.storage.messages.schema import Int16, Int32, Int64, read_message, write_message
+from resnap.storage.messages.varint import write_unsigned_varint
 from resnap.storage.messages.wire import Cursor
 
 ALLOCATE_PRODUCER_IDS: Final = 67

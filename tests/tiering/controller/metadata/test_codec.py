@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.storage.log.varint import write_unsigned_varint
+from resnap.storage.messages.varint import write_unsigned_varint
 from resnap.tiering.controller.metadata.codec import DecodedRecord, decode_record, encode_record
 from resnap.tiering.controller.metadata.records import (
     RECORD_TYPES,

@@ -8,7 +8,7 @@ import pytest
 from resnap.storage.errors import MetadataLogError, MetadataVersionError
 from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.log.properties import read_partition_metadata
-from resnap.storage.log.varint import write_unsigned_varint
+from resnap.storage.messages.varint import write_unsigned_varint
 from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
 from resnap.tiering.controller.metadata.codec import encode_record
 from resnap.tiering.controller.metadata.folding import fold, load_current_image, load_image, load_settings_image

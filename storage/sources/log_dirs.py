@@ -19,8 +19,8 @@ from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
 from resnap.storage.layouts.mirror import is_mirror_key, is_segment_name, mirrored_log_dir
 from resnap.storage.log.log_dir import open_log_dir_or_partition
+from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import live_partition
-from resnap.storage.stores.store_path import StorePath
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.survey import LogDir
-    from resnap.storage.source import Sources
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 

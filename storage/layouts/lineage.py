@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.checkpoints import LeaderEpoch
-    from resnap.storage.stores.manifest import Manifest
 
 
 def epochs_in(epochs: Sequence[LeaderEpoch], start: int, end: int) -> list[LeaderEpoch]:

@@ -9,25 +9,32 @@ from __future__ import annotations
 
 import io
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from resnap.storage.errors import ConfigurationError, FileGoneError, FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.aiven.encryption import NO_KEYS, DataKeyError, KeyRing
 from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
 from resnap.storage.layouts.aiven.manifest import read_manifest
 from resnap.storage.layouts.aiven.members import LOG_FILE, Member, StoredSegment, member_of
-from resnap.storage.readers import DELETED_HINT, BytesReader, RangeReader, ReaderStream, open_reader, readable
+from resnap.storage.readers import (
+    DELETED_HINT,
+    BytesReader,
+    FileFacts,
+    RangeReader,
+    ReaderStream,
+    open_reader,
+    readable,
+)
 from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
 from resnap.storage.whole_file import MOST_BYTES, open_file, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from resnap.storage.layouts.aiven.manifest import Encryption
     from resnap.storage.stores.protocol import ObjectStore
@@ -39,29 +46,8 @@ _KEY_PARTS: Final = 3
 _KEYS_TRIED: Final = 16
 """Data keys that are tried before a private key counts as the wrong one."""
 _LOST: Final = "what is encrypted under a data key that is lost cannot be read: only another copy of the manifest helps"
-_SECOND: Final = 1_000_000_000
-SMALL_FILES_AT_ONCE: Final = 16
-"""Read side by side from a store, where each takes a round trip."""
 GONE: Final = (FileGoneError, ObjectNotFoundError)
 """What is raised of a file that is not there, wherever that is."""
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
-
-
-class FileFacts(NamedTuple):
-    """What tells whether a file is still the one that was listed."""
-
-    size_bytes: int
-    mtime_ns: int
-    inode: int
-    """0 for an object."""
-
-    def is_same(self, other: FileFacts) -> bool:
-        """Whether both are of one file as it was; stores list no inode, and some of them no more than seconds."""
-        if 0 in (self.inode, other.inode):
-            return (self.size_bytes, self.mtime_ns // _SECOND) == (other.size_bytes, other.mtime_ns // _SECOND)
-        return self == other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,18 +203,6 @@ class Sources:
 
 PLAIN: Final = Sources()
 """Stores as boto3 itself would reach them."""
-
-
-def each(look: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iterator[_R]:
-    """Yield ``look(item)`` for each of ``items``, in order; side by side where they lie in a store."""
-    if not remote:
-        yield from map(look, items)
-        return
-    with ThreadPoolExecutor(SMALL_FILES_AT_ONCE, thread_name_prefix="resnap-small") as threads:
-        try:
-            yield from threads.map(look, items)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
 
 
 @lru_cache(maxsize=32)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError
-from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.stores.manifest import (
+from resnap.storage.layouts.manifest import (
     FORMAT_VERSION,
     Manifest,
     ObjectKind,
@@ -21,7 +20,8 @@ from resnap.storage.stores.manifest import (
     read_manifest,
     write_manifest,
 )
-from tests.storage.stores.manifests import a_manifest, an_object, manifests
+from resnap.storage.log.checkpoints import LeaderEpoch
+from tests.storage.layouts.manifests import a_manifest, an_object, manifests
 
 FOREIGN_SCHEMA: dict[str, Any] = {"type": "record", "name": "X", "fields": [{"name": "long", "type": "long"}]}
 

@@ -8,8 +8,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.stores.manifest import (
+from resnap.storage.layouts.manifest import (
     LeftOutProducer,
     Manifest,
     ManifestObject,
@@ -17,6 +16,7 @@ from resnap.storage.stores.manifest import (
     SnapshotHow,
     SnapshotOrigin,
 )
+from resnap.storage.log.checkpoints import LeaderEpoch
 
 LONG = 2**63 - 1
 

@@ -1,0 +1,26 @@
+"""Small pieces of work done side by side where each of them waits for a store."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+SMALL_FILES_AT_ONCE: Final = 16
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def each(look: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iterator[_R]:
+    """Yield ``look(item)`` for each of ``items``, in order; side by side where they lie in a store."""
+    if not remote:
+        yield from map(look, items)
+        return
+    with ThreadPoolExecutor(SMALL_FILES_AT_ONCE, thread_name_prefix="resnap-small") as threads:
+        try:
+            yield from threads.map(look, items)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
