@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
 
 
 # How long an example takes, or takes to draw, says more about what else the machine does than about the code; and what
-# a change is held against is the same examples each time. Others are looked for with --hypothesis-profile=searching.
+# a change is held against is the same examples each time: a few, and with --hypothesis-profile=thorough as many as a
+# test asks for. Others are looked for with --hypothesis-profile=searching.
 settings.register_profile(
-    "unhurried", settings.default, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "thorough", settings.default, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("searching", settings.get_profile("unhurried"), derandomize=False)
-settings.load_profile("unhurried")
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=20)
+settings.register_profile("searching", settings.get_profile("thorough"), derandomize=False)
+settings.load_profile("quick")
+
+# Where nothing may be cached, hundreds of test files would be compiled by each worker of each run.
+sys.dont_write_bytecode = False
 
 # A shell starts what it runs in the background with interrupts ignored, which commands that tests start would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -37,6 +37,7 @@ def rows(markdown: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_each_benchmark_runs_alone_and_gives_tables(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -48,6 +49,7 @@ def test_each_benchmark_runs_alone_and_gives_tables(
     assert any(re.fullmatch(r"[\d.e+-]+ m?s", cell) for cells in rows(written) for cell in cells)
 
 
+@pytest.mark.slow
 def test_real_brokers_logs_are_all_as_their_brokers_wrote_them(capsys: pytest.CaptureFixture[str]) -> None:
     main(["sanity", *ALONE])
     results = [cells[-1] for cells in rows(capsys.readouterr().out) if cells[0].startswith("kafka-")]
@@ -76,14 +78,16 @@ def test_a_real_broker_takes_part_and_writes_the_same_snapshots(
     assert same == count != "0"
 
 
-@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in BENCHMARKS)], ids=" ".join)
-def test_help_tells_what_each_benchmark_is_for(words: list[str]) -> None:
-    ran = subprocess.run([sys.executable, "-m", "tests.benchmarks", *words], capture_output=True, check=True, text=True,
-                         cwd=Path(__file__).parents[2])  # fmt: skip
-    assert "usage: python -m tests.benchmarks" in ran.stdout
-    assert words[0] == "--help" or "--size" in ran.stdout
+@pytest.mark.slow
+def test_help_tells_what_each_benchmark_is_for() -> None:
+    for words in (["--help"], *([name, "--help"] for name in BENCHMARKS)):
+        ran = subprocess.run([sys.executable, "-m", "tests.benchmarks", *words], capture_output=True, check=True,
+                             text=True, cwd=Path(__file__).parents[2])  # fmt: skip
+        assert "usage: python -m tests.benchmarks" in ran.stdout, words
+        assert words[0] == "--help" or "--size" in ran.stdout, words
 
 
+@pytest.mark.slow
 def test_logs_are_gone_afterwards_unless_they_were_given_a_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +99,7 @@ def test_logs_are_gone_afterwards_unless_they_were_given_a_place(
     assert list((tmp_path / "kept").rglob("*.log"))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_terminated_leaves_no_log_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.benchmarks", "floor", "--no-spark", "--no-kafka", "--size", "256M"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -109,6 +114,7 @@ def test_a_run_that_is_terminated_leaves_no_log_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_one_of_several_batch_sizes_can_be_measured_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["floor", *ALONE, "--batch", "16K", "--data", str(tmp_path)])
     assert re.findall(r"batches of (\S+ \S+):", capsys.readouterr().out) == ["16 KiB"]
@@ -157,6 +163,7 @@ def test_files_are_brought_into_memory_and_forgotten_without_a_change(tmp_path: 
     assert hollow.stat().st_size == 1 << 30
 
 
+@pytest.mark.slow
 def test_a_log_has_no_snapshots_but_those_kept_aside_which_are_those_of_a_replay(tmp_path: Path) -> None:
     log = LogStore(tmp_path).log(SMALL)
     assert not list(log.log_dir.rglob("*.snapshot"))

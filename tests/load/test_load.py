@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     import httpx
 
+pytestmark = pytest.mark.slow
+
 STREAMS: Final = 150
 POLLERS: Final = 50
 PARTITIONS: Final = 30

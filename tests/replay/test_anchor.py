@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.anchor import anchored
@@ -22,6 +22,7 @@ from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import load_partition_dir
 from tests.builders import a_partition
+from tests.examples import examples
 from tests.replay.simulation import EXPIRY, HOUR_MS, MINUTE_MS, Move, Simulation, Written, moves, write
 from tests.replay.specification import as_entries
 from tests.replay.test_window import check_beyond, check_inside
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet
 
-thorough = settings(deadline=None, max_examples=60, derandomize=True)
+thorough = examples(60)
 Entries = dict[int, dict[int, "ProducerEntry"]]
 
 
@@ -112,7 +113,7 @@ def test_runs_that_follow_a_growing_log_each_equal_the_whole_log(
             anchors, done = [*anchors, *result.anchors], wanted[-1]
 
 
-@settings(deadline=None, max_examples=250, derandomize=True)
+@examples(250)
 @given(
     events=histories(legal=False, min_events=16, max_events=40),
     sizes=st.lists(st.integers(1, 5), min_size=4, max_size=8),
@@ -240,6 +241,7 @@ def test_at_every_boundary_of_real_logs_reading_may_end_and_begin_again(
     assert begun or not roll or truth.boundaries < 3
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_keeps_and_takes_the_states_that_the_local_engine_does(
     fixture_set: Callable[[str], FixtureSet], tmp_path: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.boundary_state import (
@@ -24,6 +24,7 @@ from resnap.replay.scan.kernel_table import KernelTable
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
+from tests.examples import examples
 from tests.replay import strategies
 from tests.replay.specification import as_entries, piece_of
 from tests.replay.strategies import event_lists
@@ -254,7 +255,7 @@ def test_beyond_the_window_an_entry_that_stands_is_written_as_it_stands() -> Non
     assert entry(found) == ProducerEntry(7, 0, 8, 120, 0, RECENT_MS, 2, 100)
 
 
-@settings(deadline=None, max_examples=600, derandomize=True)
+@examples(600)
 @given(
     events=event_lists(max_events=30),
     points=st.lists(st.integers(0, 30), max_size=4),

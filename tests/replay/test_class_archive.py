@@ -103,6 +103,7 @@ def test_without_a_place_to_keep_it_there_is_none(java: JavaRuntime, jars: Path,
     assert [found(java, jars, tmp_path, XDG_CACHE_HOME=str(tmp_path / "file")) for _ in range(2)] == [None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_third_start_maps_what_the_second_has_made(tmp_path_factory: pytest.TempPathFactory) -> None:
     place = tmp_path_factory.mktemp("a")

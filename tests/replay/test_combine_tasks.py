@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.distributed import blocks
@@ -28,6 +28,7 @@ from resnap.replay.spark.job import _assembled
 from resnap.replay.staging import DirectorySink, MemorySink
 from resnap.storage.errors import ResnapError
 from tests.builders import a_partition
+from tests.examples import examples
 from tests.replay.plain_rows import plain_rows
 from tests.replay.replaying import planned
 from tests.replay.simulation import Simulation, moves, write
@@ -88,7 +89,7 @@ def test_stages_say_and_write_what_the_local_engine_does(
     assert files(there) == files(here)
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(drawn=moves, ranges=st.integers(1, 7), roll=st.booleans())
 def test_ranges_of_any_history_are_together_what_the_run_is(drawn: Sequence[Move], ranges: int, roll: bool) -> None:
     with TemporaryDirectory() as directory:

@@ -132,6 +132,7 @@ def snapshot(fixture: FixtureSet, partition: str, offset: int) -> Path:
     return fixture.expected / partition / segment_name(offset, "snapshot")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_rebuilds_cut_logs_byte_for_byte_as_the_local_engine_does(fixture_set: Sets, tmp_path: Path) -> None:
     from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for

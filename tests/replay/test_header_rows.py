@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from resnap.replay.scan import header_scan
 from resnap.replay.scan.header_scan import SegmentRange
@@ -22,6 +22,7 @@ from resnap.storage.log.record_batch import (
     seal,
 )
 from tests.builders import a_batch, a_marker
+from tests.examples import examples
 from tests.replay.plain_rows import Row, plain_rows
 from tests.strategies import START_MS, EmptyControlEvent, LegacyEvent, encode_events, histories
 
@@ -65,7 +66,7 @@ def test_rows_of_brokers_segments_are_what_the_codecs_read(name: str, fixture_se
 
 
 @pytest.mark.parametrize("block_bytes", [61, 140, 1 << 20])
-@settings(deadline=None, max_examples=50, derandomize=True)
+@examples(50)
 @given(events=histories(legal=False))
 def test_rows_are_what_the_codecs_read_wherever_a_block_ends(block_bytes: int, events: list[Event]) -> None:
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from resnap.replay.scan import header_scan
@@ -16,6 +16,7 @@ from resnap.storage.log.control_record import COMMIT
 from resnap.storage.log.record_batch import CONTROL, MAGIC_V2, NO_PRODUCER_ID, RecordBatchHeader, read_header, seal
 from resnap.storage.readers import BytesReader
 from tests.builders import a_batch, a_marker
+from tests.examples import examples
 from tests.replay.specification import columns, events_of
 from tests.strategies import START_MS, LegacyEvent, PlainEvent, encode_events, histories
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BLOCK_BYTES = header_scan.BLOCK_BYTES
 BLOCK_SIZES = (61, 100, 140, 4096, DEFAULT_BLOCK_BYTES)
-thorough = settings(deadline=None, max_examples=150, derandomize=True)
+thorough = examples(150)
 
 
 def scanned(

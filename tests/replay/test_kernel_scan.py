@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.kernel import hop
@@ -32,6 +32,7 @@ from resnap.storage.log.record_batch import (
 from resnap.storage.messages.varint import write_varint
 from resnap.storage.readers import BytesReader, open_reader
 from tests.builders import a_batch, a_marker
+from tests.examples import examples
 from tests.fixture_sets import NAMES, unpack
 from tests.replay.specification import entries_in, events_of, illegal_in
 from tests.replay.strategies import EXPIRY
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 SILENCE_MS = EXPIRY.certain_silence_ms
 PLAIN = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1}
-thorough = settings(deadline=None, max_examples=150, derandomize=True)
+thorough = examples(150)
 BLOCK_SIZES = (61, 100, 140, 4096)
 WAYS = {
     "in blocks": (Reading(header_read_bytes=1 << 62), 1 << 62),
@@ -138,7 +139,7 @@ def test_the_kernel_finds_what_the_specification_says(events: list[Event]) -> No
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("verify_crc", [False, True], ids=["headers", "checksums"])
-@settings(deadline=None, max_examples=60, derandomize=True)
+@examples(60)
 @given(events=histories(legal=False, max_events=40), block_bytes=st.sampled_from(BLOCK_SIZES))
 def test_a_file_is_read_as_memory_is_whatever_the_way(
     way: str, verify_crc: bool, tmp_path_factory: pytest.TempPathFactory, events: list[Event], block_bytes: int

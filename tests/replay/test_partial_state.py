@@ -13,6 +13,7 @@ from resnap.replay import partial_state
 from resnap.replay.producer_state import DataBatch, Marker, ProducerStates, ServerTime
 from resnap.replay.scan.producer_events import EVENT_DTYPE
 from resnap.replay.scan.splits import NOTHING, Piece, join
+from tests.examples import examples
 from tests.replay.specification import entries_in, illegal_in, piece_of
 from tests.replay.strategies import EXPIRY, FAR_FUTURE, event_lists
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from resnap.replay.scan.header_scan import Array
 
 SILENCE_MS = EXPIRY.certain_silence_ms
-thorough = settings(deadline=None, max_examples=300, derandomize=True)
+thorough = examples(300)
 
 
 def cuts(values: Sequence[Event], points: Sequence[int]) -> list[Sequence[Event]]:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.partial_state import SUMMARY_DTYPE
 from resnap.replay.scan.kernel_table import KernelTable
 from resnap.replay.scan.producer_table import PlainTable, producer_table
 from resnap.replay.scan.splits import NOTHING, Piece, join
+from tests.examples import examples
 from tests.replay.specification import piece_of
 from tests.replay.strategies import EXPIRY, event_lists
 from tests.replay.test_partial_state import cuts
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 SILENCE_MS = EXPIRY.certain_silence_ms
 KINDS = {"compiled": KernelTable, "plain": PlainTable}
-thorough = settings(deadline=None, max_examples=400, derandomize=True)
+thorough = examples(400)
 
 
 def pieces_of(events: list[Event], points: list[int]) -> list[Piece]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.replay.spark_cluster import Cluster
     from tests.strategies import Event
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.s3]
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "testaccess", "AWS_SECRET_ACCESS_KEY": "testsecret123", "AWS_EC2_METADATA_DISABLED": "true",

@@ -19,7 +19,7 @@ from tests.replay.test_spark_session import run
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 NEXT = """
 import json, os, threading, time

@@ -11,7 +11,7 @@ import pytest
 from tests.replay.spark_cluster import bare_environment
 from tests.replay.test_spark_session import run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 KEY = "a key that nobody else may see"
 ODD = """hunter3 \\u0041 "quoted" 'too' = : # ! $HOME é \N{GRINNING FACE}"""

@@ -53,6 +53,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_watcher_hears_the_phase_and_the_running_tasks_and_all_that_is_done(context: SparkContext) -> None:
     heard, done = Heard(), context.accumulator(0)
@@ -70,6 +71,7 @@ def test_a_watcher_hears_the_phase_and_the_running_tasks_and_all_that_is_done(co
     assert ("combining", 1) in heard.said, str(heard.said)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_jobs_are_cancelled_when_nobody_waits_for_them_any_more(context: SparkContext) -> None:
     group = "abandoned"
@@ -93,6 +95,7 @@ def test_jobs_are_cancelled_when_nobody_waits_for_them_any_more(context: SparkCo
     context.setLocalProperty("spark.jobGroup.id", None)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_caller_s_own_group_is_kept(context: SparkContext) -> None:
     context.setJobGroup("mine", "mine")
@@ -113,6 +116,7 @@ class Impatient(Heard):
         raise CancelledError(f"{phase}: {tasks}")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_watcher_that_raises_ends_the_jobs_with_its_own_error(context: SparkContext) -> None:
     with (
@@ -123,6 +127,7 @@ def test_a_watcher_that_raises_ends_the_jobs_with_its_own_error(context: SparkCo
     wait_until(lambda: running_tasks(context, watch.group) == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_watcher_that_raises_is_heard_though_the_jobs_were_through(context: SparkContext) -> None:
     with (

@@ -137,12 +137,14 @@ def facts(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> dict[str, Any
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_nothing_but_the_answer_is_written(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, _ = quiet
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_nothing_is_left_behind_but_the_cached_shim(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     _, directory = quiet
@@ -152,11 +154,13 @@ def test_nothing_is_left_behind_but_the_cached_shim(quiet: tuple[subprocess.Comp
     assert list((directory / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_runs_on_the_java_of_the_installation_where_the_path_has_none(facts: dict[str, Any]) -> None:
     assert Path(facts["java"]).is_relative_to(sys.prefix)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_workers_import_our_packages_from_a_checkout_elsewhere(facts: dict[str, Any]) -> None:
     assert {task["replay"] for task in facts["first"]} == {str(PROJECT_ROOT / "resnap" / "replay" / "__init__.py")}
@@ -164,12 +168,14 @@ def test_workers_import_our_packages_from_a_checkout_elsewhere(facts: dict[str, 
     assert {task["python"] for task in facts["first"]} == {sys.executable}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_workers_come_with_what_they_need_loaded_and_from_the_installed_pyspark(facts: dict[str, Any]) -> None:
     assert {task["pyspark"] for task in facts["first"]} == {pyspark.__file__}
     assert all(task["came with"] == ["numba", "numpy"] for task in facts["first"])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_workers_are_reused_and_frozen_once_each(facts: dict[str, Any]) -> None:
     tasks = facts["first"] + facts["second"]
@@ -177,12 +183,14 @@ def test_workers_are_reused_and_frozen_once_each(facts: dict[str, Any]) -> None:
     assert all(task["frozen"] > 10_000 and task["frozen again"] == task["frozen"] for task in tasks)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_process_is_as_before_when_a_session_has_ended(facts: dict[str, Any]) -> None:
     assert facts["jvm status"] is not None
     assert (facts["changed"], facts["path kept"], facts["handler kept"]) == ([], True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_one_session_at_a_time_and_the_next_with_other_settings(facts: dict[str, Any]) -> None:
     assert facts["refused"] == "this process runs Spark already"
@@ -197,6 +205,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("failure", "told"),
@@ -218,17 +227,20 @@ def test_a_failed_start_tells_which_java_and_what_it_said(
     assert "check the master, the driver memory" in hint
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_standalone_master_that_nobody_listens_at_is_told_at_once(failures: dict[str, list[str]]) -> None:
     assert failures["unreachable"][0] == "no Spark master answers (127.0.0.1:1: Connection refused)"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_jvm_that_is_killed_at_work_is_told_and_does_not_prevent_the_next(failures: dict[str, list[str]]) -> None:
     for failure in ("killed", "killed again"):
         assert failures[failure][0] == "Spark's JVM ended while it was at work, with status -9"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_executors_without_the_project_import_it_from_what_is_shipped_where_all_must_know_a_secret(
     tmp_path: Path,

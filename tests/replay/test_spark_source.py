@@ -73,6 +73,7 @@ def collected(frame: DataFrame) -> list[Row]:
     return sorted(rows, key=lambda row: [row[name] for name in ("topic", "partition", "segment", "position")])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_log_dir_gives_a_row_for_every_batch_and_message(session: SparkSession, data: Path) -> None:
     expected = plain_rows(sorted(data.glob("*/*.log")))
@@ -80,6 +81,7 @@ def test_a_log_dir_gives_a_row_for_every_batch_and_message(session: SparkSession
     assert collected(headers(session, data)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_batches_are_counted_by_producer_in_sql(session: SparkSession, data: Path) -> None:
     headers(session, data).createOrReplaceTempView("batches")
@@ -93,6 +95,7 @@ def test_batches_are_counted_by_producer_in_sql(session: SparkSession, data: Pat
     assert found == {producer: (batches[producer], records[producer]) for producer in batches}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_markers_are_found_by_what_they_decided(session: SparkSession, data: Path) -> None:
     markers = headers(session, data).where("isControl").groupBy("controlType", "coordinatorEpoch").count().collect()
@@ -103,6 +106,7 @@ def test_markers_are_found_by_what_they_decided(session: SparkSession, data: Pat
     assert {(row["controlType"], row["coordinatorEpoch"]): row["count"] for row in markers} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_view_is_made_in_sql_alone_and_narrowed_by_topic(session: SparkSession, data: Path) -> None:
     session.sql(f"CREATE OR REPLACE TEMPORARY VIEW paid USING kafka_log OPTIONS (path '{data}', topic 'pay*')")
@@ -111,6 +115,7 @@ def test_a_view_is_made_in_sql_alone_and_narrowed_by_topic(session: SparkSession
     assert session.sql("SELECT DISTINCT topic FROM paid").collect() == [("payments",)]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_several_paths_give_each_segment_once(session: SparkSession, data: Path) -> None:
     log = max(data.glob("orders-0/*.log"))
@@ -118,11 +123,13 @@ def test_several_paths_give_each_segment_once(session: SparkSession, data: Path)
     assert collected(frame) == plain_rows([log, *sorted(data.glob("payments-1/*.log"))])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_glob_that_matches_no_topic_gives_no_rows(session: SparkSession, data: Path) -> None:
     assert headers(session, data, topic="pay").count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_damage_fails_the_query_with_file_and_position(
     session: SparkSession, data: Path, writable_copy: Callable[[Path], Path]
@@ -136,6 +143,7 @@ def test_damage_fails_the_query_with_file_and_position(
     assert f"{log}: record batch magic at byte 16: expected 0, 1 or 2, found 9" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_failed_query_tells_the_next_step(
     session: SparkSession, data: Path, writable_copy: Callable[[Path], Path]
@@ -150,6 +158,7 @@ def test_a_failed_query_tells_the_next_step(
         session.read.format("kafka_log").load().count()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_of_somebody_else_learns_the_format(data: Path, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SOMEBODY_ELSES)

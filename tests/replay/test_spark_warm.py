@@ -89,23 +89,27 @@ def told(place: Path) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_session_stays_for_the_next_one_who_wants_it(told: dict[str, Any]) -> None:
     assert told["same"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_jvm_that_died_at_work_is_told_and_replaced_by_the_next_call(told: dict[str, Any]) -> None:
     assert told["died"] == ["ResnapError", "Spark's JVM ended while it was at work, with status -9"]
     assert told["different"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_several_threads_have_it_one_after_the_other(told: dict[str, Any]) -> None:
     assert told["by threads"] == [True] * 6
     assert told["most inside"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_no_jvm_outlives_its_owner_nor_a_start_that_was_not_needed(told: dict[str, Any], place: Path) -> None:
     assert told["ended"] == [True] * 3
@@ -113,11 +117,13 @@ def test_no_jvm_outlives_its_owner_nor_a_start_that_was_not_needed(told: dict[st
     assert list((place / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_who_comes_after_the_end_is_refused(told: dict[str, Any]) -> None:
     assert told["closed"] == ["UsageError", "Spark was asked for after it had been closed"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_start_that_fails_tells_why_to_each_who_asks(told: dict[str, Any]) -> None:
     assert told["broken"][0] == told["broken"][1]
@@ -166,6 +172,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.heavy
 def test_fifty_replays_in_one_context_leave_no_more_behind_than_ten(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -76,6 +76,7 @@ def test_as_of_now_nothing_that_a_loading_broker_would_keep_is_missing(
                     assert all(entry.has_open_transaction for entry in alive.values())
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_writes_what_the_local_engine_writes_byte_for_byte(fixture_set: Sets, tmp_path: Path) -> None:
     from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for

@@ -58,6 +58,7 @@ def test_a_second_round_is_expected_before_it_is_done(plan: PartitionPlan) -> No
     assert sums.phases == {"scanning"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_it_is_so_on_spark_too(plan: PartitionPlan) -> None:
     sums = Sums(plan)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.evidence import load_evidence, segment_spans
@@ -17,6 +17,7 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
 from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
+from tests.examples import examples
 from tests.replay.simulation import EXPIRY, HOUR_MS, MINUTE_MS, Move, Simulation, Written, moves, write
 from tests.replay.specification import as_entries
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.storage.log.producer_snapshot import ProducerEntry
 
-thorough = settings(deadline=None, max_examples=40, derandomize=True)
+thorough = examples(40)
 Rebuilt = tuple["PartitionResult", dict[int, dict[int, "ProducerEntry"]]]
 
 

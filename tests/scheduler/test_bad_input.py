@@ -524,6 +524,7 @@ def _second_of_a_transaction(path: Path) -> int:
     raise LookupError(path)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_on_spark_damage_and_a_full_disk_are_told_as_they_are_in_process(
     command: Resnap, broker_log: Path, tiny_disk: Path, tmp_path: Path, middle: Hurt

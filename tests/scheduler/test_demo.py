@@ -333,6 +333,7 @@ def test_the_help_of_the_command_imports_nothing_slow(resnap: Resnap) -> None:
     assert ran.stderr == "[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_on_spark_it_comes_out_the_same_whatever_cluster_is_configured(resnap: Resnap, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()

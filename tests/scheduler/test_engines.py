@@ -50,6 +50,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_runs_share_one_jvm_and_the_next_one_replaces_it_when_it_has_died(
     tmp_path_factory: pytest.TempPathFactory,

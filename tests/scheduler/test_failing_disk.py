@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
+pytestmark = pytest.mark.slow
+
 VERBS: Final = ("regenerate", "tier", "retain", "gc")
 CHANGES: Final = ("replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir", "fsync", "write")
 """Calls of ``os`` that change what there is, or make it durable."""

@@ -245,6 +245,7 @@ def test_every_sync_of_the_code_is_among_those_that_are_shown_to_be_needed() -> 
     assert source.count("disk.sync(") + source.count("disk.sync_directory(") == len(SYNCS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [50, pytest.param(500, marks=pytest.mark.heavy)])
 def test_a_kill_at_any_instant_leaves_old_and_new_files_only(place: Place, kills: int) -> None:
     draw, before, states = random.Random(kills), look(place.data), set()

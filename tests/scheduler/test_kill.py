@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Bucket, Resnap
     from tests.stores.fault_proxy import Call
 
+pytestmark = pytest.mark.slow
+
 ROLL = ("--as-of", "roll", "--engine", "local")
 TIMES = (ROLL, ("--as-of", "now", "--engine", "local"), ("--producer-id-expiration-ms", "1000", "--engine", "local"))
 OBJECTS = 27 * 7

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
+pytestmark = pytest.mark.slow
+
 STEPS: Final = ("fsync", "replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir")
 """Calls of ``os`` that change what there is, or make it durable."""
 PATIENCE_S: Final = 300

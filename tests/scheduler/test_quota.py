@@ -247,6 +247,7 @@ def test_without_matplotlib_all_but_pictures_works(
     assert command("quota", "simulate", flooded, "--rate", 50, *LOCAL).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_what_this_process_reads(command: Resnap, fixture_set: Callable[[str], FixtureSet]) -> None:
     data = fixture_set("kafka-3.9.1-kraft").data

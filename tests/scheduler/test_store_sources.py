@@ -62,7 +62,12 @@ def s3_requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     return heard
 
 
-@pytest.mark.parametrize("name", NAMES)
+QUICK = {"kafka-2.7.2-then-3.9.1", "kafka-4.4.0-tiered"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES]
+)
 def test_a_copy_in_a_bucket_gives_the_snapshots_of_the_log_dir_byte_by_byte(
     name: str, command: Resnap, bucket: Bucket, tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
@@ -277,6 +282,7 @@ def test_a_replay_fetches_each_segment_once_and_asks_no_object_for_its_head_to_l
     assert sum(size for _, _, size in fetched) <= sum(logs.values()) + len(logs) * (8 << 10)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_a_copy_and_puts_snapshots_beside_its_segments(
     command: Resnap, at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path

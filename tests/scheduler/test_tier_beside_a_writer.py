@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.scheduler.conftest import Resnap
 
+pytestmark = pytest.mark.slow
+
 KEPT_SEGMENTS: Final = 24
 PATIENCE_S: Final = 300
 SEEN_RUNS: Final = 3

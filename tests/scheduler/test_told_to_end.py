@@ -21,6 +21,8 @@ from tests.scheduler.read_faults import Place, Stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow
+
 VERBS: Final = ("install", "restore", "retain", "gc", "verify")
 STEPS: Final = frozenset({"open", "os.listdir", "os.scandir", "os.rename", "os.mkdir", "os.rmdir", "os.link"})
 """What is asked of the disk, by Python's audit events. Not that a file be removed: it would be left, half-made."""

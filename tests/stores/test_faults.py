@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
     from tests.fixture_sets import FixtureSet
 
+pytestmark = pytest.mark.slow
+
 SERVERS = [
     pytest.param("moto", marks=pytest.mark.s3),
     pytest.param("versitygw", marks=pytest.mark.stores),

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
+
+pytestmark = pytest.mark.slow
 
 FORM: Final = AivenForm(key_prefix="tiered/", chunk_size=4096, compression="zstd")
 OBJECTS = 4

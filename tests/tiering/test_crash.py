@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 
+pytestmark = pytest.mark.slow
+
 NAME: Final = "payments-1"
 KILLS: Final = 10
 PATIENCE_S: Final = 300

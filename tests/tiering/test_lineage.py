@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.log import shipped_log_dir
@@ -18,6 +18,7 @@ from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.checking.chains import chains_of
 from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
+from tests.examples import examples
 from tests.tiering.replicas import LENGTH, PARTITION, Replica
 from tests.tiering.shipping import manifest_keys, manifests
 
@@ -49,7 +50,7 @@ def chain(store: ObjectStore) -> list[tuple[int, int]]:
     return taken
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@examples(20)
 @given(st.lists(st.tuples(CUTS, st.integers(1, LENGTH)), min_size=2, max_size=4))
 def test_whichever_replica_ships_whenever_readers_find_all_of_the_log_once(
     turns: list[tuple[frozenset[int], int]],
@@ -66,7 +67,7 @@ def test_whichever_replica_ships_whenever_readers_find_all_of_the_log_once(
             assert replica.left(store).candidates.segments == ()
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@examples(20)
 @given(st.lists(st.tuples(CUTS, st.integers(0, 12), st.integers(13, LENGTH)), min_size=2, max_size=4))
 def test_what_can_be_read_stays_so_when_replicas_have_lost_their_oldest_segments(
     turns: list[tuple[frozenset[int], int, int]],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.layouts.lineage import Span
 from resnap.tiering.shipping.placement import Placement, Verdict, place
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -218,7 +219,7 @@ def test_what_rests_on_a_segment_that_fails_does_not_go_either() -> None:
     assert [step.rests_on for step in alone.steps] == [None, None]
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@examples(300)
 @given(st.lists(TURNS, min_size=1, max_size=4))
 def test_no_other_choice_ships_more_or_with_less_and_what_could_be_read_still_can(turns: list[Turn]) -> None:
     check(turns)

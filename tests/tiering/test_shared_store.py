@@ -31,6 +31,7 @@ from resnap.tiering.leader_epochs import ALL_KNOWN
 from resnap.tiering.shipping.placement import place
 from resnap.tiering.shipping.remainder import Remainder, remainder
 from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
+from tests.examples import examples
 from tests.storage.layouts.manifests import a_manifest, an_object
 from tests.tiering.shipping import manifests
 from tests.tiering.stores import PassingStore
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resnap.storage.stores.protocol import ObjectStore
+
+pytestmark = pytest.mark.slow
 
 LENGTH = 16
 PARTED_AT = 6
@@ -176,13 +179,13 @@ def check_two_histories(history: list[Turn]) -> None:
             assert len(lineages) <= 1 or any(one.is_cut for one in history)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 @given(turns([KEPT]))
 def test_replicas_of_one_log_ship_all_that_can_be_read_together(history: list[Turn]) -> None:
     check_one_history(history)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 @example([Turn([9, 11, 14], LOST, killed_after=1), Turn([13, 14, 15], KEPT, killed_after=1), Turn([7, 9], KEPT)])
 @example([Turn([3, 6, 8, 10], KEPT, killed_after=1), Turn([14, 16], KEPT), Turn([0, 3, 10], LOST)])
 @given(turns([KEPT, LOST]))

@@ -39,7 +39,7 @@ def segment(fixture_set: Callable[[str], FixtureSet]) -> Path:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"], ["config", "show", "--help"], ["--version"]])
-def test_help_imports_nothing_slow(resnap: Resnap, arguments: list[str]) -> None:
+def test_help_imports_nothing_slow(resnap: Resnap, command: Resnap, arguments: list[str]) -> None:
     program = (
         "import sys\nfrom resnap.scheduler.cli import run\n"
         f"code = run({arguments!r})\n"
@@ -50,11 +50,11 @@ def test_help_imports_nothing_slow(resnap: Resnap, arguments: list[str]) -> None
     )
     assert ran.stdout
     assert ran.stderr == "[]\n"
-    assert resnap(*arguments).code == 0
+    assert command(*arguments).code == 0
 
 
-def test_no_command_is_a_matter_of_usage_and_shows_the_help(resnap: Resnap) -> None:
-    ran = resnap()
+def test_no_command_is_a_matter_of_usage_and_shows_the_help(command: Resnap) -> None:
+    ran = command()
     assert ran.code == 2
     assert ran.out == ""
     assert "inspect" in ran.err
@@ -74,9 +74,9 @@ def test_no_command_is_a_matter_of_usage_and_shows_the_help(resnap: Resnap) -> N
     ],
 )
 def test_a_wrong_command_line_ends_with_2_and_says_where_to_look(
-    resnap: Resnap, arguments: list[str], message: str
+    command: Resnap, arguments: list[str], message: str
 ) -> None:
-    ran = resnap(*arguments)
+    ran = command(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.splitlines()[0].startswith("error: ")
     assert message in ran.err
@@ -84,44 +84,44 @@ def test_a_wrong_command_line_ends_with_2_and_says_where_to_look(
 
 @pytest.mark.parametrize("form", ["json", "ndjson"])
 @pytest.mark.parametrize("arguments", [["inspect", "nowhere"], ["inspect", "--nope"], ["nope"]])
-def test_errors_are_json_where_the_answer_is(resnap: Resnap, form: str, arguments: list[str]) -> None:
+def test_errors_are_json_where_the_answer_is(command: Resnap, form: str, arguments: list[str]) -> None:
     for ran in (
-        resnap(*arguments, "--output", form),
-        resnap(*arguments, f"--output={form}"),
-        resnap(*arguments, RESNAP_OUTPUT=form),
+        command(*arguments, "--output", form),
+        command(*arguments, f"--output={form}"),
+        command(*arguments, RESNAP_OUTPUT=form),
     ):
         assert (ran.code, ran.out) == (2, "")
         assert (ran.error["type"], ran.error["exitCode"]) == ("UsageError", 2)
 
 
-def test_a_wrong_configuration_ends_with_10_and_names_setting_and_origin(resnap: Resnap) -> None:
-    (resnap.directory / "resnap.toml").write_text('engine = "flink"\noutput = "json"')
-    ran = resnap("version")
+def test_a_wrong_configuration_ends_with_10_and_names_setting_and_origin(command: Resnap) -> None:
+    (command.directory / "resnap.toml").write_text('engine = "flink"\noutput = "json"')
+    ran = command("version")
     assert ran.code == 10
     assert "engine (file resnap.toml)" in ran.err
     assert ran.err.splitlines()[1].startswith("hint: ")
 
 
-def test_damage_ends_with_1_after_what_was_readable(resnap: Resnap, tmp_path: Path) -> None:
+def test_damage_ends_with_1_after_what_was_readable(command: Resnap, tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     broken = bytearray(a_batch(offset=1, base_sequence=1))
     broken[16] = 7
     path.write_bytes(a_batch(offset=0) + broken)
-    ran = resnap("inspect", path, "--output", "json")
+    ran = command("inspect", path, "--output", "json")
     assert ran.code == 1
     assert [batch["baseOffset"] for batch in ran.document["batches"]] == [0]
     assert ran.error["type"] == "FormatError"
     assert ran.error["file"] == str(path)
     assert ran.error["position"] == len(a_batch(offset=0)) + 16
     assert (ran.error["expected"], ran.error["found"]) == ("0 or 1", 7)
-    plain = resnap("inspect", path)
+    plain = command("inspect", path)
     assert plain.code == 1
     assert "baseOffset" in plain.out
     assert plain.err.startswith(f"error: {path}: message magic at byte ")
 
 
-def test_data_goes_to_standard_output_in_each_form(resnap: Resnap, segment: Path) -> None:
-    table, document, lines = (resnap("inspect", segment, "--output", form) for form in ("table", "json", "ndjson"))
+def test_data_goes_to_standard_output_in_each_form(command: Resnap, segment: Path) -> None:
+    table, document, lines = (command("inspect", segment, "--output", form) for form in ("table", "json", "ndjson"))
     assert table.err == document.err == lines.err == ""
     batches = document.document["batches"]
     rows = [json.loads(line) for line in lines.out.splitlines()]
@@ -158,9 +158,9 @@ def test_an_interrupt_ends_with_130(resnap: Resnap, tmp_path: Path) -> None:
         assert process.wait() == 130
 
 
-def test_config_show_tells_value_and_origin_of_every_setting(resnap: Resnap) -> None:
-    (resnap.directory / "resnap.toml").write_text("[producer.id.expiration]\nms = 86400000\n")
-    ran = resnap(
+def test_config_show_tells_value_and_origin_of_every_setting(command: Resnap) -> None:
+    (command.directory / "resnap.toml").write_text("[producer.id.expiration]\nms = 86400000\n")
+    ran = command(
         "config", "show", "--output", "json", "--topic", "pay*", "--topic", "orders",
         "--s3-endpoint-url", "https://me:secret@store:9000", "--spark-conf", "x.password=hunter2", RESNAP_FULL="true",
     )  # fmt: skip
@@ -176,18 +176,18 @@ def test_config_show_tells_value_and_origin_of_every_setting(resnap: Resnap) -> 
     assert "hunter2" not in ran.out
 
 
-def test_an_assumed_expiration_is_said_aloud_unless_quiet(resnap: Resnap) -> None:
-    ran = resnap("config", "show")
+def test_an_assumed_expiration_is_said_aloud_unless_quiet(command: Resnap) -> None:
+    ran = command("config", "show")
     assert ran.err.startswith("note: producer.id.expiration.ms is not known: 604800000 ms is assumed")
     assert "--producer-id-expiration-ms" in ran.err
-    assert resnap("config", "show", "--quiet").err == ""
-    assert resnap("config", "show", "--producer-id-expiration-ms", "86400000").err == ""
-    [line] = resnap("config", "show", "--output", "json").err.splitlines()
+    assert command("config", "show", "--quiet").err == ""
+    assert command("config", "show", "--producer-id-expiration-ms", "86400000").err == ""
+    [line] = command("config", "show", "--output", "json").err.splitlines()
     assert json.loads(line)["note"]["message"].startswith("producer.id.expiration.ms is not known")
 
 
-def test_a_variable_that_sets_nothing_is_a_warning(resnap: Resnap) -> None:
-    assert "RESNAP_TOPCIS" in resnap("version", RESNAP_TOPCIS="x").err
+def test_a_variable_that_sets_nothing_is_a_warning(command: Resnap) -> None:
+    assert "RESNAP_TOPCIS" in command("version", RESNAP_TOPCIS="x").err
 
 
 def test_version_names_what_it_runs_on(resnap: Resnap) -> None:
@@ -197,23 +197,23 @@ def test_version_names_what_it_runs_on(resnap: Resnap) -> None:
     assert resnap("version").out.splitlines()[1].split() == ["python", document["python"]]
 
 
-def test_doctor_ends_with_1_if_anything_fails(resnap: Resnap, tmp_path: Path) -> None:
-    sound = resnap("doctor", "--engine", "local", "--store", f"file://{tmp_path}/store", "--output", "json")
+def test_doctor_ends_with_1_if_anything_fails(command: Resnap, tmp_path: Path) -> None:
+    sound = command("doctor", "--engine", "local", "--store", f"file://{tmp_path}/store", "--output", "json")
     assert sound.code == 0
     assert {finding["health"] for finding in sound.document["findings"]} == {"ok", "warn"}
     assert list((tmp_path / "store").rglob("*~")) == []
-    ill = resnap("doctor", "--engine", "local", tmp_path / "nowhere")
+    ill = command("doctor", "--engine", "local", tmp_path / "nowhere")
     assert ill.code == 1
     assert any(line.startswith("fail  log dir") and "nowhere" in line for line in ill.out.splitlines())
     assert "-> " in ill.out
 
 
 def test_doctor_looks_at_the_log_dirs_of_server_properties(
-    resnap: Resnap, fixture_set: Callable[[str], FixtureSet]
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
     data = fixture_set("kafka-2.7.2").data
-    (resnap.directory / "server.properties").write_text(f"log.dirs={data}\nproducer.id.expiration.ms=86400000\n")
-    ran = resnap("doctor", "--engine", "local", "--server-properties", "server.properties", "--output", "json")
+    (command.directory / "server.properties").write_text(f"log.dirs={data}\nproducer.id.expiration.ms=86400000\n")
+    ran = command("doctor", "--engine", "local", "--server-properties", "server.properties", "--output", "json")
     details = {finding["check"]: finding["detail"] for finding in ran.document["findings"]}
     assert details["log dir"].startswith(f"{data}: 6 partitions")
     assert details["expiration"] == "86400000 ms (server.properties server.properties)"

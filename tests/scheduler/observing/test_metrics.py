@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -15,6 +15,7 @@ from resnap.scheduler.observing.metrics import MISMATCHES, RUN_KINDS, UPLOAD_FAI
 from resnap.scheduler.version import resnap_revision, resnap_version
 from resnap.storage import errors
 from resnap.tiering.quota.quota_metrics import series
+from tests.examples import examples
 from tests.tiering.quota.quotas import ALICE, manager, sequential
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def test_each_method_moves_its_series() -> None:
 ANYTHING = st.text(max_size=8)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(words=st.lists(ANYTHING, min_size=8, max_size=8), status=st.integers(200, 599))
 def test_nobody_makes_series_by_what_they_ask_for(words: list[str], status: int) -> None:
     found = made()

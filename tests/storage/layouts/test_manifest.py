@@ -7,7 +7,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.crc32c import crc32c
@@ -21,6 +21,7 @@ from resnap.storage.layouts.manifest import (
     write_manifest,
 )
 from resnap.storage.log.checkpoints import LeaderEpoch
+from tests.examples import examples
 from tests.storage.layouts.manifests import a_manifest, an_object, manifests
 
 FOREIGN_SCHEMA: dict[str, Any] = {"type": "record", "name": "X", "fields": [{"name": "long", "type": "long"}]}
@@ -138,7 +139,7 @@ def test_a_damaged_or_foreign_file_is_refused(data: bytes, what: str) -> None:
         read_manifest(data)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_no_flipped_bit_changes_what_is_read(data: st.DataObject) -> None:
     good = write_manifest(a_manifest())

@@ -6,13 +6,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, StoreAccessError, StoreUnavailableError
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.ranged_reader import ranged_reader
 from resnap.storage.stores.s3 import S3ObjectStore
+from tests.examples import examples
 from tests.storage.stores.range_server import Served, serving
 from tests.tiering.stores import PassingStore
 
@@ -90,7 +91,7 @@ def test_nothing_is_read_ahead_from_the_given_end_on(store: WatchedStore) -> Non
 
 
 @given(reads=st.lists(st.tuples(st.integers(0, 21_000), st.integers(0, 6_000)), max_size=12), most=st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_reads_in_any_order_give_the_bytes_that_are_there(reads: list[tuple[int, int]], most: int) -> None:
     store = MemoryObjectStore("any-reads")
     store.put("key", BODY)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import mmh3
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.kernel import bloom
@@ -19,7 +19,8 @@ from resnap.tiering.quota.layers import Layers, Sizing
 from resnap.tiering.quota.profiles import NAMES, life_cycle
 from resnap.tiering.quota.quota_manager import SEEN
 from resnap.tiering.quota.shape import Shape, rate_of_one, shape_for
-from tests.tiering.quota.quotas import ALICE, HOUR_MS, Watch, blockwise, manager, scattered, sequential, steady
+from tests.examples import examples
+from tests.tiering.quota.quotas import ALICE, HOUR_MS, Watch, blockwise, manager, scattered, sequential
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +112,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, HOUR_MS // 4)), m
 POOR = Remembering(false_positive_rate=0.9)
 
 
-@settings(steady, max_examples=50)
+@examples(50)
 @given(STEPS)
 def test_s36_nobody_waits_longer_than_with_exact_sets(steps: list[tuple[int, int]]) -> None:
     watch = Watch()
@@ -123,7 +124,7 @@ def test_s36_nobody_waits_longer_than_with_exact_sets(steps: list[tuple[int, int
         assert made.throttle_time_ms <= wanted.throttle_time_ms
 
 
-@settings(steady, max_examples=50)
+@examples(50)
 @given(STEPS)
 def test_s36_nobody_is_refused_whom_an_exact_memory_of_the_same_decisions_knows(steps: list[tuple[int, int]]) -> None:
     watch = Watch()
@@ -152,7 +153,7 @@ def test_s37_the_hash_is_murmurhash3_of_eight_bytes_little_endian(producer_id: i
     assert list(places(producer_id, 0, shape)) == [first, (first + step) % 480, (first + 2 * step + 1) % 480]
 
 
-@settings(steady, max_examples=60)
+@examples(60)
 @given(
     st.lists(st.integers(0, (1 << 63) - 1), min_size=1, max_size=60),
     st.integers(0, (1 << 32) - 1),

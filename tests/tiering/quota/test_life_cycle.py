@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.tiering.quota.active_producers import ActiveProducers, Remembering
@@ -13,7 +13,8 @@ from resnap.tiering.quota.client_quotas import UserRates
 from resnap.tiering.quota.exact_store import ExactStore
 from resnap.tiering.quota.layers import MOST_ITEMS_AT_FIRST, Layers, Sizing
 from resnap.tiering.quota.profiles import MOST_LAYERS, NAMES, LifeCycle, life_cycle
-from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, Watch, charged, manager, sequential, steady
+from tests.examples import examples
+from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, Watch, charged, manager, sequential
 
 W = 1_000
 """A window."""
@@ -187,7 +188,7 @@ def test_life_cycles_that_make_no_sense_are_refused(span: int, lifetime: int) ->
         LifeCycle(span_ms=span, lifetime_ms=lifetime)
 
 
-@settings(steady, max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(NAMES),
     st.booleans(),

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.disk import Disk
@@ -18,6 +18,7 @@ from resnap.tiering.controller.metadata.control_messages import LeaderChangeMess
 from resnap.tiering.controller.metadata.log_files import list_metadata_log, read_checkpoint, read_metadata_log
 from resnap.tiering.controller.metadata.records import MetadataRecord, ProducerIdsRecord, TopicRecord
 from resnap.tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from tests.examples import examples
 from tests.tiering.controller.metadata.record_strategies import newest_records
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def messages(directory: Path) -> list[object]:
     return [one.message for part in parts(directory) if isinstance(part, MetadataBatch) for one in part.records]
 
 
-@settings(max_examples=30)  # each waits for the disk a few times
+@examples(30)  # each waits for the disk a few times
 @given(appended=st.lists(st.lists(newest_records(), min_size=1, max_size=4), max_size=4))
 def test_what_was_appended_is_read_back(
     appended: list[list[MetadataRecord]], tmp_path_factory: pytest.TempPathFactory
