@@ -28,8 +28,8 @@ class BrokersFolders:
     store: ObjectStore
     _listed: dict[str, frozenset[str]] = field(default_factory=dict)
 
-    def have_lost(self, manifest: Manifest) -> bool:
-        """Whether retention has taken the segment: all its objects are gone, and nothing lies at or below its base.
+    def have_lost(self, base_offset: int, keys: Collection[str]) -> bool:
+        """Whether retention has taken the segment of ``keys``: they are gone, and nothing lies at or below its base.
 
         Something must lie above it, since a partition of which nothing is left has lost its objects otherwise.
 
@@ -37,13 +37,12 @@ class BrokersFolders:
             StoreError: the store failed.
 
         """
-        folder = _folder(manifest)
+        folder = next((folder for key in keys if (folder := _folder(key)) is not None), None)
         if folder is None:
             return False
         there = self._objects(folder)
         begins = _begins(there)
-        is_gone = there.isdisjoint(entry.key for entry in manifest.objects)
-        return is_gone and bool(begins) and min(begins) > manifest.base_offset
+        return there.isdisjoint(keys) and bool(begins) and min(begins) > base_offset
 
     def without_manifest(self, manifests: Collection[Manifest]) -> list[int]:
         """Return the base offsets of segments beside those of ``manifests``, of one partition, that none of them names.
@@ -53,7 +52,8 @@ class BrokersFolders:
 
         """
         named = {entry.key for manifest in manifests for entry in manifest.objects}
-        folders = {folder for manifest in manifests if (folder := _folder(manifest)) is not None}
+        logs = [log for manifest in manifests if (log := manifest.object(ObjectKind.LOG)) is not None]
+        folders = {folder for log in logs if (folder := _folder(log.key)) is not None}
         return sorted(base for folder in folders for base in _begins(self._objects(folder) - named))
 
     def _objects(self, folder: str) -> frozenset[str]:
@@ -62,10 +62,9 @@ class BrokersFolders:
         return self._listed[folder]
 
 
-def _folder(manifest: Manifest) -> str | None:
+def _folder(key: str) -> str | None:
     """Return what the keys of the partition begin with; None in every other layout."""
-    log = manifest.object(ObjectKind.LOG)
-    return f"{log.key.rpartition('/')[0]}/" if log is not None and log.key.startswith(f"{ROOT}/") else None
+    return f"{key.rpartition('/')[0]}/" if key.startswith(f"{ROOT}/") else None
 
 
 def _begins(keys: Iterable[str]) -> list[int]:

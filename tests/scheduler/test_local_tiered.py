@@ -134,6 +134,9 @@ def test_what_a_brokers_own_retention_has_taken_is_no_damage(
     assert verified.code == 0, verified.err
     assert (verified.document["summary"]["gone"], verified.document["summary"]["different"]) == (2, 0)
     assert "retention" in verified.err
+    again = tier(tiered.data)
+    assert again.code == 0, again.err
+    assert again.document["summary"] == {"shipped": 0, "bytes": 0, "already": 8, "refused": 2}
     (tmp_path / "new").mkdir()
     ran = command("restore", store.as_uri(), "--into", tmp_path / "new", *JSON)
     assert ran.code == 0, ran.err
@@ -141,6 +144,7 @@ def test_what_a_brokers_own_retention_has_taken_is_no_damage(
     for path in brokers_objects(store, 0, begins[3]):
         path.unlink()  # in the middle: no retention does that
     assert command("verify", "--store", store.as_uri(), "--engine", "local", *JSON).code == 13
+    assert tier(tiered.data).code == 3
 
 
 def test_a_partition_of_which_nothing_is_left_is_damaged(

@@ -147,7 +147,7 @@ class StoreReader:
         if not reads_objects:
             return found
         problems = [problem for entry in manifest.objects for problem in _object_problems(self.store, entry)]
-        if problems and self.brokers.have_lost(manifest):
+        if problems and self.brokers.have_lost(manifest.base_offset, [entry.key for entry in manifest.objects]):
             return replace(found, manifest=None, is_retained_away=True)
         return replace(found, problems=tuple(problems), size_bytes=sum(entry.size_bytes for entry in manifest.objects))
 

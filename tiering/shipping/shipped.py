@@ -18,6 +18,7 @@ from resnap.storage.layouts.aiven import origin as aiven_origin
 from resnap.storage.layouts.aiven.log import REMEDY, copied_segment
 from resnap.storage.layouts.aiven.members import Member
 from resnap.storage.layouts.aiven.origin import read_origin
+from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.keys import (
     MANIFEST_EXTENSION,
     UNKNOWN,
@@ -250,7 +251,7 @@ class ShippedTopic:
 
     def __init__(self, store: ObjectStore, manifests: Manifests, *, only: Sequence[str] | None = None) -> None:
         """Look at the whole topic, or at what lies below the prefixes ``only`` of it."""
-        self.store, self._layout = store, manifests
+        self.store, self._layout, self._brokers = store, manifests, BrokersFolders(store)
         self._prefixes = [manifests.prefix] if only is None else only
         self._sizes = {info.key: info.size_bytes for info in self._listed()}
         self._known: dict[str, ShippedSegment] = {}
@@ -396,7 +397,7 @@ class ShippedTopic:
         return any(key.startswith(stem) and self._size(key) != size for key, size in segment.objects)
 
     def check(self, segment: ShippedSegment) -> None:
-        """Make sure that each object of ``segment`` is there with its length.
+        """Make sure that each object of ``segment`` is there with its length, or brokers' retention has taken them all.
 
         Raises:
             VerificationError: one is missing or of another length.
@@ -405,6 +406,8 @@ class ShippedTopic:
         for key, size_bytes in segment.objects:
             found = self._size(key)
             if found != size_bytes:
+                if self._brokers.have_lost(segment.base_offset, [one for one, _ in segment.objects]):
+                    return
                 raise VerificationError(
                     f"{segment.manifest_key}: names {key} of {size_bytes} bytes, found {found}",
                     hint=self._layout.remedy,

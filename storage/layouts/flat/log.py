@@ -109,7 +109,8 @@ def _read(store: ObjectStore, infos: dict[str, ObjectInfo], brokers: BrokersFold
     try:
         _check_objects(store, infos, key, manifest)
     except VerificationError as error:
-        return _Read(place, None, None if brokers.have_lost(manifest) else error)
+        is_retained_away = brokers.have_lost(manifest.base_offset, [entry.key for entry in manifest.objects])
+        return _Read(place, None, None if is_retained_away else error)
     return _Read(place, manifest, None)
 
 
