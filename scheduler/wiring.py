@@ -12,7 +12,7 @@ from resnap.replay.scan.reading import Reading
 from resnap.replay.spark.settings import processors
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.clock import instant
-from resnap.scheduler.settings.layers import FLAG_ORIGIN
+from resnap.scheduler.settings.declaration import FLAG_ORIGIN
 from resnap.scheduler.settings.loading import process_environment, state_directory
 from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
 from resnap.scheduler.use_cases.engines import Engine

@@ -51,7 +51,6 @@ DOORS: Final = {
     "matplotlib": "scheduler/quotas/plot.py",
     "mmh3": "tiering/quota/bloom_store.py",
     "prometheus_client": "scheduler/observing/*.py",
-    "pydantic_settings": "scheduler/settings/settings.py",
     "sqlite3": "scheduler/runs/*.py",
     "structlog": "scheduler/observing/*.py",
     "typer": "scheduler/cli/*.py scheduler/jobs/*.py",

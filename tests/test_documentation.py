@@ -13,8 +13,7 @@ import typer
 from resnap.replay.comparison import Verdict
 from resnap.scheduler.cli import app, failures
 from resnap.scheduler.cli.commands import all_commands
-from resnap.scheduler.settings.layers import flag_of
-from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
+from resnap.scheduler.settings.settings import SETTING_NAMES, display_name, flag_of
 from resnap.storage import errors
 from resnap.storage.layouts.flat.keys import EXTENSIONS
 from resnap.tiering.installing.installation import Fate

@@ -88,6 +88,23 @@ class CommandGroup(TyperGroup):
         return name, command.load() if isinstance(command, _Listed) else command, rest
 
 
+class _Command(TyperCommand):
+    """A command whose help lists flags under the headings of their settings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as Typer has them
+        """Write arguments and flags, those of the command itself first."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            is_argument = parameter.param_type_name == "argument"
+            title = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
+            if record := parameter.get_help_record(ctx):
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 class _Listed(TyperCommand):
     """A command that is known by its row alone."""
 
@@ -115,7 +132,7 @@ def load_command(words: str) -> Any:  # noqa: ANN401 - of Typer's classes
 def make_command(name: str, function: Callable[..., Any]) -> Any:  # noqa: ANN401
     """Return the command that Typer makes of ``function``."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name)(function)
+    app.command(name, cls=_Command)(function)
     return typer.main.get_command(app)
 
 

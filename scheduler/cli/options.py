@@ -1,8 +1,7 @@
 """How a command gets the flags it shares with others, and the settings they make.
 
 ``@with_settings(SOURCE, REPLAY)`` gives a command the flags of these groups (``flags``) on top of ``COMMON``. The
-command gets an ``Invocation`` instead of the flags. Nothing here may import what is slow, since ``--help`` goes through
-this module: the settings (pydantic takes half a second) are loaded only when a command runs.
+command gets an ``Invocation`` instead of the flags.
 
 Modules of commands do without postponed annotations, because Typer needs the annotations themselves.
 """
@@ -19,8 +18,9 @@ import typer
 
 from resnap.scheduler.answers.rendering import Output, OutputClosedError
 from resnap.scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CLOSED, Failures
-from resnap.scheduler.cli.flags import COMMON, SERVE, Group
+from resnap.scheduler.cli.flags import COMMON, SERVE, Group, flag_annotation
 from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.settings.loading import load_settings
 from resnap.storage.errors import UsageError, check_address_space
 
 P = ParamSpec("P")
@@ -32,8 +32,9 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
 
     The command returns its exit code, or None for 0. If it has reported an error, 0 becomes the code of that error.
     """
-    own: dict[str, Any] = {name: kind for group in groups for name, kind in group.items()}
-    flags = own | {name: kind for name, kind in COMMON.items() if name not in own}
+    own = dict.fromkeys(name for group in groups for name in group)
+    may_dump = "output" in own
+    flags = {name: flag_annotation(name, may_dump=may_dump) for name in dict.fromkeys((*own, *COMMON))}
 
     def decorate(command: Command[P]) -> Callable[..., None]:
         @wraps(command)
@@ -47,7 +48,7 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
                 failures,
                 is_replay="as_of" in flags,
                 places=places,
-                may_dump="output" in own,
+                may_dump=may_dump,
                 is_service=SERVE in groups,
             )
             with _quiet_ends(), invocation.at_end:
@@ -92,8 +93,6 @@ def _invocation(
     is_service: bool,
 ) -> Invocation:
     check_address_space()
-    from resnap.scheduler.settings.loading import load_settings  # takes half a second, which --help need not wait for
-
     settings = load_settings(flags, places=places)
     log_format = settings.log_format if is_service else None
     as_json = _tells_json(settings.output, log_format, failures.stream)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from resnap.scheduler.answers.rendering import Answer
-from resnap.scheduler.cli.flags import MEMORY
+from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.quotas.client_quotas import Named, Origin
     from resnap.tiering.quota.quota_file import QuotaFile
 
-
-STATE = {"state_dir": MEMORY["state_dir"]}
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user; `User:NAME` means the same.")]
 UserDefault = Annotated[

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from resnap.scheduler.answers.rendering import Answer, Row, human_bytes, human_count
-from resnap.scheduler.cli.flags import ENGINE, STORE, TOPIC, Sources
+from resnap.scheduler.cli.flags import ENGINE, STATE, STORE, TOPIC, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.cli.quota import STATE, MetadataLog, quota_origins
+from resnap.scheduler.cli.quota import MetadataLog, quota_origins
 
 if TYPE_CHECKING:
     from resnap.scheduler.quotas.trial import LogUses

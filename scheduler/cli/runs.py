@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from resnap.scheduler.answers.rendering import Answer, Column, Row, human_duration
-from resnap.scheduler.cli.flags import MEMORY
+from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.runs.run import RunKind, RunState
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.run import Run
 
 
-STATE = {"state_dir": MEMORY["state_dir"]}
 States = Annotated[
     list[RunState] | None, typer.Option("--state", help="Only runs in this state; can be given several times.")
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from resnap.scheduler.answers.rendering import Answer, Column, Row
-from resnap.scheduler.cli.flags import MEMORY
+from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.access.tokens import Token, Tokens
 
 
-STATE = {"state_dir": MEMORY["state_dir"]}
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Who uses the token, such as ci or alice@example.org.")]
 
 

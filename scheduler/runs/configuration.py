@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from resnap.scheduler.runs.run import RunRequest
-    from resnap.scheduler.settings.layers import SettingFiles
+    from resnap.scheduler.settings.declaration import SettingFiles
     from resnap.scheduler.settings.settings import Settings
 
 

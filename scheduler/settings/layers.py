@@ -1,7 +1,7 @@
 """Where settings come from: flags, the environment, a TOML file, and the broker's own ``server.properties``.
 
 Each source becomes a layer, a mapping from the name of a setting to its raw value and its origin. Layers do not judge
-values; ``settings.Settings`` does, and says the origin when it refuses one.
+values; ``loading`` does, and says the origin when it refuses one.
 
 A file may spell a setting in snake case, in kebab case, or as Kafka does with dots, at the top or in tables:
 ``producer.id.expiration.ms = 604800000`` and ``producer-id-expiration-ms = 604800000`` are the same, and so are
@@ -14,8 +14,10 @@ import difflib
 import json
 import re
 import tomllib
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final
 
+from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Given, Layer
+from resnap.scheduler.settings.settings import DECLARED
 from resnap.storage.errors import ConfigurationError, FormatError, UsageError, in_file
 from resnap.storage.log.properties import read_properties
 
@@ -24,109 +26,56 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENVIRONMENT_PREFIX: Final = "RESNAP_"
-FLAG_ORIGIN: Final = "flag"
 RANKS: Final = "flags win over the environment, that over the file, that over server.properties"
 ALIASES: Final = {
-    "topic": "topics",
-    "partition": "partitions",
-    "log_dir": "log_dirs",
-    "allow_source": "allow_sources",
-    "allow_destination": "allow_destinations",
-    "allow_host": "allow_hosts",
-    "trusted_proxy": "trusted_proxies",
+    re.sub(r"[-.]", "_", spelled.removeprefix("--")): one.name
+    for one in DECLARED.values()
+    for spelled in (one.flag, *one.setting.kafka)
 }
-"""The flag of a setting that may be given several times is singular, and so was Kafka's ``log.dir``."""
-MAPPINGS: Final = frozenset({"spark_conf", "s3_tag", "encryption_private_key", "encryption_public_key"})
-"""Settings that are tables themselves; the layers' tables are merged, key by key."""
-PATHS: Final = frozenset(
-    {
-        "server_properties",
-        "log_dirs",
-        "state_dir",
-        "metadata_log",
-        "s3_sse_customer_key_file",
-        "s3_ca_bundle",
-        "encryption_private_key",
-        "encryption_public_key",
-    }
-)
-"""Settings that a file may give relative to the directory it stands in."""
-KAFKA_PROPERTIES: Final = {
-    "log.dirs": "log_dirs",
-    "log.dir": "log_dirs",
-    "producer.id.expiration.ms": "producer_id_expiration_ms",
-    "producer.id.expiration.check.interval.ms": "producer_id_expiration_check_interval_ms",
-    "transactional.id.expiration.ms": "transactional_id_expiration_ms",
-    "transaction.max.timeout.ms": "transaction_max_timeout_ms",
-    "metadata.log.dir": "metadata_log",
-}
+"""Settings by the other ways to spell them: a flag that may be given several times is singular, as is ``log.dir``."""
+KAFKA_PROPERTIES: Final = {key: one.name for one in DECLARED.values() for key in one.setting.kafka}
 """What a broker's configuration says that concerns us; the first of two names wins, as it does for the broker."""
-
-
-class Given(NamedTuple):
-    """A raw value and where it was given."""
-
-    value: object
-    origin: str
-
-
-Layer: TypeAlias = dict[str, Given]
-
-
-class SettingFiles(NamedTuple):
-    """What was read of the files that settings come from."""
-
-    configuration: Layer
-    properties: Path | None
-    static: Layer
-    """What the ``server.properties`` at that path say."""
-
-
-def flag_of(name: str) -> str:
-    """Return the flag of the setting ``name``."""
-    singular = {plural: one for one, plural in ALIASES.items()}
-    return "--" + singular.get(name, name).replace("_", "-")
 
 
 def flag_layer(flags: Mapping[str, object]) -> Layer:
     """Return the flags that were given; None and empty stand for flags that were not."""
     return {
-        name: _given(name, value, f"{FLAG_ORIGIN} {flag_of(name)}")
+        name: _given(name, value, f"{FLAG_ORIGIN} {DECLARED[name].flag}")
         for name, value in flags.items()
         if value is not None and value != []
     }
 
 
-def environment_layer(environment: Mapping[str, str], names: Iterable[str]) -> tuple[Layer, tuple[str, ...]]:
+def environment_layer(environment: Mapping[str, str]) -> tuple[Layer, tuple[str, ...]]:
     """Return what ``RESNAP_*`` variables set, and those of them that set nothing.
 
     An unknown variable is no error: what starts a container may have variables of its own. An empty one is not set.
     """
-    known, layer, unknown = set(names), Layer(), []
+    layer, unknown = Layer(), []
     for variable in sorted(environment):
         if not variable.startswith(ENVIRONMENT_PREFIX) or not environment[variable]:
             continue
-        name = _setting_name(variable.removeprefix(ENVIRONMENT_PREFIX))
-        if name in known:
+        name = setting_name(variable.removeprefix(ENVIRONMENT_PREFIX))
+        if name in DECLARED:
             layer[name] = _given(name, environment[variable], f"env {variable}")
         else:
             unknown.append(variable)
     return layer, tuple(unknown)
 
 
-def file_layer(path: Path, names: Iterable[str]) -> Layer:
+def file_layer(path: Path) -> Layer:
     """Return what the TOML file at ``path`` sets.
 
     Raises:
         ConfigurationError: it cannot be read, is no TOML, or sets what does not exist.
 
     """
-    known, layer = set(names), Layer()
+    layer = Layer()
     for name, value in _flattened(_load_toml(path)):
-        if name not in known:
-            raise ConfigurationError(f"{path}: there is no setting {name!r}", hint=_resembling(name, known))
+        if name not in DECLARED:
+            raise ConfigurationError(f"{path}: there is no setting {name!r}", hint=_resembling(name))
         layer[name] = _given(name, value, f"file {path}")
-        if name in PATHS and value != "none":
+        if DECLARED[name].setting.beside_file and value != "none":
             layer[name] = layer[name]._replace(value=_relative_to(path.parent, layer[name].value))
     return layer
 
@@ -170,6 +119,17 @@ def value_in(layers: Iterable[Layer], name: str) -> object:
     return next((layer[name].value for layer in layers if name in layer), None)
 
 
+def merged(layers: Iterable[Layer]) -> dict[str, object]:
+    """Return the raw value of each setting that is given; of mappings the entries of all layers."""
+    values: dict[str, object] = {}
+    for layer in layers:
+        for name, given in layer.items():
+            above = values.setdefault(name, given.value)
+            if isinstance(above, dict) and isinstance(given.value, dict):
+                values[name] = {**given.value, **above}
+    return values
+
+
 def origins_of(layers: Iterable[Layer]) -> dict[str, str]:
     """Return where each setting was given; a mapping may come from several layers."""
     origins: dict[str, str] = {}
@@ -194,21 +154,22 @@ def _load_toml(path: Path) -> dict[str, object]:
 
 def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in table.items():
-        name = _setting_name(f"{prefix}{key}")
-        if isinstance(value, dict) and name not in MAPPINGS:
+        name = setting_name(f"{prefix}{key}")
+        if isinstance(value, dict) and not (name in DECLARED and DECLARED[name].is_mapping):
             yield from _flattened(value, f"{name}_" if name != "resnap" else "")
         else:
             yield name, value
 
 
-def _setting_name(text: str) -> str:
+def setting_name(text: str) -> str:
+    """Return the name of a setting however it is spelled."""
     name = re.sub(r"[-.]", "_", text).lower().removeprefix("resnap_")
     return ALIASES.get(name, name)
 
 
 def _given(name: str, value: object, origin: str) -> Given:
     """Return the value with its origin; a table's entries become one mapping, however they came."""
-    if name not in MAPPINGS:
+    if not DECLARED[name].is_mapping:
         return Given(value, origin)
     try:
         return Given(_mapping(value), origin)
@@ -220,7 +181,7 @@ def refusal(message: str, origin: str) -> UsageError | ConfigurationError:
     """Return the error to raise for a value from ``origin``: a wrong flag is a matter of usage."""
     if origin.startswith(FLAG_ORIGIN):
         return UsageError(message)
-    return ConfigurationError(message, hint=f"mend it there, or give another value in a higher place: {RANKS}")
+    return ConfigurationError(message, hint=f"repair it there, or give another value in a higher place: {RANKS}")
 
 
 def _mapping(value: object) -> dict[str, str]:
@@ -258,8 +219,8 @@ def _relative_to(directory: Path, value: object) -> object:
     return ",".join(str(directory / part.strip()) for part in value.split(","))
 
 
-def _resembling(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+def _resembling(name: str) -> str:
+    close = difflib.get_close_matches(name, DECLARED, n=1)
     return f"did you mean {close[0].replace('_', '-')}?" if close else "`resnap config show` lists all there are"
 
 

@@ -8,12 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+
+from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, Layer, SettingFiles
 from resnap.scheduler.settings.layers import (
-    Layer,
-    SettingFiles,
     environment_layer,
     file_layer,
     flag_layer,
+    merged,
+    origins_of,
+    refusal,
     server_properties_layer,
     value_in,
 )
@@ -25,10 +29,10 @@ from resnap.scheduler.settings.metadata import (
     metadata_layer,
     of_another_node,
 )
-from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
-from resnap.scheduler.settings.values import split_list
+from resnap.scheduler.settings.settings import Settings, display_name
+from resnap.scheduler.settings.values import shown_as, split_list
 from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
-from resnap.storage.errors import UsageError
+from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.stores.urls import is_store_url
 
 DEFAULT_FILE: Final = "resnap.toml"
@@ -86,7 +90,7 @@ def load_settings(
     """
     variables = process_environment() if environment is None else environment
     given = flag_layer(flags or {})
-    from_environment, unknown = environment_layer(variables, SETTING_NAMES)
+    from_environment, unknown = environment_layer(variables)
     layers = [given, from_environment]
     read = files or _read_files(layers, directory)
     layers.append(read.configuration)
@@ -94,12 +98,23 @@ def load_settings(
     stranger = None if read.properties is None else of_another_node(read.properties, places or ())
     layers += [said.layer, read.static]
     warnings = (*said.warnings, *filter(None, [stranger]))
-    return Settings.from_layers(tuple(layers), unknown, warnings, said.metadata, read)
+    origins = origins_of(layers)
+    try:
+        return Settings(
+            **merged(layers),  # type: ignore[arg-type] # raw values, which are judged here
+            origins=origins,
+            unknown_variables=unknown,
+            metadata_warnings=warnings,
+            metadata=said.metadata,
+            files=read,
+        )
+    except ValidationError as error:
+        raise _refusal(error, origins) from error
 
 
 def _read_files(layers: list[Layer], directory: Path | None) -> SettingFiles:
     file = _file(layers, directory)
-    configuration = Layer() if file is None else file_layer(file, SETTING_NAMES)
+    configuration = Layer() if file is None else file_layer(file)
     properties = _path([*layers, configuration], "server_properties")
     static = Layer() if properties is None else server_properties_layer(properties)
     return SettingFiles(configuration, properties, static)
@@ -110,7 +125,7 @@ def settings_file(
 ) -> Path | None:
     """Return the file that ``load_settings`` reads when it is given the same; None if there is none."""
     variables = process_environment() if environment is None else environment
-    return _file([flag_layer(flags), environment_layer(variables, ("config",))[0]], directory)
+    return _file([flag_layer(flags), environment_layer(variables)[0]], directory)
 
 
 def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) -> FromMetadata:
@@ -135,3 +150,18 @@ def _path(layers: list[Layer], name: str) -> Path | None:
 def _file(layers: list[Layer], directory: Path | None) -> Path | None:
     path = (directory or Path()) / DEFAULT_FILE
     return _path(layers, "config") or (path if path.is_file() else None)
+
+
+def _refusal(error: ValidationError, origins: Mapping[str, str]) -> UsageError | ConfigurationError:
+    """Say which setting, from where, what was expected and what was found; the first of several problems."""
+    problem = error.errors(include_url=False)[0]
+    name = str(problem["loc"][0])
+    origin = origins.get(name, DEFAULT_ORIGIN)
+    expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    # Within a table, such as the second of [[schedules]], the key says where.
+    within = "".join(f"[{step + 1}]" if isinstance(step, int) else f".{step}" for step in problem["loc"][1:])
+    if problem["type"] == "extra_forbidden":
+        expected = "there is no such key"
+    found = shown_as(str(problem["loc"][-1]), problem["input"])
+    message = f"{display_name(name)}{within} ({origin}): {expected}, found {found!r}"
+    return refusal(message, origin)

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.scheduler.settings.layers import KAFKA_PROPERTIES, Given, Layer, node_named, static_properties
+from resnap.scheduler.settings.declaration import Given, Layer
+from resnap.scheduler.settings.layers import KAFKA_PROPERTIES, node_named, static_properties
 from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata, is_there
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.log_dir import META_PROPERTIES

@@ -5,60 +5,139 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from resnap.replay.scan.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from resnap.scheduler.clock import milliseconds
-from resnap.scheduler.settings.kinds import Count, Listed, MaybeDuration, Milliseconds, Size, WithOrigins, from_text
-from resnap.scheduler.settings.values import parse_as_of
+from resnap.scheduler.settings.declaration import (
+    Count,
+    Duration,
+    Listed,
+    Milliseconds,
+    Setting,
+    SettingGroup,
+    Size,
+    from_text,
+)
+from resnap.scheduler.settings.values import parse_as_of, split_list
 from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
 
 
-class ReplaySettings(WithOrigins):
-    """Which boundaries, of which partitions, at which time; and what the brokers forget when."""
+class SelectionSettings(SettingGroup):
+    """Which boundaries of which partitions."""
 
-    topics: Listed = Field(default=(), description="Only topics that match GLOB; may be given several times.")
-    partitions: Listed = Field(
-        default=(), description="Only this partition, as its directory is called; may be given several times."
-    )
-    boundaries: Literal["missing", "all"] = Field(
-        default="missing", description="Which boundaries to work on: those without a usable snapshot, or all."
-    )
-    as_of: Annotated[Literal["now", "roll"] | datetime, from_text(parse_as_of)] = Field(
-        default="now", description="When expiry is judged: now, roll (each boundary's own time), or an ISO 8601 time."
-    )
-    producer_id_expiration_ms: Milliseconds | None = Field(
-        default=None, description="producer.id.expiration.ms of the brokers that will load the snapshots."
-    )
-    producer_id_expiration_check_interval_ms: Milliseconds = Field(
-        default=DEFAULT_CHECK_INTERVAL_MS, description="producer.id.expiration.check.interval.ms of the same brokers."
-    )
-    history_expiration_ms: Milliseconds | None = Field(
-        default=None,
-        description="The expiration under which the log was written, if it differs; before 3.4 that was"
-        " transactional.id.expiration.ms.",
-    )
-    transactional_id_expiration_ms: Milliseconds | None = Field(
-        default=None, description="transactional.id.expiration.ms of the brokers; before 3.4 producers expired by it."
-    )
-    transaction_max_timeout_ms: Milliseconds = Field(
-        default=DEFAULT_TRANSACTION_MAX_TIMEOUT_MS, description="transaction.max.timeout.ms of the brokers."
-    )
-    max_reach_back: MaybeDuration = Field(
-        default=None, description="How far before the window reading may go on (7d, 36h, 15m); else to the log start."
-    )
-    high_watermark: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="High watermark of the one partition given, where no checkpoint tells it."
-    )
-    bootstrap_server: str | None = Field(
-        default=None, description="Brokers of the running cluster, HOST:PORT with commas between."
-    )
-    command_config: Path | None = Field(
-        default=None, description="Properties for connecting to the cluster, as Kafka's own tools take them."
-    )
-    full: bool = Field(default=False, description="Replay from the log start, whatever the window.")
+    title = "What to work on"
+
+    topics: Annotated[
+        Listed,
+        Setting("Only topics that match GLOB; can be given several times.", "GLOB", flag="--topic", for_runs=True),
+    ] = ()
+    partitions: Annotated[
+        Listed,
+        Setting(
+            "Only this partition, named like its directory; can be given several times.", "TOPIC-N", flag="--partition"
+        ),
+    ] = ()
+    boundaries: Annotated[
+        Literal["missing", "all"],
+        Setting("Work on boundaries without a usable snapshot, or on all boundaries.", for_runs=True),
+    ] = "missing"
+    high_watermark: Annotated[
+        Annotated[int, Field(ge=0)] | None,
+        Setting(
+            "High watermark of the partition, if no checkpoint file has it; needs exactly one --partition.",
+            "OFFSET",
+            for_runs=True,
+        ),
+    ] = None
+
+
+class ClusterSettings(SettingGroup):
+    """How a running cluster is reached."""
+
+    title = "Running cluster"
+
+    bootstrap_server: Annotated[
+        str | None, Setting("Brokers of the running cluster, separated by commas.", "HOST:PORT")
+    ] = None
+    command_config: Annotated[
+        Path | None, Setting("Client properties for the connection, in the format of Kafka's own tools.", "FILE")
+    ] = None
+
+
+class BrokerSettings(SettingGroup):
+    """What the brokers have set, and where to learn it from."""
+
+    title = "Settings of the brokers"
+
+    server_properties: Annotated[
+        Path | None,
+        Setting("The broker's server.properties; settings are read from it.", "FILE", beside_file=True),
+    ] = None
+    metadata_log: Annotated[
+        Path | None,
+        Setting(
+            "The directory __cluster_metadata-0 of the cluster, or the log dir that contains it.",
+            "DIR",
+            kafka=("metadata.log.dir",),
+            beside_file=True,
+        ),
+    ] = None
+    producer_id_expiration_ms: Annotated[
+        Milliseconds | None,
+        Setting(
+            "producer.id.expiration.ms of the brokers that will load the snapshots; 604800000 if it is not known.",
+            "MS",
+            kafka=("producer.id.expiration.ms",),
+            for_runs=True,
+        ),
+    ] = None
+    producer_id_expiration_check_interval_ms: Annotated[
+        Milliseconds,
+        Setting(
+            "producer.id.expiration.check.interval.ms of the same brokers.",
+            "MS",
+            kafka=("producer.id.expiration.check.interval.ms",),
+            for_runs=True,
+        ),
+    ] = DEFAULT_CHECK_INTERVAL_MS
+    history_expiration_ms: Annotated[
+        Milliseconds | None,
+        Setting(
+            "The expiration that applied when the log was written, if it was different; before 3.4 it was"
+            " transactional.id.expiration.ms.",
+            "MS",
+            for_runs=True,
+        ),
+    ] = None
+    transactional_id_expiration_ms: Annotated[
+        Milliseconds | None,
+        Setting(
+            "transactional.id.expiration.ms of the brokers; before 3.4 producers expired by it.",
+            "MS",
+            flag="",
+            kafka=("transactional.id.expiration.ms",),
+        ),
+    ] = None
+    transaction_max_timeout_ms: Annotated[
+        Milliseconds,
+        Setting(
+            "transaction.max.timeout.ms of the brokers.", "MS", kafka=("transaction.max.timeout.ms",), for_runs=True
+        ),
+    ] = DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
+    log_dirs: Annotated[
+        tuple[Path, ...],
+        from_text(split_list),
+        Setting(
+            "Log dirs of the broker, for commands that are given no SOURCE.",
+            "DIR",
+            flag="",
+            kafka=("log.dirs", "log.dir"),
+            beside_file=True,
+        ),
+    ] = ()
 
     @property
     def expiration_ms(self) -> int:
@@ -83,6 +162,32 @@ class ReplaySettings(WithOrigins):
             " --server-properties"
         )
 
+
+class ReplaySettings(SettingGroup):
+    """As of when, how far back, and how carefully."""
+
+    title = "Replay"
+
+    as_of: Annotated[
+        Literal["now", "roll"] | datetime,
+        from_text(parse_as_of),
+        Setting(
+            "When producers count as expired: now, at the roll of each segment, or at an ISO 8601 time.",
+            "now|roll|TIME",
+            for_runs=True,
+        ),
+    ] = "now"
+    max_reach_back: Annotated[
+        Duration | None,
+        Setting(
+            "How far before the window to read at most (7d, 36h, 15m), rather than to the log start.",
+            "DURATION",
+            for_runs=True,
+        ),
+    ] = None
+    full: Annotated[bool, Setting("Replay from the log start, and ignore the window.", for_runs=True)] = False
+    verify_crc: Annotated[bool, Setting("Read whole batches and check their checksums.", for_runs=True)] = False
+
     @property
     def max_reach_back_ms(self) -> int | None:
         """``max_reach_back`` in milliseconds."""
@@ -94,30 +199,19 @@ class ReplaySettings(WithOrigins):
         return milliseconds(self.as_of) if isinstance(self.as_of, datetime) else None
 
 
-class EngineSettings(BaseModel):
-    """What replays, and in which portions."""
+class EngineSettings(SettingGroup):
+    """What replays."""
 
-    engine: Literal["spark", "local"] = Field(
-        default="spark", description="What replays: Spark, or this process alone, without a JVM."
+    title = "Engine"
+
+    engine: Annotated[Literal["spark", "local"], Setting("Replay on Spark, or in this process, without a JVM.")] = (
+        "spark"
     )
-    spark_master: str = Field(default="local[*]", description="URL of the Spark master.")
-    spark_driver_memory: str = Field(default="1g", description="Heap of the Spark driver.")
-    spark_conf: Mapping[str, str] = Field(
-        default_factory=dict, description="A further Spark property; may be given several times."
-    )
-    threads: Count | None = Field(default=None, description="Segments that --engine local scans at once.")
-    header_read_size: Size = Field(
-        default=HEADER_READ_BYTES, description="Mean batch size from which headers are read one by one."
-    )
-    split_size: Size = Field(default=SPLIT_BYTES, description="Larger segments are cut into parts of about this size.")
-    range_size: Size = Field(default=RANGE_BYTES, description="Bytes asked for at once of a segment in a store.")
-    ranges_in_flight: Count = Field(
-        default=RANGES_IN_FLIGHT, description="Ranges of a segment in a store that are on their way at a time."
-    )
-    producers_per_task: Count = Field(
-        default=PRODUCERS_PER_TASK, description="A partition with more producers is combined by several tasks."
-    )
-    verify_crc: bool = Field(default=False, description="Read whole batches and compare their checksums.")
+    spark_master: Annotated[str, Setting("URL of the Spark cluster.", "URL")] = "local[*]"
+    spark_driver_memory: Annotated[str, Setting("Heap size of the Spark driver.", "SIZE")] = "1g"
+    spark_conf: Annotated[
+        Mapping[str, str], Setting("An extra Spark property; can be given several times.", "KEY=VALUE")
+    ] = Field(default_factory=dict)
 
     def spark(self) -> SparkSettings:
         """Return how Spark shall run.
@@ -127,3 +221,53 @@ class EngineSettings(BaseModel):
 
         """
         return SparkSettings(master=self.spark_master, driver_memory=self.spark_driver_memory, conf=self.spark_conf)
+
+
+class ReadingSettings(SettingGroup):
+    """In which portions segments are read."""
+
+    title = "Reading of segments"
+
+    threads: Annotated[
+        Count | None,
+        Setting("How many segments --engine local scans at the same time; one per processor unless given.", "N"),
+    ] = None
+    header_read_size: Annotated[
+        Size,
+        Setting("If batches are this large on average, read headers one by one and not in blocks.", "SIZE"),
+    ] = HEADER_READ_BYTES
+    split_size: Annotated[Size, Setting("Split larger segments into parts of about this size.", "SIZE")] = SPLIT_BYTES
+    range_size: Annotated[Size, Setting("How much of a segment one request to a store asks for.", "SIZE")] = RANGE_BYTES
+    ranges_in_flight: Annotated[Count, Setting("How many such requests run at the same time for a segment.", "N")] = (
+        RANGES_IN_FLIGHT
+    )
+    producers_per_task: Annotated[Count, Setting("Combine a partition with more producers in several tasks.", "N")] = (
+        PRODUCERS_PER_TASK
+    )
+
+
+class RunCacheSettings(SettingGroup):
+    """What runs keep for later ones."""
+
+    title = "Results of earlier runs"
+
+    state_dir: Annotated[
+        Annotated[str, Field(min_length=1)] | None,
+        Setting(
+            "Directory where a run keeps its results for later runs; none keeps nothing. Unless given, it is"
+            " $XDG_STATE_HOME/resnap or ~/.local/state/resnap.",
+            "DIR",
+            beside_file=True,
+        ),
+    ] = None
+    fresh: Annotated[bool, Setting("Ignore the results of earlier runs.", for_runs=True)] = False
+
+
+class WritingSettings(SettingGroup):
+    """Whether anything is written."""
+
+    title = "Writing"
+
+    dry_run: Annotated[
+        bool, Setting("Print what would be done, with totals, and write nothing.", short="-n", for_runs=True)
+    ] = False

@@ -9,15 +9,23 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from resnap.scheduler.settings.kinds import Duration, Listed
+from resnap.scheduler.settings.declaration import Duration, Listed, Setting, SettingGroup, declared_in
+from resnap.scheduler.settings.replay import (
+    BrokerSettings,
+    ReplaySettings,
+    RunCacheSettings,
+    SelectionSettings,
+    WritingSettings,
+)
+from resnap.scheduler.settings.shipping import ShippingSettings
 
 RUN_SETTINGS: Final = frozenset(
-    {
-        "topics", "boundaries", "high_watermark", "as_of", "producer_id_expiration_ms",
-        "producer_id_expiration_check_interval_ms", "history_expiration_ms", "transaction_max_timeout_ms",
-        "max_reach_back", "full", "verify_crc", "dry_run", "fresh", "parallel", "bwlimit", "verify_upload",
-        "io_priority", "layout", "key_prefix", "chunk_size", "chunk_compression",
-    }
+    one.name
+    for group in (
+        SelectionSettings, BrokerSettings, ReplaySettings, WritingSettings, RunCacheSettings, ShippingSettings,
+    )
+    for one in declared_in(group)
+    if one.setting.for_runs
 )  # fmt: skip
 """What a schedule, or a request, may set for its runs alone; all else is the service's."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -84,39 +92,62 @@ class ScheduleSpec(BaseModel):
         return self
 
 
-class ServiceSettings(BaseModel):
+class ServiceSettings(SettingGroup):
     """What an operator sets of the service."""
 
-    listen: str = Field(default="127.0.0.1:8936", description="Address and port of the HTTP API and the page.")
-    auth: Literal["token", "none"] = Field(
-        default="none", description="Who may: holders of a token, or, on a loopback address only, everybody."
+    title = "Service"
+
+    listen: Annotated[str, Setting("Address of the API and the web page.", "HOST:PORT")] = "127.0.0.1:8936"
+    auth: Annotated[
+        Literal["token", "none"],
+        Setting("token: callers need a token. none: everybody on this machine may call; on loopback only."),
+    ] = "none"
+    allow_sources: Annotated[
+        Listed,
+        Setting(
+            "Requests may name sources below this place; log.dirs are always allowed.",
+            "DIR|URL",
+            flag="--allow-source",
+        ),
+    ] = ()
+    allow_destinations: Annotated[
+        Listed,
+        Setting(
+            "Requests may name destinations below this place; those of schedules are always allowed.",
+            "DIR|URL",
+            flag="--allow-destination",
+        ),
+    ] = ()
+    allow_hosts: Annotated[
+        Listed,
+        Setting(
+            "Host name under which browsers may reach the service, besides its own address.",
+            "NAME",
+            flag="--allow-host",
+        ),
+    ] = ()
+    trusted_proxies: Annotated[
+        Listed,
+        Setting(
+            "Believe what this proxy, or network of proxies, says of its callers; nobody is believed unless given.",
+            "ADDRESS",
+            flag="--trusted-proxy",
+        ),
+    ] = ()
+    queue_size: Annotated[Annotated[int, Field(ge=1, le=10_000)], Setting("How many runs may wait.", "N")] = 100
+    history_retention: Annotated[Duration, Setting("How long to keep runs that have ended.", "DURATION")] = timedelta(
+        days=90
     )
-    allow_sources: Listed = Field(
-        default=(), description="Directory or URL below which requests may name sources, log.dirs aside."
-    )
-    allow_destinations: Listed = Field(
-        default=(), description="Directory or URL below which requests may name destinations, schedules' own aside."
-    )
-    allow_hosts: Listed = Field(
-        default=(), description="Name under which browsers may reach the service, besides the address itself."
-    )
-    trusted_proxies: Listed = Field(
-        default=(),
-        description="Address or network of a proxy, whose X-Forwarded-For and X-Forwarded-Proto are believed.",
-    )
-    queue_size: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=100, description="Runs that may wait; more are refused with 429."
-    )
-    history_retention: Duration = Field(
-        default=timedelta(days=90), description="How long runs that ended are remembered."
-    )
-    log_format: Literal["auto", "json", "console"] = Field(
-        default="auto", description="Of the service's log; auto: readable on a terminal, else JSON."
-    )
-    stop_grace: Duration = Field(
-        default=timedelta(seconds=20), description="How long the service waits for its run when it is told to end."
-    )
-    schedules: tuple[ScheduleSpec, ...] = Field(default=(), description="What is run when; [[schedules]] in the file.")
+    log_format: Annotated[
+        Literal["auto", "json", "console"],
+        Setting("Form of the log; auto is readable on a terminal, and JSON elsewhere."),
+    ] = "auto"
+    stop_grace: Annotated[
+        Duration, Setting("How long the current run may go on when the service is stopped.", "DURATION")
+    ] = timedelta(seconds=20)
+    schedules: Annotated[
+        tuple[ScheduleSpec, ...], Setting("What is run when: tables [[schedules]] of the file.", flag="")
+    ] = ()
 
     @field_validator("trusted_proxies")
     @classmethod

@@ -5,58 +5,70 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from resnap.scheduler.inspecting.key_files import key_ring, public_key
+from resnap.scheduler.inspecting.key_files import public_key
 from resnap.scheduler.io_priority import IoPriority
-from resnap.scheduler.settings.kinds import WithOrigins, from_text
-from resnap.scheduler.settings.layers import FLAG_ORIGIN, flag_of
+from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Setting, SettingGroup, Size, from_text
 from resnap.scheduler.settings.values import parse_size
 from resnap.storage.errors import UsageError
 from resnap.storage.layouts.aiven.body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression
-from resnap.storage.layouts.aiven.encryption import KeyRing
 from resnap.tiering.shipping.delivery import Verification
 from resnap.tiering.shipping.uploader import Layout
 
 _OF_AIVEN: Final = ("key_prefix", "chunk_size", "chunk_compression", "encryption_public_key")
+PARALLEL: Final = 4
+"""Segments on their way at once: each holds a part of 16 MiB."""
 
 
-class ShippingSettings(WithOrigins):
+class ShippingSettings(SettingGroup):
     """How segments are checked, read and laid out."""
 
-    verify_upload: Verification = Field(
-        default="auto", description="How uploads are checked: by what the store was seen to keep, or by reading back."
-    )
-    layout: Layout = Field(default="flat", description="Where objects lie: Resnap's own, or where brokers read them.")
-    io_priority: IoPriority = Field(
-        default="low", description="Of reading segments, as ionice knows it, so that a broker goes first."
-    )
-    key_prefix: str = Field(
-        default="", description="In the layout aiven: rsm.config.key.prefix, as it is, below the URL."
-    )
-    chunk_size: Annotated[int, from_text(parse_size), Field(ge=1, le=MAX_CHUNK_BYTES)] = Field(
-        default=CHUNK_BYTES, description="In the layout aiven: what a segment is cut into, and brokers fetch at once."
-    )
-    chunk_compression: Compression = Field(
-        default="none",
-        description="In the layout aiven: of chunks; heuristic: of segments whose first batch is not compressed.",
-    )
-    encryption_public_key: Mapping[str, str] = Field(
-        default_factory=dict,
-        description="ID=FILE: in the layout aiven, the RSA key in PEM that segments are encrypted for.",
-    )
-    encryption_private_key: Mapping[str, str] = Field(
-        default_factory=dict,
-        description="ID=FILE: a private RSA key in PEM that segments of the layout aiven were encrypted for; may be"
-        " given several times.",
-    )
+    title = "Upload"
 
-    def keys(self) -> KeyRing:
-        """Return what encrypted segments are read by.
-
-        Raises:
-            ConfigurationError: a file cannot be read, or holds no private RSA key.
-
-        """
-        return key_ring(self.encryption_private_key)
+    parallel: Annotated[
+        Annotated[int, Field(ge=1, le=64)],
+        Setting("How many segments to upload at the same time.", "N", for_runs=True),
+    ] = PARALLEL
+    bwlimit: Annotated[
+        Size | None, Setting("Send and read back at most this much per second, such as 50MiB.", "SIZE", for_runs=True)
+    ] = None
+    verify_upload: Annotated[
+        Verification,
+        Setting(
+            "auto trusts the store's check if a probe saw it refuse a wrong checksum; read-back reads every object"
+            " again.",
+            for_runs=True,
+        ),
+    ] = "auto"
+    io_priority: Annotated[IoPriority, Setting("I/O priority for reading segments.", for_runs=True)] = "low"
+    layout: Annotated[
+        Layout,
+        Setting(
+            "flat is Resnap's own; Aiven's RemoteStorageManager plugin reads aiven, and Kafka's LocalTieredStorage"
+            " reads local-tiered.",
+            for_runs=True,
+        ),
+    ] = "flat"
+    key_prefix: Annotated[
+        str,
+        Setting("For the layout aiven: the plugin's key.prefix; keys below the URL begin with it.", "TEXT",
+                for_runs=True),
+    ] = ""  # fmt: skip
+    chunk_size: Annotated[
+        Annotated[int, from_text(parse_size), Field(ge=1, le=MAX_CHUNK_BYTES)],
+        Setting("For the layout aiven: how much brokers fetch with one request.", "SIZE", for_runs=True),
+    ] = CHUNK_BYTES
+    chunk_compression: Annotated[
+        Compression,
+        Setting(
+            "For the layout aiven; heuristic compresses a segment only if its first batch is not compressed.",
+            for_runs=True,
+        ),
+    ] = "none"
+    encryption_public_key: Annotated[
+        Mapping[str, str],
+        Setting("For the layout aiven: the public RSA key (PEM) to encrypt segments with.", "ID=FILE",
+                beside_file=True),
+    ] = Field(default_factory=dict)  # fmt: skip
 
     def aiven(self) -> AivenForm:
         """Return how segments are written in the layout ``aiven``; in another one what is set for it means nothing.
@@ -73,7 +85,7 @@ class ShippingSettings(WithOrigins):
                 compression=self.chunk_compression,
                 encryption_key=public_key(self.encryption_public_key),
             )
-        given = [flag_of(name) for name in _OF_AIVEN if self.origin(name).startswith(FLAG_ORIGIN)]
+        given = [f"--{name.replace('_', '-')}" for name in _OF_AIVEN if self.origin(name).startswith(FLAG_ORIGIN)]
         if given:
             raise UsageError(f"{', '.join(given)}: of the layout aiven alone", hint="give --layout aiven with it")
         return AivenForm()

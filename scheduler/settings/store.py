@@ -1,78 +1,116 @@
-"""How a store is reached, and how much is asked of it at once; boto3 finds the rest by itself."""
+"""How a store is reached, and by which keys what lies there is read; boto3 finds the rest by itself."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from resnap.scheduler.settings.kinds import MaybeDuration, Size
-from resnap.scheduler.settings.s3_values import customer_key, storage_class
-from resnap.storage.stores.s3_settings import AddressingStyle, ChecksumMode, Encryption, S3Settings
+from resnap.scheduler.inspecting.key_files import key_ring
+from resnap.scheduler.settings.declaration import Count, Duration, Setting, SettingGroup
+from resnap.storage.errors import ConfigurationError
+from resnap.storage.key_file import KeyFile
+from resnap.storage.layouts.aiven.encryption import KeyRing
+from resnap.storage.stores.s3_settings import (
+    CUSTOMER_KEY_BYTES,
+    AddressingStyle,
+    ChecksumMode,
+    Encryption,
+    decoded_key,
+)
 
-PARALLEL: Final = 4
-"""Segments on their way at once: each holds a part of 16 MiB."""
+_ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+"""Storage classes whose objects cannot be read before somebody has restored them."""
 
 
-class StoreSettings(BaseModel):
-    """What is asked of a store, and how an S3 store is reached."""
+class StoreSettings(SettingGroup):
+    """How an S3 store is reached, and what it is asked for."""
 
-    parallel: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=PARALLEL,
-        description="Segments of a partition, and parts of them, that are on their way to the store at once.",
-    )
-    bwlimit: Size | None = Field(default=None, description="Bytes per second that are sent, and read back, at most.")
+    title = "Store"
 
-    s3_endpoint_url: str | None = Field(default=None, description="Endpoint of the S3-compatible store.")
-    s3_region: str | None = Field(default=None, description="Region of the store.")
-    s3_profile: str | None = Field(default=None, description="Section of the shared AWS configuration to use.")
-    s3_addressing_style: AddressingStyle | None = Field(
-        default=None, description="Where the bucket goes: path is what most stores other than AWS want."
+    s3_endpoint_url: Annotated[str | None, Setting("Endpoint of the S3-compatible store.", "URL")] = None
+    s3_region: Annotated[str | None, Setting("Region of the store.", "NAME")] = None
+    s3_profile: Annotated[str | None, Setting("Profile in the shared AWS configuration files.", "NAME")] = None
+    s3_addressing_style: Annotated[
+        AddressingStyle | None,
+        Setting("Where URLs have the bucket name; most stores other than AWS need path."),
+    ] = None
+    s3_request_checksum_calculation: Annotated[
+        ChecksumMode | None, Setting("when_required sends fewer checksums, for stores that reject them.")
+    ] = None
+    s3_response_checksum_validation: Annotated[
+        ChecksumMode | None, Setting("when_required checks fewer checksums, for stores that send wrong ones.")
+    ] = None
+    s3_sse: Annotated[Encryption | None, Setting("Server-side encryption to request from the store.")] = None
+    s3_sse_kms_key_id: Annotated[str | None, Setting("KMS key for the server-side encryption.", "ID")] = None
+    s3_sse_customer_key_file: Annotated[
+        Path | None, Setting("File with a 256-bit key for SSE-C, raw or base64.", "FILE", beside_file=True)
+    ] = None
+    s3_storage_class: Annotated[
+        str | None, Setting("Storage class of segments and their indexes; it must allow immediate reads.", "CLASS")
+    ] = None
+    s3_tag: Annotated[
+        Mapping[str, str], Setting("Tag for every object that is written; can be given several times.", "KEY=VALUE")
+    ] = Field(default_factory=dict)
+    s3_expected_bucket_owner: Annotated[str | None, Setting("AWS account that must own the bucket.", "ACCOUNT")] = None
+    s3_ca_bundle: Annotated[Path | None, Setting("CA certificates to trust, in PEM.", "FILE", beside_file=True)] = None
+    s3_max_attempts: Annotated[Count | None, Setting("How often to try each request; 6 times unless given.", "N")] = (
+        None
     )
-    s3_request_checksum_calculation: ChecksumMode | None = Field(
-        default=None, description="when_required, for stores that choke on checksums."
-    )
-    s3_response_checksum_validation: ChecksumMode | None = Field(
-        default=None, description="when_required, for stores that send wrong checksums."
-    )
-    s3_sse: Encryption | None = Field(
-        default=None, description="Encryption by the store: AES256, aws:kms, aws:kms:dsse."
-    )
-    s3_sse_kms_key_id: str | None = Field(default=None, description="Key of the store's key management to use.")
-    s3_sse_customer_key_file: Path | None = Field(
-        default=None,
-        description="File with a key of 256 bits, raw or base64, that the store is to encrypt with (SSE-C).",
-    )
-    s3_storage_class: str | None = Field(
-        default=None, description="Storage class of what segments consist of; one that can be read at once."
-    )
-    s3_tag: Mapping[str, str] = Field(
-        default_factory=dict, description="A tag on every object that is written; may be given several times."
-    )
-    s3_expected_bucket_owner: str | None = Field(default=None, description="Account that the bucket must belong to.")
-    s3_ca_bundle: Path | None = Field(default=None, description="File of certificates to trust, in PEM.")
-    s3_max_attempts: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Attempts at each request, the first included."
-    )
-    s3_read_timeout: MaybeDuration = Field(default=None, description="How long an answer may take; 60s unless given.")
+    s3_read_timeout: Annotated[
+        Duration | None, Setting("How long to wait for a response; 60s unless given.", "DURATION")
+    ] = None
+    encryption_private_key: Annotated[
+        Mapping[str, str],
+        Setting(
+            "Private RSA key (PEM) for segments that a plugin encrypted with key pair ID; can be given several times.",
+            "ID=FILE",
+            beside_file=True,
+        ),
+    ] = Field(default_factory=dict)
 
-    def s3(self) -> S3Settings:
-        """Return what overrides boto3's own configuration."""
-        return S3Settings(
-            endpoint_url=self.s3_endpoint_url,
-            region=self.s3_region,
-            profile=self.s3_profile,
-            addressing_style=self.s3_addressing_style,
-            request_checksum_calculation=self.s3_request_checksum_calculation,
-            response_checksum_validation=self.s3_response_checksum_validation,
-            encryption=self.s3_sse,
-            kms_key_id=self.s3_sse_kms_key_id,
-            customer_key=customer_key(self.s3_sse_customer_key_file),
-            storage_class=storage_class(self.s3_storage_class),
-            tags=tuple(self.s3_tag.items()),
-            expected_bucket_owner=self.s3_expected_bucket_owner,
-            ca_bundle=None if self.s3_ca_bundle is None else str(self.s3_ca_bundle),
-            max_attempts=self.s3_max_attempts,
-            parts_in_flight=self.parallel,
-            read_timeout_s=None if self.s3_read_timeout is None else self.s3_read_timeout.total_seconds(),
+    def keys(self) -> KeyRing:
+        """Return what encrypted segments are read by.
+
+        Raises:
+            ConfigurationError: a file cannot be read, or holds no private RSA key.
+
+        """
+        return key_ring(self.encryption_private_key)
+
+
+def customer_key(file: Path | None) -> KeyFile | None:
+    """Return the file that holds 256 bits, as they are or in base64; None without one.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds something else.
+
+    """
+    if file is None:
+        return None
+    try:
+        key = KeyFile.read(file)
+    except OSError as error:
+        raise ConfigurationError(f"--s3-sse-customer-key-file {file}: cannot be read: {error.strerror}") from error
+    if decoded_key(key.content()) is None:
+        raise ConfigurationError(
+            f"--s3-sse-customer-key-file {file}: expected a key of {CUSTOMER_KEY_BYTES} bytes, raw or in base64,"
+            f" found {len(key.content())} bytes",
+            hint="make one with: head -c 32 /dev/urandom > FILE; without it nothing that was shipped can be read",
         )
+    return key
+
+
+def storage_class(name: str | None) -> str | None:
+    """Return ``name``, unless what is stored so could not be read when it is needed.
+
+    Raises:
+        ConfigurationError: an archive.
+
+    """
+    if name in _ARCHIVES:
+        raise ConfigurationError(
+            f"--s3-storage-class {name}: what lies in an archive cannot be read at once",
+            hint="give GLACIER_IR, STANDARD_IA or INTELLIGENT_TIERING, or let a rule of the bucket move old objects",
+        )
+    return name

@@ -68,6 +68,14 @@ def parse_size(text: str) -> int:
     return int(parts[1]) * unit
 
 
+def size_text(value: int) -> str:
+    """Return ``value`` as ``parse_size`` reads it, in the largest unit that it is a whole number of."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if value % _SIZE_UNITS[unit.lower()] == 0:
+            return f"{value // _SIZE_UNITS[unit.lower()]}{unit}"
+    return str(value)
+
+
 def parse_as_of(text: str) -> datetime | str:
     """Return ``now`` or ``roll`` as they are, and anything else as a time that has a zone.
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import RunKind
-from resnap.scheduler.settings.layers import flag_of
 from resnap.scheduler.settings.service import ServiceSettings
+from resnap.scheduler.settings.settings import flag_of
 from resnap.scheduler.settings.values import shown
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from resnap.scheduler.cli import failures
-from resnap.scheduler.settings.layers import _setting_name
+from resnap.scheduler.settings.layers import setting_name
 from resnap.scheduler.settings.loading import load_settings
 from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
 from resnap.storage.errors import ConfigurationError, UsageError
@@ -75,7 +75,7 @@ def test_the_example_loads_with_every_setting_set(etc: Path) -> None:
 
 def test_the_example_names_every_setting_once() -> None:
     text = EXAMPLE.read_text(encoding="utf-8").split("[[schedules]]")[0]
-    named = [_setting_name(name) for name in re.findall(r"^#?([a-z][\w.-]*) = ", text, flags=re.MULTILINE)]
+    named = [setting_name(name) for name in re.findall(r"^#?([a-z][\w.-]*) = ", text, flags=re.MULTILINE)]
     assert sorted([*named, "schedules", *OF_THE_COMMAND_LINE]) == sorted(SETTING_NAMES)
 
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Resnap
 
 NOW_MS = 1_700_000_000_000
-SLOW = ("pyspark", "boto3", "pandas", "pyarrow", "pydantic_settings", "numpy", "fastavro", "rich")
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -319,18 +318,6 @@ def test_an_interrupt_ends_the_command_with_130_and_leaves_nothing_behind(resnap
         process.communicate()
     assert process.returncode == 130
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_the_help_of_the_command_imports_nothing_slow(resnap: Resnap) -> None:
-    program = (
-        "import sys\nfrom resnap.scheduler.cli import run\nrun(['demo', '--help'])\n"
-        f"print(sorted(set(sys.modules) & set({SLOW!r})), file=sys.stderr)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=resnap.environment()
-    )
-    assert "--seed" in ran.stdout
-    assert ran.stderr == "[]\n"
 
 
 @pytest.mark.slow

@@ -10,12 +10,10 @@ from pydantic import ValidationError
 from resnap.replay.scan.reading import PRODUCERS_PER_TASK
 from resnap.replay.spark.settings import processors
 from resnap.replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
-from resnap.scheduler.cli.flags import ALL, COMMON
 from resnap.scheduler.cli.look import KIND_NAMES
 from resnap.scheduler.inspecting.file_kinds import Kind
-from resnap.scheduler.settings.layers import flag_of
 from resnap.scheduler.settings.loading import load_settings
-from resnap.scheduler.settings.settings import SETTING_NAMES, Settings, display_name
+from resnap.scheduler.settings.settings import Settings, display_name
 from resnap.scheduler.wiring import reading_of
 from resnap.storage.errors import ConfigurationError, UsageError
 
@@ -233,14 +231,6 @@ def test_defaults_are_those_of_the_replay() -> None:
     assert settings.expiration_ms == DEFAULT_EXPIRATION_MS
     assert settings.producer_id_expiration_check_interval_ms == DEFAULT_CHECK_INTERVAL_MS
     assert settings.transaction_max_timeout_ms == DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
-
-
-def test_every_flag_is_a_setting_and_is_spelled_like_it() -> None:
-    flags = {**ALL, **COMMON}
-    assert set(flags) <= set(SETTING_NAMES)
-    for name, annotation in flags.items():
-        spellings = annotation.__metadata__[0]
-        assert flag_of(name) in str((spellings.default, *(spellings.param_decls or ())))
 
 
 def test_kafkas_settings_are_shown_under_kafkas_names() -> None:

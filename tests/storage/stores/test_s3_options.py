@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.settings.s3_values import customer_key, storage_class
+from resnap.scheduler.settings.store import customer_key, storage_class
 from resnap.storage.errors import ConfigurationError, ObjectExistsError
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_settings import S3Settings

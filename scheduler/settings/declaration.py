@@ -1,0 +1,147 @@
+"""What is declared of a setting, once, and what follows from it: its flag, variable, Kafka property and default.
+
+A setting is a field of a group of settings: ``name: Annotated[type, Setting("description", "METAVAR")] = default``.
+From that are made its flag and the help of it, ``RESNAP_NAME``, the key in a file, its row in ``config show`` and in
+``docs/reference.md``, and what a schedule or a request may set. To add a setting, add its field here beside, in
+``replay``, ``store``, ``shipping``, ``service`` or ``settings``, and a line in ``docs/deploy/resnap.toml``. Commands
+that take the whole group have its flag then; others name it (``scheduler.cli.flags``).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from inspect import get_annotations
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, Field
+from pydantic.fields import FieldInfo
+
+from resnap.scheduler.settings.values import duration_text, parse_duration, parse_size, size_text, split_list
+
+DEFAULT_ORIGIN: Final = "default"
+FLAG_ORIGIN: Final = "flag"
+
+
+class Given(NamedTuple):
+    """A raw value and where it was given."""
+
+    value: object
+    origin: str
+
+
+Layer: TypeAlias = dict[str, Given]
+"""What one place gives, by name of the setting."""
+
+
+class SettingFiles(NamedTuple):
+    """What was read of the files that settings come from."""
+
+    configuration: Layer
+    properties: Path | None
+    static: Layer
+    """What the ``server.properties`` at that path say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is declared of a setting beside its name, type and default.
+
+    Attributes:
+        description: the help of its flag; the default is added to it.
+        metavar: what stands for a value in ``--help``.
+        flag: where it is not spelled like the setting, as where it may be given several times; empty for no flag.
+        short: the flag's short form.
+        kafka: keys of ``server.properties`` that give it; the first wins, and is the name that is shown.
+        for_runs: whether a schedule or a request may set it for its own runs.
+        beside_file: whether a path in a configuration file is relative to that file.
+
+    """
+
+    description: str
+    metavar: str | None = None
+    _: KW_ONLY
+    flag: str | None = None
+    short: str | None = None
+    kafka: tuple[str, ...] = ()
+    for_runs: bool = False
+    beside_file: bool = False
+
+
+def from_text(parse: Callable[[str], object]) -> BeforeValidator:
+    """Parse a string, and leave anything else to the type."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+Listed: TypeAlias = Annotated[tuple[str, ...], from_text(split_list)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+Milliseconds: TypeAlias = Count
+Size: TypeAlias = Annotated[int, from_text(parse_size), Field(ge=1)]
+Duration: TypeAlias = Annotated[timedelta, from_text(parse_duration)]
+
+
+class SettingGroup(BaseModel):
+    """Settings that belong together, which know where they were given."""
+
+    title: ClassVar[str]
+    """Heading of their flags in ``--help``."""
+    origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
+    """Origin by setting, for those that were given."""
+
+    def origin(self, name: str) -> str:
+        """Return where the value of the setting ``name`` was given."""
+        return self.origins.get(name, DEFAULT_ORIGIN)
+
+
+class Declared(NamedTuple):
+    """A setting with its name, its type and its group."""
+
+    name: str
+    setting: Setting
+    field: FieldInfo
+    group: type[SettingGroup]
+
+    @property
+    def flag(self) -> str:
+        """The flag; empty where there is none."""
+        return f"--{self.name.replace('_', '-')}" if self.setting.flag is None else self.setting.flag
+
+    @property
+    def key(self) -> str:
+        """Kafka's name of a setting that is Kafka's, and the flag's without dashes of any other."""
+        return next(iter(self.setting.kafka), "") or self.flag.removeprefix("--") or self.name
+
+    @property
+    def default(self) -> str:
+        """The default as an operator would write it; empty where nothing is the default."""
+        value = self.field.get_default(call_default_factory=True)
+        if value is None or value is False or value in ((), {}, ""):
+            return ""
+        if isinstance(value, timedelta):
+            return duration_text(value)
+        return size_text(value) if self.setting.metavar == "SIZE" and isinstance(value, int) else str(value)
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether it is a table, whose entries of all places are merged."""
+        return get_origin(self.field.annotation) is Mapping
+
+    def command_line_type(self) -> Any:  # noqa: ANN401 - a type
+        """Return the type as the parser of the command line knows it; what it does not know is text to it."""
+        kind, is_parsed = self.field.annotation, any(isinstance(one, BeforeValidator) for one in self.field.metadata)
+        given = [one for one in get_args(kind) if one is not type(None)]
+        if len(given) < len(get_args(kind)):  # optional
+            is_parsed = is_parsed or any(isinstance(one, BeforeValidator) for one in get_args(given[0])[1:])
+            kind = get_args(given[0])[0] if get_origin(given[0]) is Annotated else given[0]
+        if get_origin(kind) in (tuple, Mapping):
+            return list[str]
+        return str if is_parsed else kind
+
+
+def declared_in(settings: type[SettingGroup]) -> Iterator[Declared]:
+    """Yield the settings of a class, those of its bases included, in their order."""
+    for name, field in settings.model_fields.items():
+        setting = next((one for one in field.metadata if isinstance(one, Setting)), None)
+        if setting is not None:
+            group = next(base for base in settings.__mro__ if name in get_annotations(base))
+            yield Declared(name, setting, field, group)
