@@ -1,8 +1,9 @@
 """The table of commands, and the group that loads a command by its name when it runs or shows its help.
 
 To add a command, write a function with ``@with_settings(...)`` in a module that imports at its top what it needs, and
-add one row to ``COMMANDS``: the words it is called with, ``module:function``, and a summary of one line for the list of
-commands. The function's docstring is the text of the command's own ``--help``. Nothing else has to know the command.
+add one row to ``COMMANDS``: the words it is called with, ``module:function``, a summary of one line for the list of
+commands, and an example. The function's docstring is the text of the command's own ``--help``. Then make
+``docs/reference.md`` again (``python -m tests.reference``). Nothing else has to know the command.
 
 A module of a command is imported when that command is called, and by nothing before. So ``resnap --help`` and the
 completion of names stay quick whatever the modules import.
@@ -17,48 +18,159 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class CommandRow(NamedTuple):
-    """Where the function of a command is, and what it does in one line."""
+    """Where the function of a command is, what it does in one line, and how it is called for example."""
 
     place: str
     summary: str
+    example: str
 
 
 _CLI: Final = "resnap.scheduler.cli"
 _JOBS: Final = "resnap.scheduler.jobs"
 COMMANDS: Final[dict[str, CommandRow]] = {
-    "scan": CommandRow(f"{_JOBS}.scan:scan", "Show where producer snapshots are missing, and what that blocks."),
-    "plan": CommandRow(f"{_CLI}.survey:plan", "Show what a replay would read and make."),
-    "regenerate": CommandRow(f"{_CLI}.work:regenerate", "Rebuild producer snapshots into a directory or store."),
-    "tier": CommandRow(f"{_CLI}.work:tier", "Ship eligible segments with their snapshots to a store."),
-    "verify": CommandRow(f"{_CLI}.work:verify", "Compare snapshots with a replay, or read a store back."),
-    "explain": CommandRow(f"{_CLI}.work:explain", "Show the batches that made each entry of a snapshot."),
-    "install": CommandRow(f"{_CLI}.install:install", "Put snapshots beside the segments of a stopped broker."),
-    "restore": CommandRow(f"{_CLI}.restore:restore", "Make partition directories of what was shipped."),
-    "retain": CommandRow(f"{_CLI}.retain:retain", "Apply a retention to what was shipped."),
-    "gc": CommandRow(f"{_CLI}.garbage:gc", "Delete what killed runs have left in a store."),
-    "inspect": CommandRow(f"{_CLI}.look:inspect_file", "Show any file of a log dir or a store."),
-    "doctor": CommandRow(f"{_CLI}.look:doctor", "Check what a run needs: Java, log dirs, store, clock."),
-    "version": CommandRow(f"{_CLI}.look:show_version", "Print the versions of Resnap and of what it runs on."),
-    "config show": CommandRow(f"{_CLI}.look:show_config", "Print every setting, its value and its origin."),
-    "controller image": CommandRow(f"{_CLI}.controller:show_image", "Show the cluster that a metadata log describes."),
-    "controller producer-ids": CommandRow(f"{_CLI}.controller:show_producer_ids", "Show which producer ids were used."),
-    "controller config": CommandRow(f"{_CLI}.controller:show_brokers_config", "Show the settings brokers go by."),
-    "controller audit": CommandRow(f"{_CLI}.controller:audit_log_dir", "Check that producer ids were allocated."),
-    "remote status": CommandRow(f"{_CLI}.remote:show_status", "Show what brokers know to be in remote storage."),
-    "announce": CommandRow(f"{_CLI}.announce:announce", "Make shipped segments visible to brokers."),
-    "producer simulate": CommandRow(f"{_CLI}.producer:simulate", "Show what a broker answers to a script of appends."),
-    "quota set": CommandRow(f"{_CLI}.quota:set_quota", "Set the producer_ids_rate of a user."),
-    "quota delete": CommandRow(f"{_CLI}.quota:delete_quota", "Delete the producer_ids_rate of a user."),
-    "quota describe": CommandRow(f"{_CLI}.quota:describe_quotas", "Show the quotas that are set, and where."),
-    "quota simulate": CommandRow(f"{_CLI}.quota_trial:simulate_quota", "Show whom a quota would have throttled."),
-    "quota advise": CommandRow(f"{_CLI}.quota_trial:advise_quota", "Find a rate that throttles few."),
-    "serve": CommandRow(f"{_CLI}.serve:serve", "Run the service: schedules, HTTP API and web page."),
-    "runs list": CommandRow(f"{_CLI}.runs:list_runs", "List the runs of the service, the last first."),
-    "runs show": CommandRow(f"{_CLI}.runs:show_run", "Show one run, or what it did."),
-    "token create": CommandRow(f"{_CLI}.token:create_token", "Create a token, and show it this once."),
-    "token list": CommandRow(f"{_CLI}.token:list_tokens", "List all tokens with their roles and states."),
-    "token revoke": CommandRow(f"{_CLI}.token:revoke_token", "Revoke a token and the sessions that began with it."),
-    "demo": CommandRow(f"{_CLI}.demo:demo", "See it work in a minute, on a log of its own."),
+    "scan": CommandRow(
+        f"{_JOBS}.scan:scan",
+        "Show where producer snapshots are missing, and what that blocks.",
+        "resnap scan /var/lib/kafka --topic 'payments*'",
+    ),
+    "plan": CommandRow(
+        f"{_CLI}.survey:plan", "Show what a replay would read and make.", "resnap plan /var/lib/kafka --save plan.json"
+    ),
+    "regenerate": CommandRow(
+        f"{_CLI}.work:regenerate",
+        "Rebuild producer snapshots into a directory or store.",
+        "resnap regenerate /var/lib/kafka --into /srv/staged",
+    ),
+    "tier": CommandRow(
+        f"{_CLI}.work:tier",
+        "Ship eligible segments with their snapshots to a store.",
+        "resnap tier /var/lib/kafka --to s3://tiered/cluster-1 --dry-run",
+    ),
+    "verify": CommandRow(
+        f"{_CLI}.work:verify",
+        "Compare snapshots with a replay, or read a store back.",
+        "resnap verify --store s3://tiered/cluster-1 --since 7d",
+    ),
+    "explain": CommandRow(
+        f"{_CLI}.work:explain",
+        "Show the batches that made each entry of a snapshot.",
+        "resnap explain /var/lib/kafka payments-0 4200 --producer-id 7",
+    ),
+    "install": CommandRow(
+        f"{_CLI}.install:install",
+        "Put snapshots beside the segments of a stopped broker.",
+        "resnap install /srv/staged /var/lib/kafka",
+    ),
+    "restore": CommandRow(
+        f"{_CLI}.restore:restore",
+        "Make partition directories of what was shipped.",
+        "resnap restore s3://tiered/cluster-1 --into /var/lib/kafka --topic payments",
+    ),
+    "retain": CommandRow(
+        f"{_CLI}.retain:retain",
+        "Apply a retention to what was shipped.",
+        "resnap retain s3://tiered/cluster-1 --retention 90d --delete",
+    ),
+    "gc": CommandRow(
+        f"{_CLI}.garbage:gc",
+        "Delete what killed runs have left in a store.",
+        "resnap gc s3://tiered/cluster-1 --older-than 7d --delete",
+    ),
+    "inspect": CommandRow(
+        f"{_CLI}.look:inspect_file",
+        "Show any file of a log dir or a store.",
+        "resnap inspect /var/lib/kafka/payments-0/00000000000000004200.snapshot",
+    ),
+    "doctor": CommandRow(
+        f"{_CLI}.look:doctor",
+        "Check what a run needs: Java, log dirs, store, clock.",
+        "resnap doctor /var/lib/kafka --store s3://tiered/cluster-1",
+    ),
+    "version": CommandRow(
+        f"{_CLI}.look:show_version",
+        "Print the versions of Resnap and of what it runs on.",
+        "resnap version --output json",
+    ),
+    "config show": CommandRow(
+        f"{_CLI}.look:show_config",
+        "Print every setting, its value and its origin.",
+        "resnap config show --config /etc/resnap.toml",
+    ),
+    "controller image": CommandRow(
+        f"{_CLI}.controller:show_image",
+        "Show the cluster that a metadata log describes.",
+        "resnap controller image /var/lib/kafka/__cluster_metadata-0",
+    ),
+    "controller producer-ids": CommandRow(
+        f"{_CLI}.controller:show_producer_ids",
+        "Show which producer ids were used.",
+        "resnap controller producer-ids /var/lib/kafka",
+    ),
+    "controller config": CommandRow(
+        f"{_CLI}.controller:show_brokers_config",
+        "Show the settings brokers go by.",
+        "resnap controller config /var/lib/kafka --server-properties /etc/kafka/server.properties",
+    ),
+    "controller audit": CommandRow(
+        f"{_CLI}.controller:audit_log_dir",
+        "Check that producer ids were allocated.",
+        "resnap controller audit /var/lib/kafka",
+    ),
+    "remote status": CommandRow(
+        f"{_CLI}.remote:show_status",
+        "Show what brokers know to be in remote storage.",
+        "resnap remote status /var/lib/kafka --store s3://tiered/cluster-1",
+    ),
+    "announce": CommandRow(
+        f"{_CLI}.announce:announce",
+        "Make shipped segments visible to brokers.",
+        "resnap announce s3://tiered/cluster-1 --bootstrap-server localhost:9092 --publish",
+    ),
+    "producer simulate": CommandRow(
+        f"{_CLI}.producer:simulate",
+        "Show what a broker answers to a script of appends.",
+        "resnap producer simulate docs/examples/expired-producer.jsonl",
+    ),
+    "quota set": CommandRow(
+        f"{_CLI}.quota:set_quota", "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"
+    ),
+    "quota delete": CommandRow(
+        f"{_CLI}.quota:delete_quota", "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice"
+    ),
+    "quota describe": CommandRow(
+        f"{_CLI}.quota:describe_quotas", "Show the quotas that are set, and where.", "resnap quota describe"
+    ),
+    "quota simulate": CommandRow(
+        f"{_CLI}.quota_trial:simulate_quota",
+        "Show whom a quota would have throttled.",
+        "resnap quota simulate /var/lib/kafka --rate 100",
+    ),
+    "quota advise": CommandRow(
+        f"{_CLI}.quota_trial:advise_quota",
+        "Find a rate that throttles few.",
+        "resnap quota advise /var/lib/kafka --share 0.95",
+    ),
+    "serve": CommandRow(
+        f"{_CLI}.serve:serve",
+        "Run the service: schedules, HTTP API and web page.",
+        "resnap serve --config /etc/resnap.toml",
+    ),
+    "runs list": CommandRow(
+        f"{_CLI}.runs:list_runs", "List the runs of the service, the last first.", "resnap runs list --state failed"
+    ),
+    "runs show": CommandRow(f"{_CLI}.runs:show_run", "Show one run, or what it did.", "resnap runs show 01jz3e8y6t"),
+    "token create": CommandRow(
+        f"{_CLI}.token:create_token",
+        "Create a token, and show it this once.",
+        "resnap token create ci --role operator --expires 30d",
+    ),
+    "token list": CommandRow(
+        f"{_CLI}.token:list_tokens", "List all tokens with their roles and states.", "resnap token list"
+    ),
+    "token revoke": CommandRow(
+        f"{_CLI}.token:revoke_token", "Revoke a token and the sessions that began with it.", "resnap token revoke ci"
+    ),
+    "demo": CommandRow(f"{_CLI}.demo:demo", "See it work in a minute, on a log of its own.", "resnap demo"),
 }
 """By the words a command is called with, in the order in which ``resnap --help`` lists them."""
 GROUPS: Final = {
@@ -104,6 +216,11 @@ class _Command(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
+        """Write the example, which is one line however long."""
+        with formatter.section("Example"):
+            formatter.write(f"  {self.epilog}\n")
+
 
 class _Listed(TyperCommand):
     """A command that is known by its row alone."""
@@ -126,13 +243,13 @@ def load_command(words: str) -> Any:  # noqa: ANN401 - of Typer's classes
     if words in GROUPS:
         return CommandGroup(name=words, help=GROUPS[words], rich_markup_mode=None)
     module, _, function = COMMANDS[words].place.partition(":")
-    return make_command(words.rsplit(maxsplit=1)[-1], getattr(import_module(module), function))
+    return make_command(words.rsplit(maxsplit=1)[-1], getattr(import_module(module), function), COMMANDS[words].example)
 
 
-def make_command(name: str, function: Callable[..., Any]) -> Any:  # noqa: ANN401
+def make_command(name: str, function: Callable[..., Any], example: str) -> Any:  # noqa: ANN401
     """Return the command that Typer makes of ``function``."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name, cls=_Command)(function)
+    app.command(name, cls=_Command, epilog=example)(function)
     return typer.main.get_command(app)
 
 
