@@ -32,7 +32,7 @@ TOP_LEVEL: Final = PACKAGES | {
 }
 """What a visitor sees; files whose names begin with a dot stand beside them."""
 DOORS: Final = {
-    "apscheduler": "scheduler/daemon/schedules.py",
+    "apscheduler": "scheduler/service/schedules.py",
     "uvicorn": "scheduler/daemon/http_server.py",
     "boto3": "storage/stores/s3_client.py",
     "botocore": "storage/stores/s3*.py",
@@ -43,15 +43,15 @@ DOORS: Final = {
     "llvmlite": "replay/kernel/*.py",
     "kafka": "tiering/cluster/client.py",
     "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
-    "fastapi": "scheduler/api/*.py scheduler/web/*.py",
-    "starlette": "scheduler/api/*.py scheduler/web/*.py",
+    "fastapi": "scheduler/api/*.py scheduler/web/*.py scheduler/daemon/app.py",
+    "starlette": "scheduler/api/*.py scheduler/web/*.py scheduler/daemon/app.py",
     "Crypto": "storage/layouts/aiven/encryption.py",
     "jinja2": "scheduler/web/*.py",
     "fastavro": "storage/layouts/manifest.py",
     "matplotlib": "scheduler/quotas/plot.py",
     "mmh3": "tiering/quota/bloom_store.py",
     "prometheus_client": "scheduler/observing/*.py",
-    "sqlite3": "scheduler/runs/*.py",
+    "sqlite3": "scheduler/runs/*.py scheduler/state/*.py",
     "structlog": "scheduler/observing/*.py",
     "typer": "scheduler/cli/*.py scheduler/jobs/*.py",
 }

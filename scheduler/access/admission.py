@@ -19,8 +19,8 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.errors import QuotaExceededError
+from resnap.scheduler.disk_reads import READ_S, DiskReads
 from resnap.scheduler.quotas.client_quotas import Origin, rates_of
-from resnap.scheduler.runs.disk_reads import READ_S, DiskReads
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, ResnapError
 from resnap.tiering.quota.client_quotas import PREFIX, ClientQuotas

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.answers.redaction import redacted
-from resnap.scheduler.runs.database import Database, inserted
 from resnap.scheduler.settings.values import shown
+from resnap.scheduler.state.database import Database, inserted
 
 if TYPE_CHECKING:
     import sqlite3

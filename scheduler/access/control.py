@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.access.hosts import AuthMode, Hosts
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.runs.database import Database
+    from resnap.scheduler.state.database import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

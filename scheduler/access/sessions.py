@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.roles import Principal, Role
 from resnap.scheduler.access.tokens import SECRET_BYTES, digest
-from resnap.scheduler.runs.database import Database, inserted
+from resnap.scheduler.state.database import Database, inserted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

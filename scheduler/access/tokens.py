@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.roles import ANONYMOUS, LOCAL, Principal, Role
-from resnap.scheduler.runs.database import Database, inserted
+from resnap.scheduler.state.database import Database, inserted
 from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from resnap.scheduler.access.control import AccessControl, require
 from resnap.scheduler.access.roles import Principal, Role
 from resnap.scheduler.api.request_context import address_in, context_of
-from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.service.services import Services
 
 SESSION_COOKIE: Final = "resnap_session"
 SCHEME: Final = "token"

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from resnap.scheduler.daemon.services import Services
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.run import Run, RunEvent
+    from resnap.scheduler.service.services import Services
 
 MOST_STREAMS: Final = 500
 """Open at once; each is a connection, and a process may have 1,024 files by default."""

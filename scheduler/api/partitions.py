@@ -23,12 +23,12 @@ from resnap.scheduler.api.responses import (
     SourceAnswer,
     SourcesAnswer,
 )
-from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.inspecting.inspection import producer_row
 from resnap.scheduler.runs.looking import difference, name_of
 from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import Row
 from resnap.scheduler.runs.sightings import SeenFilter, SeenPartition
+from resnap.scheduler.service.services import Services
 
 router = APIRouter(prefix="/v1", tags=["partitions"])
 Topic = Annotated[str, Path(max_length=249)]

@@ -14,9 +14,9 @@ from resnap.scheduler.api.request_context import context_of
 from resnap.scheduler.api.responses import PlanAnswer, PlansAnswer
 from resnap.scheduler.api.runs import TAKEN, IdempotencyKey, accepted
 from resnap.scheduler.api.submitting import quota_items, submit_request
-from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.runs.plans import KeptPlan
 from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.service.services import Services
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 PlanId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]

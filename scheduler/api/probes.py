@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 
 from resnap.scheduler.api.auth import Serving
 from resnap.scheduler.api.responses import Readyz
-from resnap.scheduler.daemon.services import PROBE_S, Services
+from resnap.scheduler.service.services import PROBE_S, Services
 from resnap.storage.errors import ResnapError
 
 router = APIRouter(tags=["probes"])
@@ -60,7 +60,7 @@ async def metrics(request: Request, services: Serving) -> Response:
 
 
 def _metrics(services: Services, accept: str) -> Response:
-    services.observation.measure(services)
+    services.measure()
     body, content_type = services.observation.metrics.render(accept)
     return Response(body, headers={"Content-Type": content_type})
 

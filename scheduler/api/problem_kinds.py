@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access import errors as access
-from resnap.scheduler.runs.database import StateError
 from resnap.scheduler.runs.looking import NoSnapshotError
 from resnap.scheduler.runs.worker import RETRY_AFTER_S, QueueFullError
+from resnap.scheduler.state.database import StateError
 from resnap.storage import errors
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ is added to the description by ``openapi.describe``.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -32,7 +31,6 @@ from resnap.scheduler.api.problem_kinds import (
 )
 from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.observing.logs import logger
-from resnap.scheduler.web.error_page import error_page, opens_page
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
@@ -73,14 +71,14 @@ class Problem(BaseModel):
 
 
 def error_response(scope: MutableMapping[str, Any], error: BaseException) -> Response:
-    """Return the problem for ``error``, as a page for browsers; what the service is to blame for goes to the log."""
+    """Return the problem for ``error``; what the service is to blame for goes to the log."""
     context = context_in(scope)
     response = problem_response(error, context.request_id)
     context.code = problem_kind(error).code
     if response.status_code >= INTERNAL.status:
         asked = {"method": scope["method"], "path": str(scope["path"])}
         _log.error("request failed", request_id=context.request_id, **asked, exc_info=error)
-    return error_page(json.loads(bytes(response.body)), response.headers) if opens_page(scope) else response
+    return response
 
 
 def problem_response(error: BaseException, request_id: str) -> JSONResponse:

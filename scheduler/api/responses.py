@@ -4,12 +4,12 @@ from typing import Any, Literal, Self
 
 from resnap.scheduler.api.bodies import Form
 from resnap.scheduler.clock import instant
-from resnap.scheduler.daemon.schedules import ScheduleView
 from resnap.scheduler.job import PartitionState
 from resnap.scheduler.runs.plans import KeptPlan
 from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunKind, RunRequest, RunState
 from resnap.scheduler.runs.sightings import SeenPartition, SeenSource
+from resnap.scheduler.service.schedules import ScheduleView
 
 
 def maybe_instant(at_ms: int | None) -> str | None:

@@ -11,8 +11,8 @@ from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import ScheduleAnswer, SchedulesAnswer
 from resnap.scheduler.api.runs import TAKEN, accepted
 from resnap.scheduler.api.submitting import quota_items
-from resnap.scheduler.daemon.schedules import ScheduleView, request_of
-from resnap.scheduler.daemon.services import Services
+from resnap.scheduler.service.schedules import ScheduleView, request_of
+from resnap.scheduler.service.services import Services
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 Name = Annotated[str, Path(max_length=64)]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.answers.records import plain
 from resnap.scheduler.api.problem_kinds import KeyReusedError
-from resnap.scheduler.runs.database import inserted
 from resnap.scheduler.runs.run import BY_API
+from resnap.scheduler.state.database import inserted
 
 if TYPE_CHECKING:
     from resnap.scheduler.access.roles import Principal
-    from resnap.scheduler.daemon.services import Services
     from resnap.scheduler.runs.run import Run, RunRequest
+    from resnap.scheduler.service.services import Services
 
 
 def submit_request(

@@ -119,9 +119,9 @@ def _told_in_full(run: "Run") -> Row:
 @contextmanager
 def _history(run: Invocation) -> Iterator["History"]:
     """Give the history that lies in the state directory, to be read."""
-    from resnap.scheduler.daemon.services import state_directory_of
-    from resnap.scheduler.runs.database import DATABASE_FILE, DatabaseView
     from resnap.scheduler.runs.history import History
+    from resnap.scheduler.service.services import state_directory_of
+    from resnap.scheduler.state.database import DATABASE_FILE, DatabaseView
     from resnap.storage.errors import UsageError
 
     path = state_directory_of(run.settings) / DATABASE_FILE

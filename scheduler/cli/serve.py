@@ -15,9 +15,9 @@ def serve(run: Invocation) -> None:
     import sys
 
     from resnap.scheduler.daemon.serve import Daemon
-    from resnap.scheduler.daemon.services import services_of
     from resnap.scheduler.observing.logs import set_up
     from resnap.scheduler.runs.configuration import Configuration
+    from resnap.scheduler.service.services import services_of
 
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
     services = services_of(Configuration(flags=run.flags), run.clock)

@@ -74,8 +74,8 @@ def _tokens(run: Invocation) -> Iterator[tuple["Tokens", "AuditLog"]]:
 
     from resnap.scheduler.access.audit_log import AuditLog
     from resnap.scheduler.access.tokens import Tokens
-    from resnap.scheduler.daemon.services import state_directory_of
-    from resnap.scheduler.runs.database import DATABASE_FILE, Database
+    from resnap.scheduler.service.services import state_directory_of
+    from resnap.scheduler.state.database import DATABASE_FILE, Database
 
     database = Database(state_directory_of(run.settings) / DATABASE_FILE)
     try:

@@ -17,17 +17,17 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.api.app import create_app
+from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.daemon.http_server import HttpServer
 from resnap.scheduler.daemon.notify import notifier_of, watchdog_interval_s
-from resnap.scheduler.daemon.services import address_of
+from resnap.scheduler.service.services import address_of
 from resnap.scheduler.settings.loading import process_environment
 from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.waiting import end_pauses
 
 if TYPE_CHECKING:
-    from resnap.scheduler.daemon.services import Services
+    from resnap.scheduler.service.services import Services
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.answers.records import plain
 from resnap.scheduler.job import PartitionState
-from resnap.scheduler.runs.database import Database, inserted
 from resnap.scheduler.runs.run import (
     FINAL,
     OPEN,
@@ -24,6 +23,7 @@ from resnap.scheduler.runs.run import (
     Told,
     request_from,
 )
+from resnap.scheduler.state.database import Database, inserted
 
 if TYPE_CHECKING:
     import sqlite3

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.scheduler.answers.reports import explanation_rows
+from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.inspecting.inspection import producer_row
-from resnap.scheduler.runs.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.use_cases.sources import Scope, look
 from resnap.scheduler.wiring import service_of

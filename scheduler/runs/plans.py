@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.answers.records import plain
 from resnap.scheduler.answers.reports import plan_row
-from resnap.scheduler.runs.database import Database, inserted
-from resnap.scheduler.runs.disk_reads import LONG_READ_S, DiskReads
+from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
 from resnap.scheduler.runs.work import dry_totals
+from resnap.scheduler.state.database import Database, inserted
 from resnap.scheduler.wiring import service_of
 from resnap.tiering.planning import read_saved_plan, write_saved_plan
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from resnap.scheduler.answers.records import plain
-from resnap.scheduler.runs.database import Database, inserted
 from resnap.scheduler.runs.readiness import Judgement, Mending, Readiness, judge
+from resnap.scheduler.state.database import Database, inserted
 from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from resnap.scheduler.observing.logs import bound
-from resnap.scheduler.runs.database import StateError
 from resnap.scheduler.runs.reporting import RunReport, told
 from resnap.scheduler.runs.run import OTHER_FAILURES, Run, RunEnd, RunKind, RunState, Told
+from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import CancelledError, ResnapError
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from resnap.scheduler.settings.values import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from resnap.scheduler.daemon.services import Services
     from resnap.scheduler.runs.plans import KeptPlan
     from resnap.scheduler.runs.readiness import Mending
     from resnap.scheduler.runs.run import RunRequest
     from resnap.scheduler.runs.sightings import SeenPartition
+    from resnap.scheduler.service.services import Services
 
 STAGED: Final = "staged"
 """Where copied commands have snapshots made, unless a run says otherwise: a directory below where they are run."""

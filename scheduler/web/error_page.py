@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import HTMLResponse
 from starlette.datastructures import Headers
 
+from resnap.scheduler.api.problems import MEDIA_TYPE
 from resnap.scheduler.web.rendering import render
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import MutableMapping
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_OF_THE_BODY = {"content-type", "content-length"}
 
 
 def opens_page(scope: MutableMapping[str, Any]) -> bool:
@@ -19,7 +25,41 @@ def opens_page(scope: MutableMapping[str, Any]) -> bool:
     return is_page and "text/html" in Headers(scope=scope).get("accept", "")
 
 
-def error_page(problem: Mapping[str, object], headers: Mapping[str, str]) -> HTMLResponse:
-    """Return a problem of RFC 9457 in words; ``headers`` are those it would have as JSON."""
-    kept = {name: value for name, value in headers.items() if name.lower() not in {"content-type", "content-length"}}
-    return HTMLResponse(render("error.html", {"problem": problem}), int(str(problem["status"])), headers=kept)
+class ErrorPageMiddleware:
+    """Turns problems of RFC 9457 into pages where a page was asked for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and a problem back as a page with the same status and headers."""
+        if scope["type"] != "http" or not opens_page(scope):
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        problem = b""
+
+        async def send_on(message: Message) -> None:
+            nonlocal start, problem
+            if (
+                message["type"] == "http.response.start"
+                and Headers(raw=message["headers"]).get("content-type") == MEDIA_TYPE
+            ):
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                problem += message.get("body", b"")
+                if not message.get("more_body"):
+                    await _page(problem, start)(scope, receive, send)
+
+        await self._app(scope, receive, send_on)
+
+
+def _is_problem(start: Message) -> bool:
+    return Headers(raw=start["headers"]).get("content-type") == MEDIA_TYPE
+
+
+def _page(problem: bytes, start: Message) -> HTMLResponse:
+    headers = {name: value for name, value in Headers(raw=start["headers"]).items() if name not in _OF_THE_BODY}
+    return HTMLResponse(render("error.html", {"problem": json.loads(problem)}), start["status"], headers=headers)

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query, Request, Response
 from resnap.replay.explain import Role
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.partitions import Number, Offset, ProducerId, Topic, explained, seen_in
-from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.inspecting.inspection import producer_row
 from resnap.scheduler.runs.looking import NoSnapshotError, name_of
 from resnap.scheduler.runs.sightings import SeenPartition
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell
 from resnap.scheduler.web.pages import api_command, link, page, partition_path
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from resnap.scheduler.access.audit_log import AuditFilter
 from resnap.scheduler.api.auth import Admin, Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, decoded, encoded
-from resnap.scheduler.daemon.schedules import request_of
+from resnap.scheduler.service.schedules import request_of
 from resnap.scheduler.web.commands import Shell
 from resnap.scheduler.web.pages import api_command, link, page
 

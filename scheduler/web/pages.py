@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fastapi import Request
 
     from resnap.scheduler.access.roles import Principal
-    from resnap.scheduler.daemon.services import Services
     from resnap.scheduler.runs.sightings import SeenPartition
+    from resnap.scheduler.service.services import Services
 
 
 def page(request: Request, services: Services, who: Principal, template: str, values: Mapping[str, object]) -> Response:

@@ -7,10 +7,10 @@ from fastapi import APIRouter, Query, Request, Response
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.partitions import Number, Offset, Topic, seen_in
-from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.inspecting.inspection import producer_row
 from resnap.scheduler.runs.looking import SeenBoundary, difference, name_of
 from resnap.scheduler.runs.sightings import SeenPartition
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, resnap
 from resnap.scheduler.web.pages import api_command, destination_of, link, page, partition_path
 from resnap.scheduler.web.timeline import BOUNDARIES, cells, state_of, told

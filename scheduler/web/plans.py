@@ -8,9 +8,9 @@ from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.bodies import PlanBody
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.plans import PlanId, found_plan
-from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.plans import KeptPlan
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell
 from resnap.scheduler.web.pages import api_command, destination_of, link, page, plan_command
 from resnap.scheduler.web.words import human_facts

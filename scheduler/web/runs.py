@@ -8,10 +8,10 @@ from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.runs import RunId
-from resnap.scheduler.daemon.services import Services
 from resnap.scheduler.job import PartitionState
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run, RunKind, RunState
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, install
 from resnap.scheduler.web.pages import api_command, link, page, plan_command, post_command
 from resnap.scheduler.web.words import RUN_STATES, human_facts

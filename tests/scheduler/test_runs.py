@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.job import PartitionState
-from resnap.scheduler.runs.database import DATABASE_FILE, Database
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState, Told
+from resnap.scheduler.state.database import DATABASE_FILE, Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from resnap.scheduler.access.audit_log import AuditLog
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.access.tokens import Tokens
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.runs.database import DATABASE_FILE, Database
+from resnap.scheduler.state.database import DATABASE_FILE, Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

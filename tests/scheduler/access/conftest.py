@@ -9,7 +9,7 @@ import pytest
 
 from resnap.scheduler.access.tokens import Tokens
 from resnap.scheduler.clock import FixedClock
-from resnap.scheduler.runs.database import Database
+from resnap.scheduler.state.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import FixedClock
-    from resnap.scheduler.runs.database import Database
+    from resnap.scheduler.state.database import Database
 
 SECRET = "hV7/x+Qz0123456789abcdefghijklmnopqrstu"
 

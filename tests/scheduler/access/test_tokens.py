@@ -12,7 +12,7 @@ from resnap.scheduler.access.roles import Role
 from resnap.scheduler.access.sessions import SESSION_S, SESSIONS_PER_TOKEN, Sessions
 from resnap.scheduler.access.tokens import PREFIX, SECRET_BYTES, Tokens
 from resnap.scheduler.answers.redaction import redacted
-from resnap.scheduler.runs.database import Database
+from resnap.scheduler.state.database import Database
 from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from resnap.scheduler.api.app import create_app
 from resnap.scheduler.clock import FixedClock
-from resnap.scheduler.daemon.services import Services, services_of
+from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.runs.database import Database
 from resnap.scheduler.runs.reporting import told
+from resnap.scheduler.service.services import Services, services_of
+from resnap.scheduler.state.database import Database
 from resnap.storage.errors import StoreAccessError
 from tests.scheduler.api.serving import START_MS, listening
 from tests.scheduler.runs.working import history_of

@@ -21,7 +21,7 @@ from resnap.scheduler.api.auth import Operator, Viewer  # noqa: TC001 - FastAPI 
 from resnap.scheduler.api.problem_kinds import BY_CODE, KINDS, HttpError, NotFoundError, kind_of
 from resnap.scheduler.api.problems import MEDIA_TYPE, problems
 from resnap.scheduler.observing.logs import set_up
-from resnap.scheduler.runs.database import StateError
+from resnap.scheduler.state.database import StateError
 from resnap.storage import errors
 from resnap.storage.errors import FormatError, LockedError, ResnapError, StoreAccessError, StoreUnavailableError
 from tests.scheduler.api.serving import Served, served

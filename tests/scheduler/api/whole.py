@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.api.app import create_app
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.daemon.services import Services, services_of
+from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
+from resnap.scheduler.service.services import Services, services_of
 from tests.scheduler.api.serving import listening
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import httpx
 
-from resnap.scheduler.runs.database import DATABASE_FILE
+from resnap.scheduler.state.database import DATABASE_FILE
 
 if TYPE_CHECKING:
     import signal

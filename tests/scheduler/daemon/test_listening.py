@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.daemon.serve import FILES, GONE_MS, Daemon, _allow_files
-from resnap.scheduler.daemon.services import services_of
 from resnap.scheduler.runs.configuration import Configuration
+from resnap.scheduler.service.services import services_of
 
 if TYPE_CHECKING:
     from pathlib import Path

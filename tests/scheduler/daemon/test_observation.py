@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from resnap.scheduler.clock import FixedClock
-from resnap.scheduler.daemon.observation import Observation
 from resnap.scheduler.observing.metrics import Metrics, Watched
 from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState, Told
+from resnap.scheduler.service.observation import Observation
 from resnap.storage.errors import StoreError
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.clock import FixedClock
-from resnap.scheduler.daemon.preconditions import warnings
-from resnap.scheduler.daemon.services import services_of
 from resnap.scheduler.runs.configuration import Configuration
+from resnap.scheduler.service.preconditions import warnings
+from resnap.scheduler.service.services import services_of
 from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.scheduler.clock import SystemClock, milliseconds
-from resnap.scheduler.runs.database import DATABASE_FILE, Database
 from resnap.scheduler.runs.ids import Ids
 from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.api.whole import FINAL
 from tests.scheduler.daemon.process import PATIENCE_S, Process, configure, eventually, serving, started, states
 from tests.scheduler.runs.working import history_of

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from resnap.scheduler.runs.disk_reads import DiskReads
+from resnap.scheduler.disk_reads import DiskReads
 from resnap.storage.errors import CancelledError, LogDirError, UsageError
 
 

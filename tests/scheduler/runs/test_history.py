@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.job import PartitionState
-from resnap.scheduler.runs.database import Database, StateError
 from resnap.scheduler.runs.history import ORPHANED, History, RunFilter
 from resnap.scheduler.runs.hub import Hub
 from resnap.scheduler.runs.run import FINAL, PartitionOutcome, Run, RunEnd, RunEvent, RunKind, RunRequest, RunState
+from resnap.scheduler.state.database import Database, StateError
 from tests.scheduler.runs.working import PATIENCE_S, history_of
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job import PartitionState
-from resnap.scheduler.runs import database
-from resnap.scheduler.runs.database import DATABASE_FILE, Database
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.state import database
+from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.runs.working import history_of
 
 if TYPE_CHECKING:

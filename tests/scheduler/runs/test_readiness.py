@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.runs.database import Database
 from resnap.scheduler.runs.readiness import Mending, Readiness, judge
 from resnap.scheduler.runs.sightings import SeenFilter, Sightings
+from resnap.scheduler.state.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

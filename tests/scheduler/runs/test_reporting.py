@@ -8,9 +8,9 @@ import pytest
 
 from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.job import PartitionState
-from resnap.scheduler.runs.database import Database
 from resnap.scheduler.runs.reporting import MOST_ERRORS, RunReport
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunKind, RunRequest, RunState
+from resnap.scheduler.state.database import Database
 from resnap.storage.errors import CancelledError, DataError
 from tests.scheduler.runs.working import history_of
 

@@ -6,12 +6,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.runs.database import Database
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.hub import Hub
 from resnap.scheduler.runs.ids import Ids
 from resnap.scheduler.runs.run import RunKind, RunRequest, RunState
 from resnap.scheduler.runs.worker import Worker
+from resnap.scheduler.state.database import Database
 
 if TYPE_CHECKING:
     from pathlib import Path

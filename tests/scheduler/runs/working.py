@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.runs.database import Database
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.hub import Hub
 from resnap.scheduler.runs.ids import Ids
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.runs.worker import Worker
+from resnap.scheduler.state.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

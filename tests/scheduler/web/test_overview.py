@@ -126,7 +126,7 @@ def test_what_goes_around_a_page_is_there_and_nothing_is_asked_of_others(service
 def queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of what is asked of the service's file from now on, by services that start later."""
     asked: list[str] = []
-    from resnap.scheduler.runs.database import Database  # noqa: PLC0415
+    from resnap.scheduler.state.database import Database  # noqa: PLC0415
 
     connect = Database._connect
 

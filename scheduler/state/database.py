@@ -16,7 +16,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.runs.schema import MIGRATIONS
+from resnap.scheduler.state.schema import MIGRATIONS
 from resnap.storage.errors import DataError, LockedError, LogDirError
 from resnap.storage.log.work_lock import at_work_on
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.runs import database
-from resnap.scheduler.runs.database import Database, StateError, inserted
-from resnap.scheduler.runs.schema import MIGRATIONS
+from resnap.scheduler.state import database
+from resnap.scheduler.state.database import Database, StateError, inserted
+from resnap.scheduler.state.schema import MIGRATIONS
 from resnap.storage.errors import DataError, LockedError
 
 if TYPE_CHECKING:

@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.access.admission import AdmissionControl
 from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.hosts import Hosts, check_listening
-from resnap.scheduler.daemon.observation import Observation
-from resnap.scheduler.daemon.preconditions import check_places, warnings
-from resnap.scheduler.daemon.reloading import taken_over
-from resnap.scheduler.daemon.schedules import Schedules
+from resnap.scheduler.disk_reads import DiskReads
 from resnap.scheduler.observing.metrics import Metrics, Watched
 from resnap.scheduler.runs.configuration import check_still_within_places, within_places
-from resnap.scheduler.runs.database import DATABASE_FILE, Database
-from resnap.scheduler.runs.disk_reads import DiskReads
 from resnap.scheduler.runs.execution import Execution
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.hub import Hub
@@ -31,7 +26,12 @@ from resnap.scheduler.runs.run import BY_API, RunEnd, RunKind, RunRequest, RunSt
 from resnap.scheduler.runs.sightings import Sightings
 from resnap.scheduler.runs.work import Surroundings
 from resnap.scheduler.runs.worker import Worker
+from resnap.scheduler.service.observation import Observation
+from resnap.scheduler.service.preconditions import check_places, warnings
+from resnap.scheduler.service.reloading import taken_over
+from resnap.scheduler.service.schedules import Schedules
 from resnap.scheduler.settings.loading import process_environment, state_directory
+from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.scheduler.version import resnap_revision, resnap_version
 from resnap.scheduler.wiring import engine_of
 from resnap.storage.errors import ConfigurationError, ResnapError
@@ -147,6 +147,17 @@ class Services:
         """
         self.worker.keep_ends()
         self.schedules.make_up()
+
+    def measure(self) -> None:
+        """Set the metrics that are measured when they are read."""
+        counts = self.sightings.counts()
+        ready = sum(count for readiness, count in counts.items() if readiness.is_good)
+        self.observation.measure(
+            waiting=self.worker.waiting,
+            running=self.worker.running,
+            ready=ready,
+            not_ready=sum(counts.values()) - ready,
+        )
 
     def forget_old(self) -> None:
         """Forget what ended longer ago than ``history_retention``."""

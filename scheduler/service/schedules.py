@@ -21,21 +21,21 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from resnap.scheduler.clock import milliseconds
-from resnap.scheduler.runs.database import StateError
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.runs.worker import QueueFullError
+from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.runs.database import Database
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.run import Run
     from resnap.scheduler.runs.worker import Worker
     from resnap.scheduler.settings.service import ScheduleSpec
+    from resnap.scheduler.state.database import Database
 
 BY_SCHEDULE: Final = "schedule"
 """Who asks for the runs of schedules."""

@@ -29,14 +29,14 @@ from resnap.scheduler.web import explain, keeping, login, overview, static_files
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import plans as plan_pages
 from resnap.scheduler.web import runs as run_pages
-from resnap.scheduler.web.error_page import opens_page
+from resnap.scheduler.web.error_page import ErrorPageMiddleware, opens_page
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from fastapi import Request, Response
 
     from resnap.scheduler.access.control import AccessControl
-    from resnap.scheduler.daemon.services import Services
+    from resnap.scheduler.service.services import Services
 
 DESCRIPTION = """Asks for replays of producer state, watches them, and says partition by partition whether tiering can
 be turned on yet. Rows are those of the shell command's JSON."""
@@ -71,6 +71,7 @@ def guard(app: FastAPI, access: AccessControl) -> None:
     app.add_middleware(CheckMiddleware, access=access)
     app.add_middleware(AuditMiddleware, access=access)
     app.add_middleware(HeadersMiddleware, random_bytes=access.random_bytes)
+    app.add_middleware(ErrorPageMiddleware)
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:

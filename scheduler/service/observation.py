@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.daemon.services import Services
     from resnap.scheduler.job import Mismatch
     from resnap.scheduler.observing.metrics import Metrics
     from resnap.scheduler.runs.history import History
@@ -109,12 +108,10 @@ class Observation:
             self._streams += change
             self.metrics.event_streams(self._streams)
 
-    def measure(self, services: Services) -> None:
-        """Set what is measured when somebody looks."""
-        self.metrics.queue(waiting=services.worker.waiting, running=services.worker.running)
-        counts = services.sightings.counts()
-        ready = sum(count for readiness, count in counts.items() if readiness.is_good)
-        self.metrics.partitions(ready=ready, not_ready=sum(counts.values()) - ready)
+    def measure(self, *, waiting: int, running: int, ready: int, not_ready: int) -> None:
+        """Set what is measured when metrics are read: runs that wait and run, partitions by readiness."""
+        self.metrics.queue(waiting=waiting, running=running)
+        self.metrics.partitions(ready=ready, not_ready=not_ready)
 
     def _count(self, run: Run, end: RunEnd) -> None:
         total = {key: value for key, value in end.totals.items() if isinstance(value, int)}

@@ -1,0 +1,1 @@
+"""The one SQLite database of the service, and its schema."""
