@@ -87,8 +87,7 @@ def service_of(
             parallel=settings.parallel,
             bytes_per_s=settings.bwlimit,
             verification=settings.verify_upload,
-            layout=settings.layout,
-            aiven=settings.aiven(),
+            layout=settings.layout_to_write(),
         ),
         asked=_asked(settings),
     )

@@ -11,8 +11,9 @@ from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Setting, SettingG
 from resnap.scheduler.settings.values import parse_size
 from resnap.storage.errors import UsageError
 from resnap.storage.layouts.aiven.body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression
+from resnap.storage.layouts.protocol import Layout
+from resnap.storage.layouts.registry import LayoutName, layout_named
 from resnap.tiering.shipping.delivery import Verification
-from resnap.tiering.shipping.uploader import Layout
 
 _OF_AIVEN: Final = ("key_prefix", "chunk_size", "chunk_compression", "encryption_public_key")
 PARALLEL: Final = 4
@@ -41,7 +42,7 @@ class ShippingSettings(SettingGroup):
     ] = "auto"
     io_priority: Annotated[IoPriority, Setting("I/O priority for reading segments.", for_runs=True)] = "low"
     layout: Annotated[
-        Layout,
+        LayoutName,
         Setting(
             "flat is Resnap's own; Aiven's RemoteStorageManager plugin reads aiven, and Kafka's LocalTieredStorage"
             " reads local-tiered.",
@@ -70,8 +71,8 @@ class ShippingSettings(SettingGroup):
                 beside_file=True),
     ] = Field(default_factory=dict)  # fmt: skip
 
-    def aiven(self) -> AivenForm:
-        """Return how segments are written in the layout ``aiven``; in another one what is set for it means nothing.
+    def layout_to_write(self) -> Layout:
+        """Return the layout that segments are shipped in; what is set for another one means nothing.
 
         Raises:
             UsageError: a flag of it is given, and another layout.
@@ -79,13 +80,14 @@ class ShippingSettings(SettingGroup):
 
         """
         if self.layout == "aiven":
-            return AivenForm(
+            form = AivenForm(
                 key_prefix=self.key_prefix,
                 chunk_size=self.chunk_size,
                 compression=self.chunk_compression,
                 encryption_key=public_key(self.encryption_public_key),
             )
+            return layout_named(self.layout, form)
         given = [f"--{name.replace('_', '-')}" for name in _OF_AIVEN if self.origin(name).startswith(FLAG_ORIGIN)]
         if given:
             raise UsageError(f"{', '.join(given)}: of the layout aiven alone", hint="give --layout aiven with it")
-        return AivenForm()
+        return layout_named(self.layout)

@@ -9,7 +9,7 @@ from resnap.scheduler.use_cases.tier_run import this_run
 from resnap.storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
 from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.flat.keys import lease_place
-from resnap.storage.layouts.local_tiered import LocalTieredKey
+from resnap.storage.layouts.local_tiered.keys import LocalTieredKey
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.tiering.checking.aiven_verification import holds_copies, list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped

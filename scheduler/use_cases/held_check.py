@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.engines import Engine
     from resnap.scheduler.use_cases.work_items import TierOrder
+    from resnap.storage.layouts.protocol import ShippedSegment
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.shipping.shipped import ShippedSegment
 
 
 _AGAIN: Final = (
@@ -122,7 +122,7 @@ class HeldCheck:
         return VerificationError(
             f"{self._made(order, [one.segment for one in wrong])}: {what}{more}",
             hint=f"what is stored stays as it is; `resnap verify --store {order.store_url} {_flags(self.rules)}` names"
-            f" all that is wrong; {_AGAIN if order.provenance.layout == 'flat' else _AGAIN_FOR_BROKERS}",
+            f" all that is wrong; {_AGAIN if all(one.segment.is_replaceable for one in wrong) else _AGAIN_FOR_BROKERS}",
         )
 
     def _undecided(self, order: TierOrder, apart: list[ShippedSegment]) -> str:

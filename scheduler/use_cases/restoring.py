@@ -10,8 +10,8 @@ from resnap.scheduler.use_cases.sources import look
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.layouts.aiven.members import member_of
-from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.log import manifest_locator
+from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.manifest import ObjectKind, read_manifest
 from resnap.storage.log.checkpoints import read_offset_checkpoint
 from resnap.storage.log.log_dir import load_log_dir

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.use_cases.tier_run import this_run
 from resnap.storage.errors import LockedError, ObjectNotFoundError, StoreError, UsageError, VerificationError
 from resnap.storage.layouts.flat.keys import is_tombstone, lease_place
-from resnap.storage.layouts.local_tiered import ROOT
+from resnap.storage.layouts.local_tiered.keys import ROOT
 from resnap.tiering.checking.aiven_verification import holds_copies
 from resnap.tiering.checking.verification import StoreReader, list_shipped
 from resnap.tiering.keeping.retention import delete_beyond, retention_of

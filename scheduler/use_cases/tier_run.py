@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from threading import Lock
@@ -15,10 +16,10 @@ from uuid import uuid4
 from resnap.replay.scratch import scratch_directory
 from resnap.scheduler.use_cases.work_items import TierOrder
 from resnap.storage.errors import LockedError
-from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.flat.keys import lease_place
+from resnap.storage.layouts.protocol import Layout, Provenance
+from resnap.storage.layouts.registry import layout_named
 from resnap.storage.log.work_lock import at_work_on
-from resnap.storage.side_by_side import each
 from resnap.storage.stores.throttle import Throttle
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.eligibility import before_replay
@@ -26,10 +27,9 @@ from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import leased
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
-from resnap.tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
+from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import as_done
 from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
-from resnap.tiering.shipping.uploader import Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.delivery import Verification
-    from resnap.tiering.shipping.uploader import Layout
 
 STAGING_PREFIX: Final = ".staging"
 
@@ -58,14 +57,8 @@ class Uploading:
     """Partitions, segments of all of them together, and objects of a segment, at once."""
     bytes_per_s: int | None = None
     verification: Verification = "auto"
-    layout: Layout = "flat"
-    aiven: AivenForm = field(default_factory=AivenForm)
-    """How segments are written in the layout of this name."""
-
-    @property
-    def aiven_form(self) -> AivenForm | None:
-        """How segments are written in the layout ``aiven``; None for every other."""
-        return self.aiven if self.layout == "aiven" else None
+    layout: Layout = field(default_factory=partial(layout_named, "flat"))
+    """Where objects lie."""
 
     def shipped(self, store: ObjectStore, cluster_id: str | None, topic: str) -> ShippedTopic:
         """Return what ``store`` holds of a topic already.
@@ -74,10 +67,7 @@ class Uploading:
             StoreError: the store failed.
 
         """
-        form = self.aiven_form
-        return ShippedTopic(
-            store, FlatManifests(cluster_id, topic) if form is None else AivenManifests(form.key_prefix, topic)
-        )
+        return ShippedTopic(store, self.layout, cluster_id, topic)
 
     def delivery(self, store: ObjectStore) -> Delivery:
         """Return what delivers to ``store`` for one run."""
@@ -103,7 +93,7 @@ class TierRun:
         """Return what is left to ship of a partition, and what an earlier run has said of it."""
         candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
         left = remainder(candidates, shipped, self.engine.reading.sources)
-        held = each(shipped.with_origin, left.held, remote=self.uploading.aiven_form is not None)
+        held = shipped.with_origins(left.held)
         recollection = None
         if self.remembering is not None and left.candidates.segments:
             recollection = self.remembering.recall(sighted.inventory)
@@ -134,7 +124,6 @@ class TierRun:
             topic_id=inventory.partition.topic_id,
             compaction_assumption=f"{inventory.compaction}: {inventory.compaction_origin}",
             resnap_version=self.version,
-            layout=self.uploading.layout,
         )
 
     def ship(
@@ -197,12 +186,12 @@ class TierRun:
     ) -> Shipper:
         return Shipper(
             delivery=self.uploading.delivery(store),
+            layout=self.uploading.layout,
             staged=open_store(staging_url, self.engine.s3),
             rules=self.rules,
             sources=self.engine.reading.sources,
             parallel=self.uploading.parallel,
             threads=threads,
-            aiven=self.uploading.aiven_form,
             now_ms=now_ms,
             expect=shipping.expect,
             progress=shipping.advance,

@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     from resnap.replay.results import PartitionResult
     from resnap.scheduler.use_cases.sources import Sighted
     from resnap.storage.errors import ResnapError
+    from resnap.storage.layouts.protocol import Provenance, ShippedSegment
     from resnap.storage.log.partition_dir import SnapshotFile
     from resnap.tiering.eligibility import BrokerBlockers, Candidates, Eligibility
     from resnap.tiering.remembered.memory import KnownBoundary
     from resnap.tiering.remembered.recollection import Recollection
-    from resnap.tiering.shipping.shipped import ShippedSegment
-    from resnap.tiering.shipping.uploader import Provenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

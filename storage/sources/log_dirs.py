@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import UsageError
-from resnap.storage.layouts import local_tiered
 from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.aiven.log import copied_log_dir
 from resnap.storage.layouts.flat import keys as flat
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
+from resnap.storage.layouts.local_tiered import keys as local_tiered
 from resnap.storage.layouts.mirror import is_mirror_key, is_segment_name, mirrored_log_dir
 from resnap.storage.log.log_dir import open_log_dir_or_partition
 from resnap.storage.log.store_path import StorePath

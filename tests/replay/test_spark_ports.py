@@ -23,7 +23,7 @@ from resnap.replay.spark.settings import SparkSettings
 from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.encryption import KeyRing, RsaKey
 from resnap.storage.stores.s3_settings import S3Settings
-from resnap.storage.source import Sources
+from resnap.storage.sources.files import Sources
 from tests.replay import spark_attacker
 
 key = KeyFile.read(Path("key.pem"))

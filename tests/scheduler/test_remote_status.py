@@ -11,7 +11,7 @@ import pytest
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.use_cases.remote_status import look
 from resnap.scheduler.wiring import scope_of
-from resnap.storage.layouts.local_tiered import object_key
+from resnap.storage.layouts.local_tiered.keys import object_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.varint import write_unsigned_varint, write_varint

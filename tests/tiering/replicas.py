@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.properties import MetaProperties
@@ -11,7 +12,7 @@ from resnap.tiering.eligibility import before_replay
 from resnap.tiering.inventory import take_inventory
 from resnap.tiering.refusal import Reason
 from resnap.tiering.shipping.remainder import Remainder, remainder
-from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
+from resnap.tiering.shipping.shipped import ShippedTopic
 from tests.builders import a_batch
 from tests.logs.log_writer import PartitionWriter, write_log_dir_files
 from tests.tiering.shipping import tier
@@ -60,7 +61,7 @@ class Replica:
 
     def left(self, store: ObjectStore) -> Remainder:
         (inventory,) = take_inventory(load_log_dir(self.data)).partitions
-        return remainder(before_replay(inventory), ShippedTopic(store, FlatManifests(META.cluster_id, "payments")))
+        return remainder(before_replay(inventory), ShippedTopic(store, Flat(), META.cluster_id, "payments"))
 
     def conflicts(self, store: ObjectStore) -> list[int]:
         refusals = self.left(store).candidates.refusals

@@ -12,7 +12,9 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.staging import DirectorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place, parse_key
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import read_manifest
+from resnap.storage.layouts.protocol import Provenance
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
 from resnap.storage.stores.local import LocalObjectStore
@@ -22,8 +24,7 @@ from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.shipment import Shipper
-from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
-from resnap.tiering.shipping.uploader import Provenance
+from resnap.tiering.shipping.shipped import ShippedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -79,6 +80,7 @@ class Order:
             return None
         shipper = Shipper(
             delivery=Delivery(store=store),
+            layout=Flat(),
             staged=LocalObjectStore(self.staged),
             rules=self.rules,
             now_ms=lambda: LATER_MS,
@@ -116,7 +118,7 @@ def _order(
     log_dir: LogDir, inventory: PartitionInventory, store: ObjectStore, staged: Path, rules: ReplayRules
 ) -> Order:
     partition = inventory.partition
-    shipped = ShippedTopic(store, FlatManifests(log_dir.cluster_id, partition.topic_partition.topic))
+    shipped = ShippedTopic(store, Flat(), log_dir.cluster_id, partition.topic_partition.topic)
     candidates = remainder(before_replay(inventory), shipped).candidates
     return Order(
         provenance=a_provenance(log_dir, partition),

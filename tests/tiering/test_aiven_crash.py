@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.storage.layouts.aiven.body import AivenForm
+from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.checking.aiven_verification import list_copies, verify_copy
@@ -50,7 +51,7 @@ def ship(order: Order, root: Path, writes: int) -> None:
         delivery=Delivery(store=ActingStore(LocalObjectStore(root), die)),
         staged=LocalObjectStore(order.staged),
         rules=order.rules,
-        aiven=FORM,
+        layout=Aiven(FORM),
         now_ms=lambda: LATER_MS,
         expect=lambda _segments, _size: None,
         progress=lambda _segments, _size: None,

@@ -8,6 +8,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 import pytest
 
 from resnap.storage.layouts.flat.keys import object_key
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import ObjectKind, write_manifest
 from resnap.storage.log.checkpoints import segment_leader_epochs
 from resnap.storage.log.log_dir import load_log_dir
@@ -17,7 +18,7 @@ from resnap.tiering.inventory import take_inventory
 from resnap.tiering.refusal import Reason
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import EpochHistory
-from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
+from resnap.tiering.shipping.shipped import ShippedTopic
 from tests.storage.layouts.manifests import a_manifest, an_object
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _holding(candidates: Candidates, *ranges: tuple[int, int], log_bytes: int = 
             ),
         )
         store.put(keys["manifest"], write_manifest(manifest))
-    return ShippedTopic(store, FlatManifests(None, "payments"))
+    return ShippedTopic(store, Flat(), None, "payments")
 
 
 @pytest.fixture

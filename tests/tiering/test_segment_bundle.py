@@ -62,7 +62,7 @@ ALWAYS_RUNNING = (
 
 def bodies(bundle: SegmentBundle) -> dict[str, bytes]:
     found = {}
-    for part in bundle.parts:
+    for part in bundle.files:
         with part.open_body() as body:
             found[str(part.kind)] = body.read()
     return found
@@ -121,11 +121,11 @@ def test_the_files_of_a_real_broker_are_shipped_as_they_stand(name: str, fixture
 
 def test_digests_are_those_of_the_bytes_and_the_log_comes_first(fixture_set: Sets) -> None:
     bundle = bundled(load_partition_dir(upgraded(fixture_set)))
-    assert [part.kind for part in bundle.parts] == [
+    assert [part.kind for part in bundle.files] == [
         ObjectKind.LOG, ObjectKind.INDEX, ObjectKind.TIME_INDEX, ObjectKind.TXN_INDEX,
         ObjectKind.LEADER_EPOCH_CHECKPOINT, ObjectKind.SNAPSHOT,
     ]  # fmt: skip
-    for part, body in zip(bundle.parts, bodies(bundle).values(), strict=True):
+    for part, body in zip(bundle.files, bodies(bundle).values(), strict=True):
         assert part.size_bytes == len(body)
         assert part.crc32c == crc32c(body)
         assert part.sha256 == hashlib.sha256(body).hexdigest()

@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.keys import object_key
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.lineage import Span, Stretches, chain_of, in_order_of_making, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind, write_manifest
 from resnap.storage.log.checkpoints import LeaderEpoch, segment_leader_epochs, write_leader_epochs
@@ -30,7 +31,7 @@ from resnap.tiering.inventory import Compaction, CompactionOrigin, PartitionInve
 from resnap.tiering.leader_epochs import ALL_KNOWN
 from resnap.tiering.shipping.placement import place
 from resnap.tiering.shipping.remainder import Remainder, remainder
-from resnap.tiering.shipping.shipped import FlatManifests, ShippedTopic
+from resnap.tiering.shipping.shipped import ShippedTopic
 from tests.examples import examples
 from tests.storage.layouts.manifests import a_manifest, an_object
 from tests.tiering.shipping import manifests
@@ -46,7 +47,6 @@ pytestmark = pytest.mark.slow
 LENGTH = 16
 PARTED_AT = 6
 PARTITION = TopicPartition("payments", 0)
-MANIFESTS = FlatManifests(None, "payments")
 KEPT = (LeaderEpoch(0, 0), LeaderEpoch(2, 4), LeaderEpoch(3, 11))
 LOST = (LeaderEpoch(0, 0), LeaderEpoch(2, 4), LeaderEpoch(7, PARTED_AT))
 """A leader that had only the first offsets was elected."""
@@ -128,7 +128,7 @@ def offsets(spans: Sequence[Span]) -> set[int]:
 
 
 def take_turn(store: ObjectStore, turn: Turn, directory: Path) -> Remainder:
-    left = remainder(candidates(turn, directory), ShippedTopic(store, MANIFESTS))
+    left = remainder(candidates(turn, directory), ShippedTopic(store, Flat(), None, "payments"))
     for one in left.order[: turn.killed_after]:
         publish(store, Span(one.segment.base_offset, one.segment.next_base_offset or 0), turn.epochs)
         spans = stored(store)
@@ -162,7 +162,7 @@ def check_one_history(history: list[Turn]) -> None:
             }
             check_reading(store)
             if turn.killed_after == 99:
-                again = remainder(candidates(turn, Path(directory)), ShippedTopic(store, MANIFESTS))
+                again = remainder(candidates(turn, Path(directory)), ShippedTopic(store, Flat(), None, "payments"))
                 assert again.order == ()
 
 
@@ -208,7 +208,7 @@ def test_a_run_that_goes_on_reads_the_manifests_of_its_own_segments_and_two_belo
     store = Counting(MemoryObjectStore("long"))
     for start in range(300):
         publish(store, Span(start, start + 1), KEPT)
-    left = remainder(candidates(Turn([*range(280, 302)]), tmp_path), ShippedTopic(store, MANIFESTS))
+    left = remainder(candidates(Turn([*range(280, 302)]), tmp_path), ShippedTopic(store, Flat(), None, "payments"))
     assert [one.segment.base_offset for one in left.order] == [300]
     assert len(store.read) == 20 + 2
 

@@ -10,6 +10,7 @@ import pytest
 
 from resnap.replay.staging import snapshot_key
 from resnap.storage.errors import FormatError, LockedError, StoreFullError, VerificationError
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind, SnapshotHow
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.log_dir import load_log_dir
@@ -424,7 +425,7 @@ def test_what_another_run_ships_before_the_lease_is_taken_is_not_shipped_beside(
     """What goes where was decided on by a store that holds something else now."""
     assert order.result is not None
     shipper = Shipper(
-        delivery=Delivery(store=memory_store), staged=LocalObjectStore(order.staged), rules=order.rules,
+        delivery=Delivery(store=memory_store), layout=Flat(), staged=LocalObjectStore(order.staged), rules=order.rules,
         now_ms=lambda: 0, expect=lambda *_: None, progress=lambda *_: None,
     )  # fmt: skip
     others: list[PartitionShipment] = []

@@ -16,6 +16,7 @@ from resnap.storage.errors import (
     VerificationError,
 )
 from resnap.storage.layouts.flat.keys import parse_key
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import (
     Manifest,
     ObjectKind,
@@ -24,14 +25,15 @@ from resnap.storage.layouts.manifest import (
     read_manifest,
     write_manifest,
 )
+from resnap.storage.layouts.protocol import Provenance, ShippedMeanwhileError, ShippedSegment
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
-from resnap.tiering.shipping.shipped import FlatManifests, ShippedSegment, ShippedTopic
-from resnap.tiering.shipping.uploader import Provenance, ShippedMeanwhileError, ship
+from resnap.tiering.shipping.shipped import ShippedTopic
+from resnap.tiering.shipping.uploader import publish, upload
 from tests.tiering.shipping import (
     LATER_MS,
     UPGRADED,
@@ -74,10 +76,12 @@ class Cargo:
     bundle: SegmentBundle
 
     def ship(self, store: ObjectStore, *, now_ms: int = LATER_MS) -> ShippedSegment:
-        return ship(Delivery(store=store), self.provenance, self.bundle, ORIGIN, created_at_ms=now_ms)
+        delivery = Delivery(store=store)
+        uploaded = upload(delivery, Flat(), self.provenance, self.bundle, ORIGIN, created_at_ms=now_ms)
+        return publish(delivery, uploaded)
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:
-        shipped = ShippedTopic(store, FlatManifests(self.provenance.cluster_id, self.provenance.topic_partition.topic))
+        shipped = ShippedTopic(store, Flat(), self.provenance.cluster_id, self.provenance.topic_partition.topic)
         partition = self.provenance.topic_partition.partition
         return shipped.find(partition, self.base_offset, self.bundle.next_base_offset, topic_id=topic_id)
 
@@ -127,7 +131,7 @@ def test_what_is_shipped_can_be_read_back_and_found(cargo: Cargo, store: ObjectS
     manifest = the_manifest(store)
     check_objects(store, manifest)
     assert {entry.key for entry in manifest.objects} | {shipped.manifest_key} == {info.key for info in store.list()}
-    for part in cargo.bundle.parts:
+    for part in cargo.bundle.files:
         entry = manifest.object(part.kind)
         assert entry is not None
         with part.open_body() as body:
@@ -154,7 +158,7 @@ def test_a_manifest_tells_what_the_segment_is_and_where_it_comes_from(cargo: Car
 def test_objects_go_first_each_read_back_and_the_manifest_last(cargo: Cargo, store: ObjectStore) -> None:
     recording = RecordingStore(store)
     cargo.ship(recording)
-    kinds = [part.kind for part in cargo.bundle.parts]
+    kinds = [part.kind for part in cargo.bundle.files]
     assert len(kinds) == 6
     steps = [(verb, key.rpartition(".")[2]) for verb, key in recording.calls]
     objects = [step for kind in kinds for step in (("put", kind), ("read", kind))]
@@ -354,9 +358,9 @@ def test_a_segment_that_cannot_be_opened_any_more_is_no_fault_of_the_store(
     def refusing() -> None:
         raise PermissionError(13, "Permission denied")
 
-    log, *others = own_cargo.bundle.parts
-    parts = (replace(log, open_body=refusing), *others)
-    cargo = replace(own_cargo, bundle=replace(own_cargo.bundle, parts=parts))
+    log, *others = own_cargo.bundle.files
+    files = (replace(log, open_body=refusing), *others)
+    cargo = replace(own_cargo, bundle=replace(own_cargo.bundle, files=files))
     with pytest.raises(LogDirError, match="Permission denied"):
         cargo.ship(memory_store)
 
@@ -373,13 +377,13 @@ def test_what_has_no_manifest_is_not_shipped(cargo: Cargo, store: ObjectStore) -
 def test_only_the_segment_asked_for_is_found(cargo: Cargo, memory_store: ObjectStore) -> None:
     cargo.ship(memory_store)
     base, end = cargo.base_offset, cargo.bundle.next_base_offset
-    shipped = ShippedTopic(memory_store, FlatManifests(cargo.provenance.cluster_id, "payments"))
+    shipped = ShippedTopic(memory_store, Flat(), cargo.provenance.cluster_id, "payments")
     assert shipped.find(0, base, end) is not None
     assert shipped.find(0, 0, base) is None
     assert shipped.find(0, end, end + 1) is None
     assert shipped.find(1, base, end) is None
     for cluster_id, topic in ((None, "payments"), ("another", "payments"), (cargo.provenance.cluster_id, "pay")):
-        assert ShippedTopic(memory_store, FlatManifests(cluster_id, topic)).find(0, base, end) is None
+        assert ShippedTopic(memory_store, Flat(), cluster_id, topic).find(0, base, end) is None
 
 
 def of_topic_id(cargo: Cargo, topic_id: str | None) -> Cargo:

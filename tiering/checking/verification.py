@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
-from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, UNKNOWN, is_tombstone, parse_key
 from resnap.storage.layouts.flat.topics import TopicIds, listing_prefix, topic_ids_of
 from resnap.storage.layouts.lineage import is_one_lineage
+from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.manifest import ObjectKind, read_manifest
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 

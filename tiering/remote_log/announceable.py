@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from resnap.storage.layouts import local_tiered
 from resnap.storage.layouts.aiven import keys as aiven
+from resnap.storage.layouts.local_tiered import keys as local_tiered
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text

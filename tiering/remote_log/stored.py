@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts import local_tiered
 from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.aiven.metadata import read_custom_metadata
+from resnap.storage.layouts.local_tiered import keys as local_tiered
 from resnap.storage.layouts.manifest import ObjectKind
 
 if TYPE_CHECKING:

@@ -23,11 +23,12 @@ from resnap.tiering.shipping.segment_bundle import EpochHistory, LeaderEpochsUnk
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from resnap.storage.layouts.protocol import ShippedSegment
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
     from resnap.tiering.eligibility import Candidates
-    from resnap.tiering.shipping.shipped import Neighbours, ShippedSegment, ShippedTopic
+    from resnap.tiering.shipping.shipped import Neighbours, ShippedTopic
 
 _WHY: Final = {
     Verdict.BEGINS_INSIDE: "it begins inside {there}, and no boundary below it is in both logs",

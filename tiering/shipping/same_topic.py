@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
+    from resnap.storage.layouts.protocol import ShippedSegment
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.shipping.shipped import ShippedSegment, ShippedTopic
+    from resnap.tiering.shipping.shipped import ShippedTopic
 
 
 def strangers(

@@ -22,6 +22,7 @@ from resnap.replay.scan.header_scan import ScanFacts
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError
 from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.protocol import SegmentFile
 from resnap.storage.log.checkpoints import (
     LeaderEpoch,
     leader_epochs_up_to,
@@ -44,20 +45,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
-    from resnap.storage.stores.protocol import BodyOpener
     from resnap.tiering.shipping.log_digest import DigestingReader
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundlePart:
-    """One object of a bundle."""
-
-    kind: ObjectKind
-    open_body: BodyOpener
-    size_bytes: int
-    crc32c: int
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +55,7 @@ class SegmentBundle:
 
     segment: Segment
     next_base_offset: int
-    parts: tuple[BundlePart, ...]
+    files: tuple[SegmentFile, ...]
     indexes: SegmentIndexes
     """As they were read, and what they were held against."""
     leader_epochs: tuple[LeaderEpoch, ...]
@@ -131,18 +120,18 @@ def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: So
     known = epochs.up_to(segment)
     indexes = load_indexes(segment, sources)
     _check_epochs(segment, known, indexes)
-    parts = [
-        _log_part(indexes.log, sources),
-        _bytes_part(ObjectKind.INDEX, indexes.offset),
-        _bytes_part(ObjectKind.TIME_INDEX, indexes.time),
-        *([] if indexes.transaction is None else [_bytes_part(ObjectKind.TXN_INDEX, indexes.transaction)]),
-        _bytes_part(ObjectKind.LEADER_EPOCH_CHECKPOINT, write_leader_epochs(known)),
-        _bytes_part(ObjectKind.SNAPSHOT, snapshot),
+    files = [
+        _log_file(indexes.log, sources),
+        _bytes_file(ObjectKind.INDEX, indexes.offset),
+        _bytes_file(ObjectKind.TIME_INDEX, indexes.time),
+        *([] if indexes.transaction is None else [_bytes_file(ObjectKind.TXN_INDEX, indexes.transaction)]),
+        _bytes_file(ObjectKind.LEADER_EPOCH_CHECKPOINT, write_leader_epochs(known)),
+        _bytes_file(ObjectKind.SNAPSHOT, snapshot),
     ]
     return SegmentBundle(
         segment=segment,
         next_base_offset=segment.next_base_offset,
-        parts=tuple(parts),
+        files=tuple(files),
         indexes=indexes,
         leader_epochs=segment_leader_epochs(known, segment.base_offset, segment.next_base_offset),
         last_offset=indexes.facts.end_offset - 1,
@@ -305,17 +294,17 @@ def _header_epochs(segment: Segment, sources: Sources) -> list[LeaderEpoch]:
     return [LeaderEpoch(epoch, offset) for epoch, offset in facts.leader_epochs]
 
 
-def _log_part(log: DigestingReader, sources: Sources) -> BundlePart:
+def _log_file(log: DigestingReader, sources: Sources) -> SegmentFile:
     def open_body() -> BinaryIO:
         return sources.open_body(log.locator)
 
-    return BundlePart(
+    return SegmentFile(
         kind=ObjectKind.LOG, open_body=open_body, size_bytes=log.digested_bytes, crc32c=log.crc32c, sha256=log.sha256
     )
 
 
-def _bytes_part(kind: ObjectKind, body: bytes) -> BundlePart:
-    return BundlePart(
+def _bytes_file(kind: ObjectKind, body: bytes) -> SegmentFile:
+    return SegmentFile(
         kind=kind,
         open_body=lambda: io.BytesIO(body),
         size_bytes=len(body),

@@ -13,16 +13,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
+from resnap.storage.layouts.protocol import ShippedMeanwhileError, TopicIdUnknownError, TopicNameTooLongError
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.eligibility import Eligibility, after_replay, refuse
 from resnap.tiering.refusal import Reason
-from resnap.tiering.shipping.aiven_uploader import copy
-from resnap.tiering.shipping.aiven_uploader import publish as publish_copied
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
@@ -33,17 +31,11 @@ from resnap.tiering.shipping.segment_bundle import (
     make_bundle,
 )
 from resnap.tiering.shipping.segment_indexes import IndexUnusableError
-from resnap.tiering.shipping.shipped import AivenManifests, FlatManifests, ShippedTopic
+from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import side_by_side
 from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
 from resnap.tiering.shipping.transaction_history import TransactionHistory
-from resnap.tiering.shipping.uploader import (
-    ShippedMeanwhileError,
-    TopicIdUnknownError,
-    TopicNameTooLongError,
-    publish,
-    upload,
-)
+from resnap.tiering.shipping.uploader import Uploaded, publish, upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,8 +44,8 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.errors import ResnapError
-    from resnap.storage.layouts.aiven.body import AivenForm
-    from resnap.storage.layouts.manifest import SnapshotHow, SnapshotOrigin
+    from resnap.storage.layouts.manifest import SnapshotHow
+    from resnap.storage.layouts.protocol import Layout, Provenance
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
@@ -61,8 +53,6 @@ if TYPE_CHECKING:
     from resnap.tiering.eligibility import Candidates, Refusal
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.remainder import Remainder, ToShip
-    from resnap.tiering.shipping.shipped import Manifests, ShippedSegment
-    from resnap.tiering.shipping.uploader import Provenance
 
 SHIPPING_THREADS: Final = "resnap-ship"
 
@@ -118,7 +108,7 @@ class _Prepared(NamedTuple):
 
     bundle: SegmentBundle
     chosen: ChosenSnapshot
-    publish: Callable[[], ShippedSegment]
+    uploaded: Uploaded
 
 
 @dataclass(slots=True)
@@ -145,6 +135,8 @@ class Shipper:
     """Ships segments of partitions into one store."""
 
     delivery: Delivery
+    layout: Layout
+    """Where objects lie."""
     staged: ObjectStore
     """Where the replay left its snapshots."""
     rules: ReplayRules
@@ -154,8 +146,6 @@ class Shipper:
     """Segments of a partition on their way at once; they become visible one after the other."""
     threads: Executor | None = None
     """Who reads and sends segments, of all partitions that are shipped at once; None for threads of each partition."""
-    aiven: AivenForm | None = None
-    """How segments are written in the layout ``aiven``; None for every other."""
     now_ms: Callable[[], int]
     expect: Callable[[int, int], None]
     """Told (segments, bytes of their logs) of what is eligible, before any of it is shipped."""
@@ -201,13 +191,9 @@ class Shipper:
 
     def _shipped(self, provenance: Provenance) -> ShippedTopic:
         """Return what the store holds of the partition now."""
-        topic, partition = provenance.topic_partition
-        manifests: Manifests = FlatManifests(provenance.cluster_id, topic)
-        if self.aiven is not None:
-            manifests = AivenManifests(self.aiven.key_prefix, topic)
-        topic_id = provenance.topic_id
-        only = None if topic_id is None else manifests.partition_prefixes(partition, topic_id)
-        return ShippedTopic(self.delivery.store, manifests, only=only)
+        cluster_id, place, topic_id = provenance.cluster_id, provenance.topic_partition, provenance.topic_id
+        only = None if topic_id is None else self.layout.partition_prefixes(cluster_id, place, topic_id)
+        return ShippedTopic(self.delivery.store, self.layout, cluster_id, place.topic, only=only)
 
     def _ship(
         self,
@@ -242,7 +228,8 @@ class Shipper:
                     ready = prepared()
                     transactions.check(one.segment, ready.bundle.indexes)
                     hold_lease()
-                    published = self._publish(ready)
+                    manifest_key = publish(self.delivery, ready.uploaded).manifest_key
+                    published = _shipped(ready.bundle, ready.chosen, manifest_key)
                     try:
                         hold_lease()  # where conditions do not hold, who took over may have deleted what it names
                     except LockedError:
@@ -274,25 +261,14 @@ class Shipper:
     ) -> _Prepared:
         """Do all that may be done while other segments are on their way, too."""
         self.delivery.check_going_on()
+        as_found = self.layout.keeps_snapshots_as_found
         chosen = choose_snapshot(
-            provenance.topic_partition, at_end, self.rules, self.staged, self.sources, as_found=self.aiven is not None
+            provenance.topic_partition, at_end, self.rules, self.staged, self.sources, as_found=as_found
         )
         bundle = make_bundle(epochs, segment, chosen.body, self.sources)
         hold_lease()
-        return _Prepared(bundle, chosen, self._upload(provenance, bundle, chosen.origin))
-
-    def _upload(
-        self, provenance: Provenance, bundle: SegmentBundle, origin: SnapshotOrigin
-    ) -> Callable[[], ShippedSegment]:
-        """Put the objects of one segment into the store, and return what makes it visible."""
-        now_ms = self.now_ms()
-        if self.aiven is not None:
-            copied = copy(self.delivery, provenance, bundle, origin, self.aiven, created_at_ms=now_ms)
-            return partial(publish_copied, self.delivery, copied)
-        return partial(publish, self.delivery, upload(self.delivery, provenance, bundle, origin, created_at_ms=now_ms))
-
-    def _publish(self, prepared: _Prepared) -> Shipped:
-        return _shipped(prepared.bundle, prepared.chosen, prepared.publish().manifest_key)
+        uploaded = upload(self.delivery, self.layout, provenance, bundle, chosen.origin, created_at_ms=self.now_ms())
+        return _Prepared(bundle, chosen, uploaded)
 
     def _is_there(self, provenance: Provenance, published: Shipped) -> bool:
         """Whether the store has what was ``published``, whole, after another run may have deleted it."""
@@ -328,7 +304,7 @@ def _shipped(bundle: SegmentBundle, chosen: ChosenSnapshot, manifest_key: str) -
     return Shipped(
         base_offset=bundle.segment.base_offset,
         next_base_offset=bundle.next_base_offset,
-        size_bytes=sum(part.size_bytes for part in bundle.parts),
+        size_bytes=sum(one.size_bytes for one in bundle.files),
         snapshot=chosen.origin.how,
         entries=chosen.origin.entries_count,
         manifest_key=manifest_key,

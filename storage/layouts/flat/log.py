@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
-from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place
 from resnap.storage.layouts.flat.topics import topic_ids_of
 from resnap.storage.layouts.lineage import chain_of, in_order_of_making, is_one_lineage
-from resnap.storage.layouts.local_tiered import EXTENSIONS, ROOT
-from resnap.storage.layouts.local_tiered import parse_key as parse_brokers_key
+from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
+from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, ROOT
+from resnap.storage.layouts.local_tiered.keys import parse_key as parse_brokers_key
 from resnap.storage.layouts.manifest import Manifest, ObjectKind, read_manifest
 from resnap.storage.layouts.stored_log import (
     ClosedSegment,

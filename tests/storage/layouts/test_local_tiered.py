@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.local_tiered import LocalTieredKey, parse_key
+from resnap.storage.layouts.local_tiered.keys import LocalTieredKey, parse_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION
 from resnap.storage.messages.wire import uuid_text

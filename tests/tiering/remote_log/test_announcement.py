@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.local_tiered import object_key
+from resnap.storage.layouts.local_tiered.keys import object_key
 from resnap.storage.layouts.manifest import ManifestObject, ObjectKind
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition

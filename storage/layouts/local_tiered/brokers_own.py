@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.storage.layouts.local_tiered import ROOT, parse_key
+from resnap.storage.layouts.local_tiered.keys import ROOT, parse_key
 from resnap.storage.layouts.manifest import ObjectKind
 
 if TYPE_CHECKING:

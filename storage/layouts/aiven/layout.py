@@ -1,0 +1,299 @@
+"""The layout ``aiven``: what the plugin would have written, in its order.
+
+Log, indexes, manifest: the manifest makes the segment whole, and was read back as strictly as a broker will. Brokers do
+not see it before their own metadata name it. The id of a segment comes from everything its objects come from, down to
+the sizes of its chunks, and of an encrypted one from what was drawn for it: two runs never write other bytes under one
+key, and a key is never written by a broker, whose ids are drawn. Before the manifest an object of ours says where the
+snapshot comes from, which the plugin never asks for.
+
+Source: ``KafkaRemoteStorageManager.copyLogSegmentData`` of the plugin; ``RemoteLogManager.copyLogSegment``.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError
+from resnap.storage.layouts.aiven import keys
+from resnap.storage.layouts.aiven.body import (
+    AivenForm,
+    LogBody,
+    StoredLog,
+    is_compressed_already,
+    plain_chunks,
+    stored_log,
+)
+from resnap.storage.layouts.aiven.chunks import INT_MAX, ListedSizes
+from resnap.storage.layouts.aiven.encryption import new_cipher
+from resnap.storage.layouts.aiven.log import REMEDY, copied_log_dir, copied_segment
+from resnap.storage.layouts.aiven.manifest import (
+    AivenManifest,
+    Encryption,
+    IndexRange,
+    IndexRanges,
+    write_manifest,
+)
+from resnap.storage.layouts.aiven.members import Member
+from resnap.storage.layouts.aiven.metadata import SegmentMetadata
+from resnap.storage.layouts.aiven.origin import origin_key, read_origin, write_origin
+from resnap.storage.layouts.aiven.pieces import stored_piece
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.protocol import (
+    NewObject,
+    Place,
+    SegmentObjects,
+    ShippedMeanwhileError,
+    ShippedSegment,
+    check_key_length,
+    known_topic_id,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from resnap.storage.layouts.aiven.encryption import SegmentCipher
+    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.protocol import NewSegment, SegmentFile
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+_INDEXES = (
+    ("offset", ObjectKind.INDEX),
+    ("timestamp", ObjectKind.TIME_INDEX),
+    ("producer_snapshot", ObjectKind.SNAPSHOT),
+    ("leader_epoch", ObjectKind.LEADER_EPOCH_CHECKPOINT),
+    ("transaction", ObjectKind.TXN_INDEX),
+)
+"""In the order in which they are stored."""
+_UNKNOWN_BROKER = -1
+
+
+class _Contents(NamedTuple):
+    """What the objects of a segment will hold."""
+
+    log: StoredLog
+    indexes: bytes
+    ranges: dict[str, IndexRange | None]
+    encryption: Encryption | None
+
+
+@dataclass(frozen=True, slots=True)
+class Aiven:
+    """Three objects for each segment, as the plugin reads them, and one of ours beside the leases."""
+
+    form: AivenForm = field(default_factory=AivenForm)
+    """How segments are written."""
+    folders: int = 2
+    may_overlap: bool = False
+    """Brokers write here, too, and expect one chain."""
+    keeps_snapshots_as_found: bool = True
+    """As a broker would have shipped them."""
+    remedy: str = REMEDY
+
+    def is_key(self, key: str) -> bool:
+        """Whether ``key`` is one that the plugin could have made, without a key prefix."""
+        found = keys.parse_key(key)
+        return found is not None and not found.prefix
+
+    def log_dir(
+        self,
+        store: ObjectStore,
+        listed: Iterable[ObjectInfo],
+        topics: Callable[[TopicPartition], bool] | None,
+        *,
+        within: str = "",  # noqa: ARG002 - a topic lies in one folder, which was listed
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> LogDir:
+        """Return what the manifests among ``listed`` make visible, whoever wrote it."""
+        return copied_log_dir(store, listed, topics, topic_ids=topic_ids)
+
+    def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:  # noqa: ARG002 - ids are its own
+        """Return log and indexes of ``segment`` in their stored form, its origin, and its manifest."""
+        topic_id = known_topic_id(segment)
+        check_key_length(self._segment_prefix(segment, topic_id), segment)
+        log = segment.files[0]
+        if log.size_bytes + self.form.chunk_size > INT_MAX:
+            raise ConfigurationError(
+                f"{segment.path}: {log.size_bytes} bytes and a chunk of {self.form.chunk_size} are more than"
+                f" {INT_MAX}, beyond which the plugin reads wrong chunks",
+                hint="give a smaller --chunk-size",
+            )
+        contents = _contents(segment, self.form)
+        segment_id = _segment_id(segment, contents)
+        place = keys.AivenKey(
+            prefix=self.form.key_prefix,
+            topic=segment.provenance.topic_partition.topic,
+            topic_id=topic_id,
+            partition=segment.provenance.topic_partition.partition,
+            base_offset=segment.base_offset,
+            segment_id=segment_id,
+            suffix=keys.MANIFEST,
+        )
+        stored = contents.log
+        return SegmentObjects(
+            files=(
+                NewObject(place.beside(keys.LOG), stored.open_body, stored.size_bytes, stored.crc32c),
+                _small(place.beside(keys.INDEXES), contents.indexes),
+            ),
+            beside=(_small(_origin_key(place.key), write_origin(segment.origin)),),
+            manifest_key=place.key,
+            manifest=write_manifest(_manifest(segment, topic_id, segment_id, contents)),
+        )
+
+    def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:  # noqa: ARG002
+        """Make sure that nobody has shipped ``segment``: any manifest at its base offset counts, a broker's too."""
+        for info in store.list(self._segment_prefix(segment, known_topic_id(segment))):
+            if self._parsed(info.key) is not None:
+                raise ShippedMeanwhileError(
+                    f"{info.key}: another run, or a broker, has shipped the segment", key=info.key
+                )
+        return []
+
+    def check_same(self, key: str, found: bytes, meant: bytes) -> None:  # noqa: ARG002 - the key comes from it
+        """Make sure that a broker could read what is found: our own attempt, or a run that did the same."""
+        self.read_manifest(key, found)
+
+    def topic_prefix(self, cluster_id: str | None, topic: str) -> str:  # noqa: ARG002 - keys do not have it
+        """Return what all keys of a topic begin with; another topic's may, too."""
+        return f"{self.form.key_prefix}{topic}-"
+
+    def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
+        """Return what all keys of a partition begin with."""
+        topic, partition = topic_partition
+        return [f"{self.topic_prefix(cluster_id, topic)}{topic_id}/{partition}/"]
+
+    def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
+        """Return of what a manifest is."""
+        parsed = self._parsed(info.key)
+        if parsed is None or (parsed.prefix, parsed.topic) != ("", topic):
+            return None
+        return Place(parsed.partition, parsed.base_offset, parsed.topic_id)
+
+    def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
+        """Return the segment of a manifest, by what it says of it to brokers."""
+        parsed = self._parsed(key)
+        if parsed is None:
+            raise AssertionError(f"{key} is not a key of a manifest")
+        segment, stem = copied_segment(parsed, data), key.removesuffix(f".{keys.MANIFEST}")
+        chunks, indexes = segment.manifest.chunks, segment.manifest.indexes
+        return ShippedSegment(
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
+            manifest_key=key,
+            log_key=f"{stem}.{keys.LOG}",
+            log_bytes=chunks.file_size,
+            leader_epochs=segment.leader_epochs,
+            objects=((f"{stem}.{keys.LOG}", chunks.stored_size), (f"{stem}.{keys.INDEXES}", indexes.end)),
+            snapshot=Member(stem, "snapshot").locator,
+            made_ms=segment.metadata.event_timestamp_ms,
+            origin=None,
+            is_replaceable=False,
+        )
+
+    def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:
+        """Return what the object of ours says; that it is damaged is for verification to report."""
+        with suppress(ObjectNotFoundError, FormatError):
+            return read_origin(store.get(_origin_key(segment.manifest_key)))
+        return None
+
+    def _segment_prefix(self, segment: NewSegment, topic_id: str) -> str:
+        place, base_offset = segment.provenance.topic_partition, segment.base_offset
+        return keys.segment_prefix(place, topic_id, base_offset, prefix=self.form.key_prefix)
+
+    def _parsed(self, key: str) -> keys.AivenKey | None:
+        """Return the parts of the key of a manifest; None for every other key."""
+        parsed = keys.parse_key(key.removeprefix(self.form.key_prefix))
+        return parsed if parsed is not None and parsed.suffix == keys.MANIFEST else None
+
+
+def _origin_key(manifest_key: str) -> str:
+    place = keys.parse_key(manifest_key)
+    if place is None:
+        raise AssertionError(f"{manifest_key} is not a key of a manifest")
+    return origin_key(place)
+
+
+def _small(key: str, body: bytes) -> NewObject:
+    return NewObject(key, lambda: io.BytesIO(body), len(body), crc32c(body))
+
+
+def _contents(segment: NewSegment, form: AivenForm) -> _Contents:
+    """Return what will be stored; of an encrypted segment no two calls give the same."""
+    files = {one.kind: one for one in segment.files}
+    cipher, encryption = None, None
+    if form.encryption_key is not None:
+        cipher, wrapped = new_cipher(form.encryption_key)
+        encryption = Encryption(data_key=wrapped, aad=cipher.aad)
+    return _Contents(_stored_log(files[ObjectKind.LOG], form, cipher), *_stored_indexes(files, cipher), encryption)
+
+
+def _stored_log(log: SegmentFile, form: AivenForm, cipher: SegmentCipher | None) -> StoredLog:
+    compresses = form.compression == "zstd" or (
+        form.compression == "heuristic" and not is_compressed_already(log.open_body)
+    )
+    if compresses or cipher is not None:
+        body = LogBody(open=log.open_body, size_bytes=log.size_bytes, crc32c=log.crc32c)
+        return stored_log(body, form.chunk_size, is_compressed=compresses, cipher=cipher)
+    chunks = plain_chunks(log.size_bytes, form.chunk_size)
+    return StoredLog(chunks=chunks, open_body=log.open_body, size_bytes=log.size_bytes, crc32c=log.crc32c)
+
+
+def _stored_indexes(
+    files: Mapping[ObjectKind, SegmentFile], cipher: SegmentCipher | None
+) -> tuple[bytes, dict[str, IndexRange | None]]:
+    """Return the ``.indexes`` object, and where each index lies in it; an empty one takes no room."""
+    stored, ranges = b"", dict[str, IndexRange | None]()
+    for name, kind in _INDEXES:
+        if kind not in files:
+            ranges[name] = None
+            continue
+        with files[kind].open_body() as body:
+            data = body.read()
+        piece = stored_piece(data, name, is_compressed=False, cipher=cipher) if data else b""
+        ranges[name] = IndexRange(len(stored), len(piece))
+        stored += piece
+    return stored, ranges
+
+
+def _manifest(segment: NewSegment, topic_id: str, segment_id: str, contents: _Contents) -> AivenManifest:
+    provenance = segment.provenance
+    return AivenManifest(
+        chunks=contents.log.chunks,
+        indexes=IndexRanges(**contents.ranges),  # type: ignore[arg-type] # only the transaction index may be missing
+        compression=isinstance(contents.log.chunks.stored, ListedSizes),
+        encryption=contents.encryption,
+        segment=SegmentMetadata(
+            topic=provenance.topic_partition.topic,
+            topic_id=topic_id,
+            partition=provenance.topic_partition.partition,
+            segment_id=segment_id,
+            start_offset=segment.base_offset,
+            end_offset=segment.next_base_offset - 1,
+            max_timestamp_ms=segment.max_timestamp_ms,
+            broker_id=_UNKNOWN_BROKER if provenance.broker_id is None else provenance.broker_id,
+            event_timestamp_ms=segment.created_at_ms,
+            leader_epochs=segment.leader_epochs,
+        ),
+    )
+
+
+def _segment_id(segment: NewSegment, contents: _Contents) -> str:
+    """Return an id that no segment with other bytes in any of its objects has."""
+    provenance, index, encryption = segment.provenance, contents.log.chunks, contents.encryption
+    place = provenance.topic_partition
+    return keys.segment_id(
+        {
+            "cluster": provenance.cluster_id,
+            "topic": [place.topic, provenance.topic_id, place.partition],
+            "offsets": [segment.base_offset, segment.next_base_offset],
+            "digests": {one.kind: one.sha256 for one in segment.files},
+            "chunks": [index.chunk_size, list(index.stored.sizes) if isinstance(index.stored, ListedSizes) else None],
+            "log": contents.log.crc32c,
+            "encryption": None if encryption is None else [encryption.data_key.wrapped.hex(), encryption.aad.hex()],
+        }
+    )

@@ -1,0 +1,264 @@
+"""The layout ``flat``, and Resnap's own manifests wherever the objects lie that they name.
+
+Keys come from the content, so a later run writes the same bytes over what a crash has left, or other bytes beside it,
+and what a manifest names is never overwritten. A manifest that was deleted leaves a tombstone: that id is not used
+again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
+from resnap.storage.layouts.flat import keys
+from resnap.storage.layouts.flat.log import shipped_log_dir
+from resnap.storage.layouts.flat.topics import listing_prefix
+from resnap.storage.layouts.lineage import epochs_in
+from resnap.storage.layouts.manifest import (
+    TOMBSTONE,
+    Manifest,
+    ManifestObject,
+    ObjectKind,
+    read_manifest,
+    write_manifest,
+)
+from resnap.storage.layouts.protocol import (
+    DeletedMeanwhileError,
+    NewObject,
+    Place,
+    SegmentObjects,
+    ShippedMeanwhileError,
+    ShippedSegment,
+    length_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from uuid import UUID
+
+    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.protocol import NewSegment
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+_MANIFEST_IN_THE_WAY: Final = "look at it with `resnap inspect`; delete it to have the segment shipped anew"
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """Objects and manifests under Resnap's own keys."""
+
+    folders: int = 4
+    may_overlap: bool = True
+    """Readers take one chain."""
+    keeps_snapshots_as_found: bool = False
+    remedy: str = "see `resnap verify --store URL`; delete the manifest to have the segment shipped anew"
+
+    def is_key(self, key: str) -> bool:
+        """Whether ``key`` is one of ours."""
+        return keys.parse_key(key) is not None
+
+    def log_dir(
+        self,
+        store: ObjectStore,
+        listed: Iterable[ObjectInfo],
+        topics: Callable[[TopicPartition], bool] | None,
+        *,
+        within: str = "",
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> LogDir:
+        """Return what the manifests among ``listed`` name; of one topic id also what was shipped without it."""
+        wider = listing_prefix(within)
+        found = listed if wider == within else store.list(wider)
+        return shipped_log_dir(store, found, topics, within=within, topic_ids=topic_ids)
+
+    def object_key(self, segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:
+        """Return the key of an object of ``segment``: beside its manifest."""
+        return _key(segment, segment_id, kind)
+
+    def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:
+        """Return the files of ``segment`` as they are, and what names them: under the first id without a tombstone."""
+        segment_id = _unburied_id(segment, store)
+        files = tuple(
+            NewObject(self.object_key(segment, segment_id, one.kind), one.open_body, one.size_bytes, one.crc32c,
+                      one.sha256)
+            for one in segment.files
+        )  # fmt: skip
+        return SegmentObjects(
+            files=files,
+            manifest_key=_key(segment, segment_id, keys.MANIFEST_EXTENSION),
+            manifest=write_manifest(_manifest(segment, segment_id, files)),
+        )
+
+    def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:
+        """Make sure that no other manifest forbids ``segment``; return those of it that name what is not there."""
+        torn = []
+        for info in _listed(segment, store):
+            if info.key == manifest_key and keys.is_tombstone(info):
+                raise _deleted_meanwhile(manifest_key)
+            is_other = (
+                info.key.endswith(f".{keys.MANIFEST_EXTENSION}")
+                and info.key not in {manifest_key, *segment.provenance.apart}
+                and not keys.is_tombstone(info)
+            )
+            other = _in_the_way(segment, store, info.key) if is_other else None
+            if other is not None and all(length_of(store, entry.key) == entry.size_bytes for entry in other.objects):
+                raise ShippedMeanwhileError(f"{info.key}: another run has shipped the segment", key=info.key)
+            torn += [] if other is None else [info.key]
+        return torn
+
+    def check_same(self, key: str, found: bytes, meant: bytes) -> None:
+        """Make sure that both manifests name the same objects; of when it was made the one found may differ."""
+        if found == TOMBSTONE:
+            raise _deleted_meanwhile(key)
+        try:
+            with in_file(key):
+                there = read_manifest(found)
+        except FormatError as error:
+            # Of the store's bytes, not of the log's: the segment is sound.
+            raise VerificationError(str(error), hint=_MANIFEST_IN_THE_WAY) from error
+        if there.objects != read_manifest(meant).objects:
+            what = f"{key}: names other objects than those its key comes from"
+            raise VerificationError(what, hint=_MANIFEST_IN_THE_WAY)
+
+    def topic_prefix(self, cluster_id: str | None, topic: str) -> str:
+        """Return what all keys of a topic begin with."""
+        return keys.manifest_prefix(cluster_id, topic)
+
+    def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
+        """Return what all keys of a partition begin with: its own, and those of before its topic's id was known."""
+        topic, partition = topic_partition
+        return [
+            keys.partition_prefix(cluster_id=cluster_id, topic=topic, topic_id=one, partition=partition)
+            for one in (topic_id, None)
+        ]
+
+    def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:  # noqa: ARG002 - no other has its prefix
+        """Return of what a manifest is; None for a tombstone."""
+        parsed = keys.manifest_place(info)
+        if parsed is None:
+            return None
+        return Place(parsed.partition, parsed.base_offset, None if parsed.topic_id == keys.UNKNOWN else parsed.topic_id)
+
+    def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
+        """Return the segment that a manifest names."""
+        manifest = read_manifest(data)
+        by_kind = {entry.kind: entry for entry in manifest.objects}
+        log = by_kind[ObjectKind.LOG]
+        return ShippedSegment(
+            base_offset=manifest.base_offset,
+            next_base_offset=manifest.next_base_offset,
+            manifest_key=key,
+            log_key=log.key,
+            log_bytes=log.size_bytes,
+            leader_epochs=manifest.leader_epochs,
+            objects=tuple((entry.key, entry.size_bytes) for entry in manifest.objects),
+            snapshot=by_kind[ObjectKind.SNAPSHOT].key,
+            made_ms=manifest.created_at_ms,
+            origin=manifest.snapshot_origin,
+            is_replaceable=log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
+        )
+
+    def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:  # noqa: ARG002
+        """Return what the manifest says."""
+        return segment.origin
+
+
+def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
+    """Return the first id of the segment that has no tombstone: who deletes may still be about to."""
+    buried = {info.key for info in _listed(segment, store) if keys.is_tombstone(info)}
+    ids = (_segment_id(segment, incarnation) for incarnation in count())
+    return next(one for one in ids if _key(segment, one, keys.MANIFEST_EXTENSION) not in buried)
+
+
+def _listed(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
+    for topic_id in {segment.provenance.topic_id, None}:
+        prefix = keys.segment_prefix(
+            cluster_id=segment.provenance.cluster_id,
+            topic=segment.provenance.topic_partition.topic,
+            topic_id=topic_id,
+            partition=segment.provenance.topic_partition.partition,
+            base_offset=segment.base_offset,
+        )
+        yield from store.list(prefix)
+
+
+def _in_the_way(segment: NewSegment, store: ObjectStore, key: str) -> Manifest | None:
+    """Return the manifest at ``key`` if it forbids ``segment``: not if it ends elsewhere, and is of one lineage.
+
+    Raises:
+        ShippedMeanwhileError: nobody knows what it says.
+
+    """
+    try:
+        other = read_manifest(store.get(key))
+    except (FormatError, ObjectNotFoundError) as error:
+        raise ShippedMeanwhileError(f"{key}: another run has shipped the segment", key=key) from error
+    start, end = other.base_offset, min(other.next_base_offset, segment.next_base_offset)
+    agree = epochs_in(other.leader_epochs, start, end) == epochs_in(segment.leader_epochs, start, end)
+    return other if other.next_base_offset == segment.next_base_offset or not agree else None
+
+
+def _deleted_meanwhile(key: str) -> DeletedMeanwhileError:
+    return DeletedMeanwhileError(
+        f"{key}: another run has deleted what was on its way there, by retention or as garbage",
+        hint="run again: the segment then goes under keys of its own",
+    )
+
+
+def _segment_id(segment: NewSegment, incarnation: int) -> UUID:
+    provenance = segment.provenance
+    return keys.segment_id(
+        cluster_id=provenance.cluster_id,
+        topic=provenance.topic_partition.topic,
+        topic_id=provenance.topic_id,
+        partition=provenance.topic_partition.partition,
+        base_offset=segment.base_offset,
+        next_base_offset=segment.next_base_offset,
+        digests={one.kind: one.sha256 for one in segment.files},
+        incarnation=incarnation,
+    )
+
+
+def _key(segment: NewSegment, segment_id: UUID, extension: str) -> str:
+    provenance = segment.provenance
+    return keys.object_key(
+        cluster_id=provenance.cluster_id,
+        topic=provenance.topic_partition.topic,
+        topic_id=provenance.topic_id,
+        partition=provenance.topic_partition.partition,
+        base_offset=segment.base_offset,
+        segment_id=segment_id,
+        extension=extension,
+    )
+
+
+def _manifest(segment: NewSegment, segment_id: UUID, files: tuple[NewObject, ...]) -> Manifest:
+    provenance = segment.provenance
+    named = zip(segment.files, files, strict=True)
+    return Manifest(
+        resnap_version=provenance.resnap_version,
+        cluster_id=provenance.cluster_id,
+        broker_id=provenance.broker_id,
+        log_directory=provenance.log_directory,
+        topic=provenance.topic_partition.topic,
+        topic_id=provenance.topic_id,
+        partition=provenance.topic_partition.partition,
+        base_offset=segment.base_offset,
+        next_base_offset=segment.next_base_offset,
+        last_offset=segment.last_offset,
+        max_timestamp_ms=segment.max_timestamp_ms,
+        segment_id=segment_id,
+        leader_epochs=segment.leader_epochs,
+        objects=tuple(
+            ManifestObject(kind=one.kind, key=there.key, size_bytes=one.size_bytes, sha256=one.sha256,
+                           crc32c=one.crc32c)
+            for one, there in named
+        ),
+        snapshot_origin=segment.origin,
+        created_at_ms=segment.created_at_ms,
+        compaction_assumption=provenance.compaction_assumption,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Objects where `LocalTieredStorage`, the reference implementation of Kafka's tests, reads them."""

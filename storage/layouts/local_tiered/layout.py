@@ -1,0 +1,28 @@
+"""The layout ``local-tiered``: objects where Kafka's reference implementation reads them, by ``flat`` manifests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from resnap.storage.layouts.flat.layout import Flat
+from resnap.storage.layouts.local_tiered.keys import object_key
+from resnap.storage.layouts.protocol import check_key_length, known_topic_id
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from resnap.storage.layouts.manifest import ObjectKind
+    from resnap.storage.layouts.protocol import NewSegment
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTiered(Flat):
+    """Objects under the brokers' keys; manifests, which only Resnap reads, under its own."""
+
+    def object_key(self, segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:
+        """Return the key at which a broker looks for an object of ``segment``."""
+        topic_id = known_topic_id(segment)
+        key = object_key(segment.provenance.topic_partition, topic_id, segment.base_offset, segment_id, kind)
+        check_key_length(key, segment)
+        return key

@@ -1,0 +1,302 @@
+"""What a layout of a store answers, so that nothing above has to ask which one it is.
+
+A segment becomes objects; one of them, its manifest, makes it visible and is written last. A layout knows the keys of
+all of them, what stands in the way of a segment, and how a manifest is read. What lies in a store is listed and read
+back as a log dir.
+
+``Stored`` is the reading half. A plain copy of a log dir has no other; whoever ships needs a ``Layout``. Settings of
+one layout alone are arguments of its constructor (``registry``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from resnap.storage.errors import LockedError, LogDirError, ObjectNotFoundError, StoreError
+from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from resnap.storage.layouts.manifest import ObjectKind, SnapshotOrigin
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.stores.protocol import BodyOpener, ObjectInfo, ObjectStore
+
+
+class TopicIdUnknownError(LogDirError):
+    """The layout has the topic's id in its keys, and nothing tells it."""
+
+
+class TopicNameTooLongError(LogDirError):
+    """The layout has the topic's name in its keys as it is, and no store is sure to keep them."""
+
+
+class ShippedMeanwhileError(StoreError):
+    """Another run has shipped the segment since this one looked; what this one wrote is named by nothing."""
+
+
+class DeletedMeanwhileError(LockedError):
+    """Retention or garbage collection has deleted what this run wrote; its id is never used again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFile:
+    """One file of a segment that is to be shipped."""
+
+    kind: ObjectKind
+    open_body: BodyOpener
+    size_bytes: int
+    crc32c: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the segments of one partition come from, which goes into every manifest."""
+
+    cluster_id: str | None
+    broker_id: int | None
+    log_directory: str
+    topic_partition: TopicPartition
+    topic_id: str | None
+    compaction_assumption: str | None
+    resnap_version: str
+    apart: frozenset[str] = frozenset()
+    """Manifests that were shipped without a topic id, and are known to be of another topic of this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSegment:
+    """A closed segment that is to be shipped: all that its objects are made of."""
+
+    provenance: Provenance
+    path: str
+    """Of its log, for messages."""
+    base_offset: int
+    next_base_offset: int
+    last_offset: int
+    """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
+    max_timestamp_ms: int
+    leader_epochs: tuple[LeaderEpoch, ...]
+    """Those of the segment alone, clamped to it."""
+    files: tuple[SegmentFile, ...]
+    """The log first."""
+    origin: SnapshotOrigin
+    """Where its producer snapshot comes from."""
+    created_at_ms: int
+
+
+class NewObject(NamedTuple):
+    """An object that is to be written."""
+
+    key: str
+    open_body: BodyOpener
+    size_bytes: int
+    crc32c: int
+    sha256: str | None = None
+    """Where it is known; it only saves work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentObjects:
+    """The objects that a segment becomes, in the order in which they are written."""
+
+    files: tuple[NewObject, ...]
+    """Side by side."""
+    beside: tuple[NewObject, ...] = ()
+    """When all of those are there: what is said of the segment, and no broker asks for."""
+    manifest_key: str
+    manifest: bytes
+    """Last of all: it makes the segment visible."""
+
+
+class Place(NamedTuple):
+    """Of what a manifest is, by its key."""
+
+    partition: int
+    base_offset: int
+    topic_id: str | None
+    """None where it was not known when the segment was shipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedSegment:
+    """A segment [base offset, next base offset) that the store holds, by its manifest."""
+
+    base_offset: int
+    next_base_offset: int
+    manifest_key: str
+    log_key: str
+    log_bytes: int
+    """Size of its log."""
+    leader_epochs: tuple[LeaderEpoch, ...]
+    objects: tuple[tuple[str, int], ...]
+    """Key and length of each."""
+    snapshot: str
+    """What the locator of its snapshot ends in, below the URL of the store."""
+    made_ms: int
+    """When it was shipped; of several with the same offsets the last one is read."""
+    origin: SnapshotOrigin | None
+    """Where its snapshot comes from; None where nothing says so, as of what brokers wrote."""
+    is_replaceable: bool
+    """Whether only Resnap knows its objects, so that it is shipped again where one of them is gone or cut off."""
+
+
+class Stored(Protocol):
+    """How what lies in a store is read back as a log."""
+
+    @property
+    def folders(self) -> int:
+        """How many folders lie between the root of the layout and its segments; a source may name some of them."""
+        ...
+
+    def is_key(self, key: str) -> bool:
+        """Whether ``key`` is one that the layout could have made."""
+        ...
+
+    def log_dir(
+        self,
+        store: ObjectStore,
+        listed: Iterable[ObjectInfo],
+        topics: Callable[[TopicPartition], bool] | None,
+        *,
+        within: str = "",
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> LogDir:
+        """Return what ``listed``, the objects of ``store`` that lie in the folders ``within`` of it, hold as a log dir.
+
+        Of its partitions only those that ``topics`` wants; of several topics of one name the one whose id is among
+        ``topic_ids``. A partition that cannot be read as one log becomes a problem.
+
+        Raises:
+            UsageError: segments of several clusters.
+            StoreError: the store failed.
+
+        """
+        ...
+
+
+class Layout(Stored, Protocol):
+    """How segments are shipped, found again and read back."""
+
+    @property
+    def may_overlap(self) -> bool:
+        """Whether readers find their way where segments overlap."""
+        ...
+
+    @property
+    def keeps_snapshots_as_found(self) -> bool:
+        """Whether the entries of a broker's own snapshot keep their order; else the same state is the same object."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a segment that is damaged."""
+        ...
+
+    def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:
+        """Return the objects that ``segment`` becomes in ``store``; some layouts read its log for that.
+
+        Raises:
+            TopicIdUnknownError, TopicNameTooLongError, ConfigurationError: it has no place in the layout.
+            VerificationError: the log is not what it was.
+            OSError: it cannot be read.
+            StoreError: the store failed.
+
+        """
+        ...
+
+    def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:
+        """Make sure that nobody else has shipped ``segment``; return the manifests of it that name what is gone.
+
+        Raises:
+            ShippedMeanwhileError: somebody has.
+            DeletedMeanwhileError: ``manifest_key``, which it is to have, was given up by a deletion.
+            StoreError: the store failed.
+
+        """
+        ...
+
+    def check_same(self, key: str, found: bytes, meant: bytes) -> None:
+        """Make sure that the manifest ``found`` at ``key`` names what the one that is ``meant`` does.
+
+        Raises:
+            DeletedMeanwhileError: it is a tombstone.
+            VerificationError: it names something else, or is none.
+
+        """
+        ...
+
+    def topic_prefix(self, cluster_id: str | None, topic: str) -> str:
+        """Return what all keys of a topic begin with, whatever its id was known to be; those of others may, too."""
+        ...
+
+    def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
+        """Return what all keys of a partition begin with, whether the id of its topic was known or not."""
+        ...
+
+    def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
+        """Return of what a manifest, found below the prefix of ``topic``, is; None for other objects."""
+        ...
+
+    def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
+        """Return the segment that the manifest ``data`` at ``key`` makes visible.
+
+        Raises:
+            FormatError: the manifest is damaged.
+
+        """
+        ...
+
+    def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:
+        """Return where the snapshot of ``segment`` comes from; None where nothing, or nothing readable, says so.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        ...
+
+
+def check_key_length(key: str, segment: NewSegment) -> None:
+    """Refuse a key that no store is sure to keep, since the topic's name is long.
+
+    Raises:
+        TopicNameTooLongError: it is.
+
+    """
+    longest = max(key.split("/"), key=len)
+    if len(longest) > MAX_KEY_PART_BYTES:
+        raise TopicNameTooLongError(
+            f"{segment.path}: its key would have a part of {len(longest)} bytes, and stores are sure to keep"
+            f" {MAX_KEY_PART_BYTES}"
+        )
+
+
+def known_topic_id(segment: NewSegment) -> str:
+    """Return the id of the topic of ``segment``, for a layout that has it in its keys.
+
+    Raises:
+        TopicIdUnknownError: nothing tells it.
+
+    """
+    provenance = segment.provenance
+    if provenance.topic_id is None:
+        raise TopicIdUnknownError(f"{segment.path}: nothing tells the id of {provenance.topic_partition.topic}")
+    return provenance.topic_id
+
+
+def length_of(store: ObjectStore, key: str) -> int | None:
+    """Return the length of an object; None if it is not there.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    try:
+        return store.head(key).size_bytes
+    except ObjectNotFoundError:
+        return None
