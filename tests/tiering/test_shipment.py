@@ -446,7 +446,7 @@ def test_a_segment_that_became_visible_just_before_the_lease_was_lost_counts_if_
 ) -> None:
     assert order.result is not None
     shipper = Shipper(
-        delivery=Delivery(store=memory_store), staged=LocalObjectStore(order.staged), rules=order.rules,
+        delivery=Delivery(store=memory_store), layout=Flat(), staged=LocalObjectStore(order.staged), rules=order.rules,
         now_ms=lambda: 0, expect=lambda *_: None, progress=lambda *_: None,
     )  # fmt: skip
 
