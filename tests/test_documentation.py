@@ -19,7 +19,7 @@ from resnap.storage.layouts.flat.keys import EXTENSIONS
 from resnap.tiering.installing.installation import Fate
 from resnap.tiering.inventory import SnapshotState
 from resnap.tiering.refusal import Reason
-from resnap.tiering.remote_log.hurdles import Hurdle
+from resnap.tiering.remote_log.announcement import StopReason
 
 ROOT: Final = Path(__file__).parent.parent
 ARCHITECTURE: Final = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def test_every_reason_for_not_shipping_is_in_its_table() -> None:
 
 def test_every_hurdle_of_an_announcement_is_in_its_table() -> None:
     named = {code for cell, _ in table(section("Replay"), "hurdle") for code in re.findall(r"`([a-z-]+)`", cell)}
-    assert named == set(Hurdle)
+    assert named == set(StopReason)
 
 
 def test_every_state_of_a_boundary_is_in_its_table() -> None:

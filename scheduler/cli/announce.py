@@ -24,7 +24,7 @@ def announce(
     ],
     *,
     publish: Annotated[
-        bool, typer.Option("--publish", help="Tell the brokers; without it nothing is written.")
+        bool, typer.Option("--publish", help="Announce to brokers; without it nothing is written.")
     ] = False,
 ) -> int:
     """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
@@ -71,7 +71,7 @@ def announce(
         run.error(problem)
     for one in stops:
         if one.stop is not None:
-            what = f"{one.partition.topic_partition}: {one.stop.hurdle.value}: {one.stop.detail}"
+            what = f"{one.partition.topic_partition}: {one.stop.reason.value}: {one.stop.detail}"
             run.error(UsageError(what, hint=one.stop.hint))
     run.partly_done = publish and totals["segments"] > 0
     return OK
@@ -107,7 +107,7 @@ def _row(one: "Announcement") -> Row:
         "bytes": _size(one),
         "below": one.below,
         "expired": one.expired,
-        "stop": None if one.stop is None else {"hurdle": one.stop.hurdle.value, **_where(one)},
+        "stop": None if one.stop is None else {"hurdle": one.stop.reason.value, **_where(one)},
     }
 
 
@@ -130,7 +130,7 @@ def _size(one: "Announcement") -> int:
 def _closing(totals: dict[str, int]) -> Iterator[str]:
     what = f"{human_count(totals['segments'])} segments ({human_bytes(totals['bytes'])})"
     if not totals["published"]:
-        yield f"{what} could be announced. Nothing was written: --publish tells the brokers."
+        yield f"{what} could be announced. Nothing was written: --publish announces them to brokers."
         return
     yield f"{what} read back and announced."
     if totals["segments"]:

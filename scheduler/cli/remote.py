@@ -20,11 +20,11 @@ def show_status(
     store: Annotated[
         str | None,
         typer.Option(
-            "--store", metavar="URL", help="The store that brokers tier to; it is compared with what they believe."
+            "--store", metavar="URL", help="The store that brokers tier to; it is compared with what they know."
         ),
     ] = None,
 ) -> int:
-    """Show what brokers believe lies in remote storage: segments by state, orphans, gaps; against disk and store.
+    """Show what brokers know of remote storage: segments by state, orphans, gaps; against disk and store.
 
     By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR may be left out.
     """
@@ -34,7 +34,7 @@ def show_status(
     from resnap.storage.sources.files import Sources
     from resnap.storage.sources.log_dirs import open_source
     from resnap.storage.stores.urls import open_store
-    from resnap.tiering.remote_log.standing import HARMFUL
+    from resnap.tiering.remote_log.comparison import HARMFUL
 
     live = run.settings.bootstrap_server
     places = log_dirs or list(map(str, run.settings.log_dirs))
@@ -50,7 +50,7 @@ def show_status(
     run.answer(status_answer(status, whole=run.output.form != "table"))
     for problem in status.problems:
         run.error(problem)
-    harmful = [one for one in status.standing.findings if one.kind in HARMFUL]
+    harmful = [one for one in status.comparison.findings if one.kind in HARMFUL]
     for one in harmful:
         run.error(VerificationError(f"{one.place}: {one.kind.value}: {one.detail}", hint=one.hint))
     return VerificationError.exit_code if harmful else OK

@@ -1,4 +1,4 @@
-"""The use case of announcing shipped segments to brokers: look, read everything back, tell, and read what was told."""
+"""Announcing shipped segments to brokers: select, read everything back, publish, and read what was published."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from resnap.storage.layouts.local_tiered.keys import LocalTieredKey
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.tiering.checking.aiven_verification import holds_copies, list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped
-from resnap.tiering.remote_log.announceable import is_ours, of_copy, of_manifest
-from resnap.tiering.remote_log.announced_records import payload, records_of
+from resnap.tiering.remote_log.announceable import is_ours, of_copy, of_manifest, payload, records_of
 from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of, judge
-from resnap.tiering.remote_log.beliefs import begun_among, fold_events
+from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
 from resnap.tiering.remote_log.metadata_log import event_of
-from resnap.tiering.remote_log.partitioner import metadata_partition
-from resnap.tiering.remote_log.records import METADATA_TOPIC
+from resnap.tiering.remote_log.records import METADATA_TOPIC, metadata_partition
 from resnap.tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
@@ -35,16 +33,16 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.facts import ClusterFacts
     from resnap.tiering.remote_log.announceable import Announceable
     from resnap.tiering.remote_log.announcement import Announcement
-    from resnap.tiering.remote_log.beliefs import Beliefs, PartitionBeliefs
+    from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache
     from resnap.tiering.remote_log.records import TopicIdPartition
 
 _NOBODY: Final = -1
-"""Stands for the broker that told, where none leads and none is known."""
+"""Stands for the broker of a record, where none leads and none is known."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Announcing:
-    """One look at a store and a cluster, and what one is told of the other."""
+    """One announcement of what a store holds to a cluster."""
 
     store: ObjectStore
     cluster: Cluster
@@ -77,12 +75,12 @@ class Announcing:
         return [self._judged(partition, shipped[partition], facts) for partition in sorted(shipped, key=str)]
 
     def publish(self, found: list[Announcement], progress: Progress) -> Iterator[Announcement]:
-        """Announce what ``found`` holds, each partition under its lease and after another look; yield what was told.
+        """Announce what ``found`` holds, each partition under its lease and judged again; yield what was announced.
 
         Raises:
-            VerificationError: an object is not what it must be, or what was told was not understood; nothing more is
-                told.
-            StoreError, ClusterError: either failed; what was told of a segment by then can be told again.
+            VerificationError: an object is not what it must be, or what was announced was not understood; nothing more
+                is announced.
+            StoreError, ClusterError: either failed; what was announced of a segment by then can be announced again.
 
         """
         log_bytes = sum(segment.stored_bytes for each in found for segment in each.segments)
@@ -98,8 +96,8 @@ class Announcing:
                 lease.hold()
                 facts = self._facts({one.partition.name})
                 now = self._judged(one.partition, one.segments, facts)
-                told = self._tell(replace(now, below=one.below + now.below, stop=now.stop or one.stop), facts)
-            yield told
+                announced = self._announce(replace(now, below=one.below + now.below, stop=now.stop or one.stop), facts)
+            yield announced
 
     def _shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
         found: dict[TopicIdPartition, list[Announceable]] = {}
@@ -118,7 +116,7 @@ class Announcing:
                 yield of_manifest(key, read.manifest)
 
     def _copies(self, cluster_id: str | None) -> Iterator[Announceable]:
-        """Yield what Resnap has written in the layout ``aiven``; what brokers copied there they tell of themselves."""
+        """Yield what Resnap has written in the layout ``aiven``; what brokers copied there they announce themselves."""
         listing, infos = list_copies(self.store, lambda key: is_ours(key.segment_id))
         for key in listing.manifests:
             read = verify_copy(self.store, infos, key, {}, self.sources, reads_objects=False)
@@ -143,17 +141,17 @@ class Announcing:
         self, partition: TopicIdPartition, shipped: Sequence[Announceable], facts: ClusterFacts
     ) -> Announcement:
         number = metadata_partition(partition, len(facts.topics[METADATA_TOPIC].partitions))
-        beliefs = self._beliefs(number)
-        believed = next((one for one in beliefs.partitions if one.partition == partition), None)
+        metadata = self._metadata(number)
+        known = next((one for one in metadata.partitions if one.partition == partition), None)
         there = facts.partition(partition.topic_partition)
         leader = None if there is None else there.leader
         epochs = epochs_of(shipped) if leader is not None else set()
         situation = Situation(
             topic=facts.topics.get(partition.name),
             partition=there,
-            beliefs=believed,
-            poison_at=min((one.offset for one in beliefs.poison), default=None),
-            lost=self._lost(believed),
+            cache=known,
+            poison_at=min((one.offset for one in metadata.poison), default=None),
+            lost=self._lost(known),
             now_ms=self.now_ms(),
             epoch_ends={}
             if leader is None
@@ -161,15 +159,15 @@ class Announcing:
         )
         return judge(partition, shipped, situation)
 
-    def _beliefs(self, number: int) -> Beliefs:
-        told = self.cluster.read(METADATA_TOPIC, number)
-        return fold_events(event_of(number, offset, value) for offset, value in told)
+    def _metadata(self, number: int) -> RemoteLogMetadata:
+        records = self.cluster.read(METADATA_TOPIC, number)
+        return fold_events(event_of(number, offset, value) for offset, value in records)
 
-    def _lost(self, believed: PartitionBeliefs | None) -> str | None:
-        """Return a log that brokers believe in, and that does not lie in this store, where they read another."""
-        if believed is None or not believed.readable:
+    def _lost(self, known: RemoteLogMetadataCache | None) -> str | None:
+        """Return a log that brokers know, and that is not in this store, because they read another."""
+        if known is None or not known.readable:
             return None
-        newest, of = believed.readable[-1], believed.partition
+        newest, of = known.readable[-1], known.partition
         key = self._log_key(of, newest.start_offset, newest.id)
         try:
             self.store.head(key)
@@ -189,13 +187,13 @@ class Announcing:
         ).key  # fmt: skip
 
     def _read_back(self, one: Announcement, progress: Progress) -> None:
-        """Read every object whole: as soon as brokers believe in a segment they may delete the only other copy."""
+        """Read every object whole: as soon as brokers know a segment they may delete the only other copy."""
         reader = StoreReader(store=self.store)
         seen: dict[str, PartitionSeen] = {}
         for segment in one.segments:
             problems = self._problems_of(segment, reader, seen)
             if problems:
-                raise VerificationError(problems[0], hint="see `resnap verify --store URL`; nothing was told")
+                raise VerificationError(problems[0], hint="see `resnap verify --store URL`; nothing was announced")
             progress.advance(1, segment.stored_bytes)
 
     def _problems_of(
@@ -208,42 +206,44 @@ class Announcing:
         found = verify_copy(self.store, infos, segment.manifest_key, seen, self.sources, reads_objects=True)
         return found.problems
 
-    def _tell(self, one: Announcement, facts: ClusterFacts) -> Announcement:
-        """Tell of the segments of ``one``, judged by ``facts``, as long as these hold; return what was told."""
+    def _announce(self, one: Announcement, facts: ClusterFacts) -> Announcement:
+        """Announce the segments of ``one``, judged by ``facts``, as long as these hold; return what was announced."""
         number = metadata_partition(one.partition, len(facts.topics[METADATA_TOPIC].partitions))
         there = facts.partition(one.partition.topic_partition)
         leader = there.leader if there is not None else None
         for count, segment in enumerate(one.segments):
             stop = changed(one.partition, segment.base_offset, self.cluster.topic(one.partition.name), leader)
             if stop is not None:
-                what = f"{one.partition.topic_partition}: {stop.hurdle.value}: {stop.detail}"
-                self.problems.append(UsageError(f"{what}; {count} of {len(one.segments)} were told of", hint=stop.hint))
+                what = f"{one.partition.topic_partition}: {stop.reason.value}: {stop.detail}"
+                self.problems.append(
+                    UsageError(f"{what}; {count} of {len(one.segments)} were announced", hint=stop.hint)
+                )
                 one = replace(one, segments=one.segments[:count], stop=stop)
                 break
-            teller = leader if leader is not None else segment.broker_id
-            records = records_of(segment, broker_id=_NOBODY if teller is None else teller, now_ms=self.now_ms())
+            broker = leader if leader is not None else segment.broker_id
+            records = records_of(segment, broker_id=_NOBODY if broker is None else broker, now_ms=self.now_ms())
             for value in [payload(record) for record in records]:
                 self.cluster.publish(METADATA_TOPIC, number, value)
-        self._check_believed(one, number)
+        self._check_known(one, number)
         return one
 
-    def _check_believed(self, one: Announcement, number: int) -> None:
-        """Read what was told, see that a broker believes what was meant, and that none copied in between."""
-        found = next((each for each in self._beliefs(number).partitions if each.partition == one.partition), None)
+    def _check_known(self, one: Announcement, number: int) -> None:
+        """Read the metadata again, and see that brokers know all of it, and that none copied in between."""
+        found = next((each for each in self._metadata(number).partitions if each.partition == one.partition), None)
         ours = {segment.id for segment in one.segments}
         missing = ours if found is None else ours - found.readable_ids
-        between = () if found is None else begun_among(found, ours)
+        between = () if found is None else begun_since(found, ours)
         if between:
             first = between[0]
             self.problems.append(UsageError(
                 f"{one.partition.topic_partition}: broker {first.broker_id} copied [{first.start_offset},"
-                f" {first.end_offset + 1}) while it was told of segments",
+                f" {first.end_offset + 1}) while segments were announced",
                 hint="nothing is lost: brokers read what was finished last, and the other costs room;"
                 " keep copying paused while `resnap announce` runs",
             ))  # fmt: skip
         elif missing:
             raise VerificationError(
-                f"{one.partition.topic_partition}: brokers do not believe in {min(missing)} though it was announced",
+                f"{one.partition.topic_partition}: brokers do not know {min(missing)} though it was announced",
                 hint="see `resnap remote status` before anything else is done",
             )
 

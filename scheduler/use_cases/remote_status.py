@@ -1,4 +1,4 @@
-"""The use case of asking what brokers believe of remote storage, and how it is shown."""
+"""The use case of asking what brokers know of remote storage, and how it is shown."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, h
 from resnap.scheduler.clock import instant
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.layouts.aiven.metadata import read_custom_metadata
-from resnap.tiering.remote_log.beliefs import fold_events
+from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, compare
+from resnap.tiering.remote_log.metadata_cache import fold_events
 from resnap.tiering.remote_log.metadata_log import event_of, metadata_partitions, read_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState
-from resnap.tiering.remote_log.standing import HARMFUL, Standing, stand
 from resnap.tiering.remote_log.stored import stored_segments
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster.client import Cluster
-    from resnap.tiering.remote_log.beliefs import Beliefs, PartitionBeliefs, RemoteSegment
+    from resnap.tiering.remote_log.comparison import Finding, PartitionComparison
+    from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache, RemoteSegment
     from resnap.tiering.remote_log.metadata_log import Event
-    from resnap.tiering.remote_log.standing import Finding, PartitionStanding
     from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment
 
 _NO_METADATA: Final = (
@@ -38,10 +38,10 @@ _NO_METADATA: Final = (
 class RemoteStatus:
     """What was found, and how much of the metadata topic it rests on."""
 
-    standing: Standing
+    comparison: Comparison
     metadata_partitions: tuple[int, ...]
     cut: tuple[int, ...]
-    """Those whose first records retention has taken: what they told of is not known."""
+    """Those whose first records retention has taken: what those said is not known."""
     problems: tuple[ResnapError, ...]
     """What could not be read in the log dirs."""
 
@@ -52,7 +52,7 @@ def look(
     """Return how the partitions of ``scope`` stand by the metadata topic, against the log dirs surveyed and ``store``.
 
     The topic is that of the running ``cluster``, where one is given, else what lies of it in the log dirs. It is read
-    again where the store has what it does not tell of, or lacks something: brokers may have gone on in between.
+    again where the store has what it does not name, or lacks something: brokers may have gone on in between.
 
     Raises:
         UsageError: there is no such topic, or no partition of it; or nothing matches the topics of ``scope``.
@@ -64,24 +64,26 @@ def look(
         return read.status(None)
     stored = stored_segments(store.list())
     status = read.status(stored)
-    if not status.standing.asks_for_another_reading:
+    if not status.comparison.asks_for_another_reading:
         return status
-    return _read(survey(), scope, cluster).status(stored, before=read.beliefs)
+    return _read(survey(), scope, cluster).status(stored, before=read.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
     """The metadata topic as it was read once, and the log dirs as they were."""
 
-    beliefs: Beliefs
+    metadata: RemoteLogMetadata
     log_dirs: Sequence[LogDir]
     firsts: Mapping[int, int | None]
     """Offset of the first record of each metadata partition."""
 
-    def status(self, stored: dict[SegmentPlace, StoredSegment] | None, before: Beliefs | None = None) -> RemoteStatus:
+    def status(
+        self, stored: dict[SegmentPlace, StoredSegment] | None, before: RemoteLogMetadata | None = None
+    ) -> RemoteStatus:
         local = chain.from_iterable(one.partitions for one in self.log_dirs)
         return RemoteStatus(
-            standing=stand(self.beliefs, local, stored, before),
+            comparison=compare(self.metadata, local, stored, before),
             metadata_partitions=tuple(self.firsts),
             cut=tuple(number for number, first in self.firsts.items() if first),
             problems=tuple(problem.error for one in self.log_dirs for problem in one.problems),
@@ -89,15 +91,15 @@ class _Reading:
 
 
 def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None) -> _Reading:
-    told = _told_in(log_dirs) if cluster is None else _told_by(cluster)
-    firsts: dict[int, int | None] = dict.fromkeys(told)
-    beliefs = fold_events(_noting_first(chain.from_iterable(told.values()), firsts))
-    wanted = tuple(one for one in beliefs.partitions if scope.wants(one.partition.name))
+    events = _events_in(log_dirs) if cluster is None else _events_of(cluster)
+    firsts: dict[int, int | None] = dict.fromkeys(events)
+    metadata = fold_events(_noting_first(chain.from_iterable(events.values()), firsts))
+    wanted = tuple(one for one in metadata.partitions if scope.wants(one.partition.name))
     local = chain.from_iterable(one.partitions for one in log_dirs)
     if scope.topics and not wanted and not any(scope.wants(one.topic_partition.topic) for one in local):
-        what = f"{METADATA_TOPIC} tells of no topic that matches --topic {' or '.join(scope.topics)}"
-        raise UsageError(what, hint="without --topic all are shown that it tells of")
-    return _Reading(beliefs=replace(beliefs, partitions=wanted), log_dirs=log_dirs, firsts=firsts)
+        what = f"{METADATA_TOPIC} names no topic that matches --topic {' or '.join(scope.topics)}"
+        raise UsageError(what, hint="without --topic all are shown that it names")
+    return _Reading(metadata=replace(metadata, partitions=wanted), log_dirs=log_dirs, firsts=firsts)
 
 
 def _noting_first(events: Iterable[Event], firsts: dict[int, int | None]) -> Iterator[Event]:
@@ -108,7 +110,7 @@ def _noting_first(events: Iterable[Event], firsts: dict[int, int | None]) -> Ite
         yield event
 
 
-def _told_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
+def _events_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
     found = metadata_partitions(log_dirs)
     if not found:
         places = ", ".join(str(one.path) for one in log_dirs)
@@ -116,7 +118,7 @@ def _told_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
     return {number: read_events(partition) for number, partition in found.items()}
 
 
-def _told_by(cluster: Cluster) -> dict[int, Iterator[Event]]:
+def _events_of(cluster: Cluster) -> dict[int, Iterator[Event]]:
     topic = cluster.facts(lambda name: name == METADATA_TOPIC).topics.get(METADATA_TOPIC)
     if topic is None:
         raise UsageError(f"the cluster has no topic {METADATA_TOPIC}", hint="is tiered storage on in its brokers?")
@@ -129,12 +131,12 @@ def _read_live(cluster: Cluster, number: int) -> Iterator[Event]:
 
 def status_answer(status: RemoteStatus, *, whole: bool) -> Answer:
     """Return what is shown: a row per partition, with all its segments where ``whole``; then the findings."""
-    standing = status.standing
-    findings = standing.findings
+    comparison = status.comparison
+    findings = comparison.findings
     return Answer(
         name="partitions",
         kind="partition",
-        rows=(_row(one, whole=whole) for one in standing.partitions),
+        rows=(_row(one, whole=whole) for one in comparison.partitions),
         columns=[
             PARTITION,
             Column(key="remote", title="REMOTE", of=_span),
@@ -143,12 +145,12 @@ def status_answer(status: RemoteStatus, *, whole: bool) -> Answer:
             Column(key="orphans", title="ORPHANS", right=True),
             Column(key="replaced", title="REPLACED", right=True),
             Column(key="localStartOffset", title="ON DISK FROM", show=_offset),
-            Column(key="told", title="LAST TOLD"),
+            Column(key="told", title="LAST RECORD"),
         ],
         tail=lambda: {
             "metadataPartitions": list(status.metadata_partitions),
             "metadataPartitionsCut": list(status.cut),
-            "otherStoredSegments": standing.other_objects,
+            "otherStoredSegments": comparison.other_objects,
             "findings": [finding_row(one) for one in findings],
         },
         closing=lambda: _closing(status, findings),
@@ -167,28 +169,28 @@ def finding_row(finding: Finding) -> Row:
     }
 
 
-def _row(one: PartitionStanding, *, whole: bool) -> Row:
-    beliefs = one.beliefs
-    readable = beliefs.readable
-    told = max((segment.event_timestamp_ms for segment in beliefs.segments), default=None)
+def _row(one: PartitionComparison, *, whole: bool) -> Row:
+    cache = one.cache
+    readable = cache.readable
+    last_ms = max((segment.event_timestamp_ms for segment in cache.segments), default=None)
     row = {
-        "topic": beliefs.partition.name,
-        "partition": beliefs.partition.partition,
-        "topicId": beliefs.partition.id,
-        "metadataPartition": beliefs.metadata_partition,
-        "startOffset": beliefs.start_offset,
-        "endOffset": beliefs.end_offset,
+        "topic": cache.partition.name,
+        "partition": cache.partition.partition,
+        "topicId": cache.partition.id,
+        "metadataPartition": cache.metadata_partition,
+        "startOffset": cache.start_offset,
+        "endOffset": cache.end_offset,
         "readable": len(readable),
         "bytes": sum(segment.size_bytes for segment in readable),
-        "states": _states(beliefs),
-        "orphans": len(beliefs.orphans),
-        "replaced": len(beliefs.replaced),
-        "copying": None if beliefs.copying is None else beliefs.copying.id,
-        "deleteState": None if beliefs.delete_state is None else beliefs.delete_state.name,
+        "states": _states(cache),
+        "orphans": len(cache.orphans),
+        "replaced": len(cache.replaced),
+        "copying": None if cache.copying is None else cache.copying.id,
+        "deleteState": None if cache.delete_state is None else cache.delete_state.name,
         "localStartOffset": one.local_start,
-        "told": None if told is None else instant(told),
+        "told": None if last_ms is None else instant(last_ms),
     }
-    return {**row, "segments": [_segment_row(segment, beliefs) for segment in beliefs.segments]} if whole else row
+    return {**row, "segments": [_segment_row(segment, cache) for segment in cache.segments]} if whole else row
 
 
 def _span(row: Row) -> str:
@@ -199,20 +201,20 @@ def _offset(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _states(beliefs: PartitionBeliefs) -> dict[str, int]:
+def _states(cache: RemoteLogMetadataCache) -> dict[str, int]:
     counts = {state.label: 0 for state in SegmentState if state is not SegmentState.DELETE_SEGMENT_FINISHED}
-    for segment in beliefs.segments:
+    for segment in cache.segments:
         counts[segment.state.label] += 1
     return counts
 
 
-def _segment_row(segment: RemoteSegment, beliefs: PartitionBeliefs) -> Row:
+def _segment_row(segment: RemoteSegment, cache: RemoteLogMetadataCache) -> Row:
     return {
         "id": segment.id,
         "startOffset": segment.start_offset,
         "endOffset": segment.end_offset,
         "state": segment.state.name,
-        "readable": segment.id in beliefs.readable_ids,
+        "readable": segment.id in cache.readable_ids,
         "segmentSizeInBytes": segment.size_bytes,
         "brokerId": segment.broker_id,
         "maxTimestampMs": segment.max_timestamp_ms,
@@ -223,20 +225,20 @@ def _segment_row(segment: RemoteSegment, beliefs: PartitionBeliefs) -> Row:
 
 
 def _custom_metadata(data: bytes | None) -> Row | None:
-    """Return what a plugin told of a segment; its bytes alone, where they are not those of the layout ``aiven``."""
+    """Return what a plugin said of a segment; its bytes alone, where they are not those of the layout ``aiven``."""
     if data is None:
         return None
     try:
-        told = read_custom_metadata(data)
+        custom = read_custom_metadata(data)
     except FormatError:
         return {"bytes": data.hex()}
-    fields = {"remoteSize": told.remote_size, "objectPrefix": told.object_prefix, "objectKey": told.object_key}
+    fields = {"remoteSize": custom.remote_size, "objectPrefix": custom.object_prefix, "objectKey": custom.object_key}
     return {"bytes": data.hex(), **{name: value for name, value in fields.items() if value is not None}}
 
 
 def _closing(status: RemoteStatus, findings: Iterable[Finding]) -> Iterator[str]:
     yield ""
-    standing = status.standing
+    comparison = status.comparison
     numbers = ", ".join(map(str, status.metadata_partitions))
     yield f"By partitions {numbers} of {METADATA_TOPIC}; others know more, where there are others."
     if status.cut:
@@ -244,5 +246,5 @@ def _closing(status: RemoteStatus, findings: Iterable[Finding]) -> Iterator[str]
     for one in findings:
         size = f" ({human_bytes(one.size_bytes)})" if one.size_bytes else ""
         yield f"{one.kind.value}: {one.place}: {human_count(one.count)}{size}: {one.detail}"
-    if standing.other_objects:
-        yield f"{human_count(standing.other_objects)} segments in the store are of partitions not told of here."
+    if comparison.other_objects:
+        yield f"{human_count(comparison.other_objects)} segments in the store are of partitions that these do not name."

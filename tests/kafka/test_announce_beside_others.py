@@ -19,8 +19,7 @@ from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.remote_log.announceable import is_ours
 from resnap.tiering.remote_log.codec import decode_record
-from resnap.tiering.remote_log.partitioner import metadata_partition
-from resnap.tiering.remote_log.records import METADATA_TOPIC, TopicIdPartition, partition_of
+from resnap.tiering.remote_log.records import METADATA_TOPIC, TopicIdPartition, metadata_partition, partition_of
 from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.scheduler.conftest import FORGETFUL, PROJECT
 from tests.scheduler.files import bases
@@ -116,7 +115,7 @@ def running(
 def site(running: tuple[Broker, Path, Path], command: Resnap) -> Iterator[Site]:
     """Give the broker of all tests here; it must not complain in any of them."""
     broker, data, remote = running
-    since = len(broker.told())
+    since = len(broker.record())
     yield Site(broker=broker, data=data, remote=remote, command=command)
     assert broker.complaints(since) == []
 
@@ -165,7 +164,7 @@ def test_two_who_announce_at_once_tell_of_each_segment_once(site: Site) -> None:
     errors = [one.communicate()[1].decode() for one in at_once]
     codes = sorted(one.returncode for one in at_once)
     assert codes in ([0, 0], [0, 11]), errors
-    told = site.told("twice")
+    told = site.record("twice")
     assert len(told) == 2 * len(set(told)) == 2 * len(site.closed("twice"))
 
 
@@ -173,7 +172,7 @@ def test_what_was_killed_between_two_records_is_gone_on_with(site: Site) -> None
     site.make("killed")
     read, closed = site.broker.drive("read", "killed", 0), site.closed("killed")
     assert announce_killed(site, "killed", after=3) == -9
-    told = site.told("killed")
+    told = site.record("killed")
     assert (len(told), len(set(told))) == (3, 2)
     assert site.status("killed")["states"]["copy-started"] == 1
     again = site.announce("killed", "--publish")
@@ -212,10 +211,10 @@ def test_telling_ends_when_copying_is_turned_on_and_the_broker_goes_on_from_ther
         eventually(lambda: (topic := cluster.topic("turned-on")) and not topic.is_copying_paused, "it stays paused")
 
     told, problem = announce_while(site, "turned-on", 2, turn_on)
-    assert (len(told.segments), told.stop and told.stop.hurdle) == (1, "copying-not-paused")
-    assert f"copies by itself; 1 of {len(closed)} were told of" in problem
+    assert (len(told.segments), told.stop and told.stop.reason) == (1, "copying-not-paused")
+    assert f"copies by itself; 1 of {len(closed)} were announced" in problem
     site.check_served("turned-on", read)
-    assert len(set(site.told("turned-on"))) >= len(closed)
+    assert len(set(site.record("turned-on"))) >= len(closed)
 
 
 @pytest.mark.heavy
@@ -225,7 +224,7 @@ def test_a_broker_that_copied_in_between_is_told_of_and_nothing_is_lost(site: Si
 
     def let_it_copy(_: Cluster) -> None:
         site.broker.drive("configure", "between", ON)
-        eventually(lambda: not all(map(is_ours, site.told("between"))), "the broker does not copy")
+        eventually(lambda: not all(map(is_ours, site.record("between"))), "the broker does not copy")
 
     told, problem = announce_while(site, "between", 2 * len(closed) - 1, let_it_copy)
     assert len(told.segments) == len(closed)
@@ -295,9 +294,9 @@ def test_what_is_too_old_is_deleted_by_kafkas_rules_and_the_broker_is_at_rest_th
     assert start >= goal
     status = site.status("old")
     assert (status["readable"], status["orphans"]) == (0, 0)
-    since = len(site.broker.told())
+    since = len(site.broker.record())
     site.broker.drive("append", "old", 0, 5)
-    said = [line for line in site.broker.told()[since:].splitlines() if "old-0" in line]
+    said = [line for line in site.broker.record()[since:].splitlines() if "old-0" in line]
     assert len(said) < 50, said[:10]
     again = site.announce("old", "--publish").document["partitions"][0]
     assert (again["segments"], again["below"]) == (0, len(closed))
@@ -313,7 +312,7 @@ def test_where_a_record_has_ended_the_brokers_reading_nothing_is_told(
     site = Site(broker=broker, data=data, remote=remote, command=command)
 
     def has_died(since: int) -> bool:
-        return "ERROR Error occurred while processing the records (" in broker.told()[since:]
+        return "ERROR Error occurred while processing the records (" in broker.record()[since:]
 
     with broker.running():
         site.make("poisoned")
@@ -330,11 +329,11 @@ def test_where_a_record_has_ended_the_brokers_reading_nothing_is_told(
         status = command("remote", "status", "--store", remote.as_uri(), *site.there)
         assert (status.code, [one["kind"] for one in status.document["summary"]["findings"]]) == (13, ["poison"])
         assert "kafka-delete-records.sh" in status.error["hint"]
-    since = len(broker.told())
+    since = len(broker.record())
     with broker.running():
         eventually(lambda: has_died(since), "the broker reads on after a restart")
         broker.drive("delete", METADATA_TOPIC, number, 1)  # as the error of `remote status` advises
-    since = len(broker.told())
+    since = len(broker.record())
     with broker.running():
         read = broker.drive("read", "poisoned", 0)
         assert site.announce("poisoned", "--publish").code == 0

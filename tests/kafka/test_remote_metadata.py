@@ -12,10 +12,9 @@ import pytest
 from resnap.storage.messages.frame import Frame, write_frame
 from resnap.storage.messages.schema import write_message
 from resnap.storage.messages.wire import uuid_text
-from resnap.tiering.remote_log.beliefs import fold_events
 from resnap.tiering.remote_log.codec import encode_record
-from resnap.tiering.remote_log.partitioner import metadata_partition
-from resnap.tiering.remote_log.records import RemoteLogRecord, SegmentState, TopicIdPartition
+from resnap.tiering.remote_log.metadata_cache import fold_events
+from resnap.tiering.remote_log.records import RemoteLogRecord, SegmentState, TopicIdPartition, metadata_partition
 from tests.kafka.releases import HERE, PATIENCE_S
 from tests.tiering.remote_log.telling import events, started, updated
 from tests.tiering.remote_log.test_codec import FINISHED, STARTED

@@ -135,10 +135,10 @@ def test_what_brokers_copy_and_delete_while_they_are_looked_at_is_not_amiss(tmp_
         return [open_source(str(data), Sources())]
 
     status = look(survey, scope_of(Settings(), [str(data)]), BusyStore(remote, goes_on))
-    (one,) = status.standing.partitions
-    assert (one.beliefs.start_offset, one.beliefs.end_offset, status.standing.findings) == (10, 30, [])
-    assert one.beliefs.copying is not None
-    assert one.beliefs.copying.start_offset == 30
+    (one,) = status.comparison.partitions
+    assert (one.cache.start_offset, one.cache.end_offset, status.comparison.findings) == (10, 30, [])
+    assert one.cache.copying is not None
+    assert one.cache.copying.start_offset == 30
 
 
 OBJECTS: Final = {"log": 678, "indexes": 76, "rsm-manifest": 687}
@@ -180,9 +180,12 @@ def test_what_a_plugin_told_of_a_segment_is_shown_and_compared(
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (told_by_a_plugin(prefix="old/"), f"is told to lie at old/{MAIN_PATH}, and lies at tiered/{MAIN_PATH}"),
-        (told_by_a_plugin(prefix="tiered/odd-"), f"is told to lie at tiered/odd-{MAIN_PATH}, and lies at"),
-        (told_by_a_plugin(size=1440), "is told to have 1440 bytes, and has 1441"),
+        (told_by_a_plugin(prefix="old/"), f"lies at tiered/{MAIN_PATH}, and its metadata say old/{MAIN_PATH}"),
+        (
+            told_by_a_plugin(prefix="tiered/odd-"),
+            f"lies at tiered/{MAIN_PATH}, and its metadata say tiered/odd-{MAIN_PATH}",
+        ),
+        (told_by_a_plugin(size=1440), "has 1441 bytes, and its metadata say 1440"),
         (b"\3\0\2", "has custom metadata that the plugin cannot read"),
     ],
 )
@@ -246,7 +249,7 @@ def test_a_topic_that_nobody_knows_is_a_usage_error_and_no_clean_bill(command: R
     assert command("remote", "status", tmp_path / "data", "--topic", "pay*").code == 0
     ran = command("remote", "status", tmp_path / "data", "--topic", "paymets")
     assert ran.code == 2
-    assert "tells of no topic that matches --topic paymets" in ran.err
+    assert "names no topic that matches --topic paymets" in ran.err
 
 
 def test_a_store_that_is_another_one_is_told_in_a_few_words(command: Resnap, tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
-"""A segment that lies in a store, in whatever layout, as brokers are told of it.
+"""A segment that lies in a store, in whatever layout, as it is announced to brokers: its facts, and its two records.
 
 A layout that brokers read has one place for each object of a segment; what lies elsewhere no broker finds. Announced is
 only what Resnap has written: its ids are UUIDs of version 5, and those that brokers draw are of version 4.
+
+One record that a broker's reader cannot take ends that reader for good, in every broker that follows the metadata
+partition; so each is decoded again, by a reader that is as strict, before it is sent.
+
+Source: ``RemoteLogManager.copyLogSegment``, ``ConsumerTask``.
 """
 
 from __future__ import annotations
@@ -16,7 +21,15 @@ from resnap.storage.layouts.local_tiered import keys as local_tiered
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text
-from resnap.tiering.remote_log.records import TopicIdPartition
+from resnap.tiering.remote_log.codec import decode_record, encode_record
+from resnap.tiering.remote_log.records import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadataRecord,
+    RemoteLogSegmentMetadataUpdateRecord,
+    SegmentLeaderEpoch,
+    SegmentState,
+    TopicIdPartition,
+)
 
 if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.log import CopiedSegment
@@ -46,7 +59,7 @@ class Announceable:
     created_at_ms: int
     cluster_id: str | None
     broker_id: int | None
-    """Whose log it is of; None where nobody tells."""
+    """Whose log it is of; None where it is not known."""
     misplaced: str | None
     """Why brokers would not find it; None where all lies where they look."""
 
@@ -78,31 +91,72 @@ def of_manifest(key: str, manifest: Manifest) -> Announceable:
 
 def of_copy(segment: CopiedSegment, *, key_prefix: str, cluster_id: str | None) -> Announceable:
     """Return the ``segment`` of the layout ``aiven``, which brokers with ``key_prefix`` read."""
-    told, manifest, key = segment.metadata, segment.manifest, segment.place.key
-    place = TopicPartition(told.topic, told.partition)
+    metadata, manifest, key = segment.metadata, segment.manifest, segment.place.key
+    place = TopicPartition(metadata.topic, metadata.partition)
     expected = aiven.object_key(
-        place, told.topic_id, told.start_offset, told.segment_id, aiven.MANIFEST, prefix=key_prefix
+        place, metadata.topic_id, metadata.start_offset, metadata.segment_id, aiven.MANIFEST, prefix=key_prefix
     )
     return Announceable(
-        partition=TopicIdPartition(name=told.topic, id=told.topic_id, partition=told.partition),
-        id=told.segment_id,
+        partition=TopicIdPartition(name=metadata.topic, id=metadata.topic_id, partition=metadata.partition),
+        id=metadata.segment_id,
         manifest_key=key,
         base_offset=segment.base_offset,
         next_base_offset=segment.next_base_offset,
         leader_epochs=segment.leader_epochs,
-        max_timestamp_ms=told.max_timestamp_ms if told.max_timestamp_ms >= 0 else None,
+        max_timestamp_ms=metadata.max_timestamp_ms if metadata.max_timestamp_ms >= 0 else None,
         log_bytes=manifest.chunks.file_size,
         stored_bytes=manifest.chunks.stored_size + manifest.indexes.end,
-        created_at_ms=told.event_timestamp_ms,
+        created_at_ms=metadata.event_timestamp_ms,
         cluster_id=cluster_id,
-        broker_id=told.broker_id if told.broker_id >= 0 else None,
+        broker_id=metadata.broker_id if metadata.broker_id >= 0 else None,
         misplaced=None if key == expected else f"brokers with the key prefix {key_prefix!r} do not look at {key}",
     )
 
 
 def is_ours(segment_id: str) -> bool:
-    """Whether Resnap made ``segment_id``, which is in Kafka's form; those of brokers are for brokers to tell of."""
+    """Whether Resnap made ``segment_id``, which is in Kafka's form; segments of brokers are announced by themselves."""
     return UUID(bytes=urlsafe_b64decode(f"{segment_id}==")).version == _OUR_VERSION
+
+
+def records_of(
+    one: Announceable, *, broker_id: int, now_ms: int
+) -> tuple[RemoteLogSegmentMetadataRecord, RemoteLogSegmentMetadataUpdateRecord]:
+    """Return the two records that announce a segment, in the order in which they must come."""
+    segment = RemoteLogSegmentId(topic_id_partition=one.partition, id=one.id)
+    if one.max_timestamp_ms is None:
+        raise AssertionError("judge() lets no such segment pass")
+    begun = RemoteLogSegmentMetadataRecord(
+        remote_log_segment_id=segment,
+        start_offset=one.base_offset,
+        end_offset=one.next_base_offset - 1,
+        broker_id=broker_id,
+        max_timestamp_ms=one.max_timestamp_ms,
+        event_timestamp_ms=now_ms,
+        segment_leader_epochs=tuple(
+            SegmentLeaderEpoch(leader_epoch=entry.epoch, offset=entry.start_offset) for entry in one.leader_epochs
+        ),
+        segment_size_in_bytes=one.log_bytes,
+    )
+    finished = RemoteLogSegmentMetadataUpdateRecord(
+        remote_log_segment_id=segment,
+        broker_id=broker_id,
+        event_timestamp_ms=now_ms,
+        remote_log_segment_state=SegmentState.COPY_SEGMENT_FINISHED,
+    )
+    return begun, finished
+
+
+def payload(record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataUpdateRecord) -> bytes:
+    """Return the bytes of ``record``, decoded again and compared.
+
+    Raises:
+        FormatError: a broker would not survive them.
+
+    """
+    value = encode_record(record)
+    if decode_record(value) != record:
+        raise AssertionError(f"{record} does not survive its own encoding")
+    return value
 
 
 def _local_tiered_key(manifest: Manifest, kind: ObjectKind) -> str | None:

@@ -1,16 +1,16 @@
-"""What may be announced to brokers, judged before a byte is sent: segments that Resnap shipped, or why not.
+"""Which of the segments that Resnap shipped may be announced to brokers, and why others may not.
 
 Announcing makes brokers serve a segment from remote storage, and delete their own copies of it. Nothing stands between
-a wrong record and the loss of data, or the end of tiering on every broker, so each way to that is a hurdle here:
+a wrong record and the loss of data, or the end of tiering on every broker, so each way to that is a reason to stop:
 
 - a topic of another id, one that is not tiered, or one whose leaders still copy: they keep their place in memory, copy
   the same offsets again, and nothing fences the two;
 - a gap: brokers go on from the highest offset that is remote, and never fill what lies below it;
-- an overlap with what brokers believe already, and leader epochs that are not the leader's: what they do not lead to
+- an overlap with what brokers have already, and leader epochs that are not the leader's: what they do not lead to
   is neither found nor ever deleted, and what is of another lineage is served as the truth;
 - offsets that are not decided yet, objects that are not where brokers read, and a metadata topic that is poisoned.
 
-Topics and leaders change while segments are told of, so what can be asked cheaply is asked before each of them.
+Topics and leaders change while segments are announced, so what can be asked cheaply is asked before each of them.
 
 Source: KIP-405; ``RemoteLogManager``, ``RemoteLogMetadataCache``, ``ConsumerTask``.
 """
@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.layouts.lineage import chain_of, is_one_lineage
-from resnap.tiering.remote_log.hurdles import Hurdle, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,10 +32,65 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.client import EpochEnd
     from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
     from resnap.tiering.remote_log.announceable import Announceable
-    from resnap.tiering.remote_log.beliefs import PartitionBeliefs
+    from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache
     from resnap.tiering.remote_log.records import TopicIdPartition
 
 _MAX_INT32: Final = 0x7FFFFFFF
+
+
+class StopReason(StrEnum):
+    """Why a segment, and with it all above, is not announced; the values are codes that users and programs see."""
+
+    TOPIC_UNKNOWN = "topic-unknown"
+    TOPIC_ID_DIFFERS = "topic-id-differs"
+    NOT_TIERED = "not-tiered"
+    COMPACTED = "compacted"
+    COPYING_NOT_PAUSED = "copying-not-paused"
+    LEADER_CHANGED = "leader-changed"
+    """Since it was judged."""
+    POISONED = "poisoned"
+    OTHER_LAYOUT = "other-layout"
+    OTHER_STORE = "other-store"
+    """A segment that brokers know does not lie there."""
+    GAP = "gap"
+    OVERLAP = "overlap"
+    ABOVE_LAST_STABLE_OFFSET = "above-last-stable-offset"
+    LINEAGE_DIFFERS = "lineage-differs"
+    NOT_SAYABLE = "not-sayable"
+    """A record cannot hold it: no leader epoch, no timestamp, or a size over 2 GiB."""
+
+
+_HINTS: Final = {
+    StopReason.TOPIC_UNKNOWN: "look at --bootstrap-server: another cluster?",
+    StopReason.TOPIC_ID_DIFFERS: "the topic was deleted and made anew: what was shipped is of the old one",
+    StopReason.NOT_TIERED: "set remote.storage.enable=true on the topic; brokers pass over records of others",
+    StopReason.COMPACTED: "Kafka does not tier compacted topics",
+    StopReason.COPYING_NOT_PAUSED: "set remote.log.copy.disable=true on the topic (3.9 with KRaft), or stop its"
+    " leaders",
+    StopReason.LEADER_CHANGED: "run again: it is judged by the new leader's log then",
+    StopReason.POISONED: "no broker reads past that record: see `resnap remote status`",
+    StopReason.OTHER_LAYOUT: "give --key-prefix as brokers have it, or ship in the layout that they read, to a new"
+    " prefix",
+    StopReason.OTHER_STORE: "give the URL of what brokers tier to, and ship there",
+    StopReason.GAP: "ship what is missing: brokers never fill a gap below what is remote",
+    StopReason.OVERLAP: "let the brokers go on by themselves: they have copied here with other boundaries",
+    StopReason.ABOVE_LAST_STABLE_OFFSET: "run again when the transaction has ended",
+    StopReason.LINEAGE_DIFFERS: "ship the partition from the log dir of its leader, to a new prefix",
+    StopReason.NOT_SAYABLE: "let the broker copy it",
+}
+
+
+class Stop(NamedTuple):
+    """Where announcing a partition ends, and why."""
+
+    reason: StopReason
+    offset: int
+    detail: str
+
+    @property
+    def hint(self) -> str:
+        """What the operator does next."""
+        return _HINTS[self.reason]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +101,11 @@ class Announcement:
     segments: tuple[Announceable, ...]
     """In offset order, without a gap."""
     below: int
-    """Segments that end at or below what brokers believe in, or where the log starts: nothing to be said of them."""
+    """Segments that end at or below the end of what brokers know, or the log start: there is nothing to announce."""
     expired: int
     """Number of segments that brokers will delete at once, because the topic's retention no longer keeps them."""
     stop: Stop | None
-    """None where all that was shipped is, or will be, believed in."""
+    """None where all that was shipped is, or will be, known to brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +114,12 @@ class Situation:
 
     topic: TopicFacts | None
     partition: PartitionFacts | None
-    beliefs: PartitionBeliefs | None
-    """None where nothing was ever told of it."""
+    cache: RemoteLogMetadataCache | None
+    """None where the metadata topic has nothing of it."""
     poison_at: int | None
     """Offset of a record that ends the reading of the metadata partition."""
     lost: str | None
-    """A key that brokers believe in, and that the store does not have."""
+    """A key that brokers know, and that the store does not have."""
     now_ms: int
     epoch_ends: Mapping[int, EpochEnd]
     """Where the leader's epochs end, by the epoch asked for; empty if there is no leader."""
@@ -92,20 +147,20 @@ def changed(partition: TopicIdPartition, offset: int, topic: TopicFacts | None, 
     """Return what of the topic, as it is now, is in the way at ``offset``; ``leader`` is the one it was judged by."""
     facts = None if topic is None else topic.partitions.get(partition.partition)
     if topic is None or facts is None:
-        return Stop(Hurdle.TOPIC_UNKNOWN, offset, "the cluster has no such partition")
+        return Stop(StopReason.TOPIC_UNKNOWN, offset, "the cluster has no such partition")
     ids = f"the topic's id is {topic.topic_id}, what was shipped is of {partition.id}"
-    hurdles = {
-        Hurdle.TOPIC_ID_DIFFERS: ids if topic.topic_id != partition.id else None,
-        Hurdle.COMPACTED: "cleanup.policy has compact in it" if topic.is_compacted else None,
-        Hurdle.NOT_TIERED: None if topic.is_tiered else "remote.storage.enable is not true on the topic",
-        Hurdle.COPYING_NOT_PAUSED: None
+    reasons = {
+        StopReason.TOPIC_ID_DIFFERS: ids if topic.topic_id != partition.id else None,
+        StopReason.COMPACTED: "cleanup.policy has compact in it" if topic.is_compacted else None,
+        StopReason.NOT_TIERED: None if topic.is_tiered else "remote.storage.enable is not true on the topic",
+        StopReason.COPYING_NOT_PAUSED: None
         if facts.leader is None or topic.is_copying_paused
         else f"broker {facts.leader} leads, and copies by itself",
-        Hurdle.LEADER_CHANGED: None
+        StopReason.LEADER_CHANGED: None
         if facts.leader == leader
         else f"{_who(facts.leader)} leads, and {_who(leader)} led when it was judged",
     }
-    return next((Stop(hurdle, offset, detail) for hurdle, detail in hurdles.items() if detail is not None), None)
+    return next((Stop(reason, offset, detail) for reason, detail in reasons.items() if detail is not None), None)
 
 
 def _who(leader: int | None) -> str:
@@ -123,29 +178,29 @@ def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation
     stop = changed(partition, offset, situation.topic, None if there is None else there.leader)
     if stop is None and poison is not None:
         detail = f"the metadata topic has a record at offset {poison} that no broker survives"
-        return Stop(Hurdle.POISONED, offset, detail)
+        return Stop(StopReason.POISONED, offset, detail)
     if stop is None and lost is not None:
-        return Stop(Hurdle.OTHER_STORE, offset, f"brokers believe in {lost}, which is not there")
+        return Stop(StopReason.OTHER_STORE, offset, f"brokers read {lost}, which is not there")
     return stop
 
 
 def _chain(left: Sequence[Announceable], situation: Situation) -> tuple[list[Announceable], Stop | None]:
-    """Return the segments that follow one another from where brokers are, and what ends them."""
-    told: list[Announceable] = []
-    is_new = situation.beliefs is None or situation.beliefs.end_offset is None
+    """Return the segments that follow what brokers know without a gap, and what ends them."""
+    chosen: list[Announceable] = []
+    is_new = situation.cache is None or situation.cache.end_offset is None
     reached = _reached(situation)
     chain = _way(left, None if is_new else reached)
     contradictions = _contradictions(chain, left)
     for one in chain:
         start = one.base_offset if reached is None else reached
-        stop = _of_place(one, start, is_first=is_new and not told) or _of_segment(one, situation)
-        stop = stop or contradictions.get(one.base_offset) or _of_lineage([*told[-1:], one], situation)
+        stop = _of_place(one, start, is_first=is_new and not chosen) or _of_segment(one, situation)
+        stop = stop or contradictions.get(one.base_offset) or _of_lineage([*chosen[-1:], one], situation)
         if stop is not None:
-            return told, stop
-        told.append(one)
+            return chosen, stop
+        chosen.append(one)
         reached = one.next_base_offset
     beyond = next((one for one in left if reached is not None and one.next_base_offset > reached), None)
-    return told, None if beyond is None or reached is None else _of_place(beyond, reached, is_first=False)
+    return chosen, None if beyond is None or reached is None else _of_place(beyond, reached, is_first=False)
 
 
 def _way(left: Sequence[Announceable], reached: int | None) -> list[Announceable]:
@@ -167,7 +222,7 @@ def _contradictions(chain: Sequence[Announceable], left: Iterable[Announceable])
         for one in takewhile(lambda one: one.base_offset < other.next_base_offset, islice(chain, first, None)):  # noqa: B023
             if not is_one_lineage(one, other):
                 what = f"[{other.base_offset}, {other.next_base_offset}) was shipped, too, with other leader epochs"
-                found[one.base_offset] = Stop(Hurdle.LINEAGE_DIFFERS, one.base_offset, what)
+                found[one.base_offset] = Stop(StopReason.LINEAGE_DIFFERS, one.base_offset, what)
     return found
 
 
@@ -180,8 +235,8 @@ def _expired(segments: Iterable[Announceable], situation: Situation) -> int:
 
 
 def _reached(situation: Situation) -> int | None:
-    """Return where announcing goes on: behind what brokers believe in, else where the log starts, if that is known."""
-    end = situation.beliefs.end_offset if situation.beliefs is not None else None
+    """Return where announcing goes on: after what brokers know, else where the log starts, if that is known."""
+    end = situation.cache.end_offset if situation.cache is not None else None
     if end is not None or situation.partition is None:
         return end
     return situation.partition.log_start_offset
@@ -191,10 +246,10 @@ def _of_place(one: Announceable, start: int, *, is_first: bool) -> Stop | None:
     """Return why a segment cannot follow ``start``; the log may start within the first one."""
     span = f"[{one.base_offset}, {one.next_base_offset})"
     if one.base_offset > start:
-        what = "the log starts" if is_first else "what brokers believe in ends"
-        return Stop(Hurdle.GAP, one.base_offset, f"{what} at {start}, and the next segment is {span}")
+        what = "the log starts" if is_first else "what brokers know ends"
+        return Stop(StopReason.GAP, one.base_offset, f"{what} at {start}, and the next segment is {span}")
     if one.base_offset < start and not (is_first and start < one.next_base_offset):
-        return Stop(Hurdle.OVERLAP, one.base_offset, f"{span} begins below {start}")
+        return Stop(StopReason.OVERLAP, one.base_offset, f"{span} begins below {start}")
     return None
 
 
@@ -203,11 +258,11 @@ def _of_segment(one: Announceable, situation: Situation) -> Stop | None:
     stable = facts.last_stable_offset if facts is not None else None
     if stable is not None and one.next_base_offset > stable:
         detail = f"it ends at {one.next_base_offset}, the last stable offset is {stable}"
-        return Stop(Hurdle.ABOVE_LAST_STABLE_OFFSET, one.base_offset, detail)
+        return Stop(StopReason.ABOVE_LAST_STABLE_OFFSET, one.base_offset, detail)
     if not one.leader_epochs or one.max_timestamp_ms is None or one.log_bytes > _MAX_INT32:
-        return Stop(Hurdle.NOT_SAYABLE, one.base_offset, "no leader epoch, no timestamp, or over 2 GiB")
+        return Stop(StopReason.NOT_SAYABLE, one.base_offset, "no leader epoch, no timestamp, or over 2 GiB")
     if one.misplaced is not None:
-        return Stop(Hurdle.OTHER_LAYOUT, one.base_offset, one.misplaced)
+        return Stop(StopReason.OTHER_LAYOUT, one.base_offset, one.misplaced)
     return None
 
 
@@ -223,5 +278,5 @@ def _of_lineage(neighbours: Sequence[Announceable], situation: Situation) -> Sto
         goes_on = end.end_offset >= here if following is None else end.end_offset == here
         if end.epoch != entry.epoch or not goes_on:
             detail = f"leader epoch {entry.epoch} goes on to {here} here, with the leader to {end.end_offset}"
-            return Stop(Hurdle.LINEAGE_DIFFERS, one.base_offset, detail)
+            return Stop(StopReason.LINEAGE_DIFFERS, one.base_offset, detail)
     return None

@@ -34,7 +34,7 @@ class Event(NamedTuple):
 
     metadata_partition: int
     offset: int
-    told: RemoteLogRecord | FormatError
+    record: RemoteLogRecord | FormatError
     """The record, or why a broker's reader ends here."""
 
 
@@ -61,7 +61,7 @@ def metadata_partitions(log_dirs: Iterable[LogDir]) -> dict[int, PartitionDir]:
 
 
 def read_events(partition: PartitionDir) -> Iterator[Event]:
-    """Yield what one partition of the metadata topic tells, in order.
+    """Yield the records of one partition of the metadata topic, in order.
 
     Raises:
         FormatError: a batch is damaged, or compressed, which brokers never do here.
@@ -76,13 +76,13 @@ def read_events(partition: PartitionDir) -> Iterator[Event]:
 
 
 def event_of(metadata_partition: int, offset: int, value: Buffer | None, at: int = 0) -> Event:
-    """Return what the record at ``offset`` tells; ``at`` is the file position of its value."""
-    told: RemoteLogRecord | FormatError
+    """Return the record at ``offset``, decoded; ``at`` is the file position of its value."""
+    record: RemoteLogRecord | FormatError
     try:
-        told = decode_record(value, at=at)
+        record = decode_record(value, at=at)
     except FormatError as error:
-        told = error
-    return Event(metadata_partition, offset, told)
+        record = error
+    return Event(metadata_partition, offset, record)
 
 
 def _batches(file: BinaryIO, segment: Segment) -> Iterator[tuple[int, bytes]]:

@@ -1,22 +1,31 @@
 """The records of ``__remote_log_metadata``, as data: fields, their order and their types.
 
-A segment is told of by a whole record when its copying begins, and by updates from then on. A third record tells of
+A segment has a whole record when its copying begins, and updates from then on. A third type of record reports
 partitions that are deleted. The fourth type that Kafka defines belongs in a broker's own file, never in the topic: its
-reader dies of it.
+reader dies of it. All records of a partition are in one partition of the topic, in order.
 
 Source: KIP-405; ``RemoteLogSegmentMetadataRecord.json`` and its neighbours in Kafka's storage module; the tag: 4.0.
+``RemoteLogMetadataTopicPartitioner``; ``TopicIdPartition.hashCode``, which leaves the topic's name out;
+``Utils.murmur2`` in Kafka's clients module.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Final, TypeAlias
 
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.schema import Bool, Bytes, Int8, Int32, Int64, String, Tag, Uuid
+from resnap.storage.messages.wire import uuid_bytes
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
+_MASK: Final = 0xFFFFFFFF
+_POSITIVE: Final = 0x7FFFFFFF
+_FACTOR: Final = 31
+_SEED: Final = 0x9747B28C
+_MULTIPLIER: Final = 0x5BD1E995
 
 
 class SegmentState(IntEnum):
@@ -128,3 +137,30 @@ def partition_of(record: RemoteLogRecord) -> TopicIdPartition:
     if isinstance(record, RemotePartitionDeleteMetadataRecord):
         return record.topic_id_partition
     return record.remote_log_segment_id.topic_id_partition
+
+
+def metadata_partition(of: TopicIdPartition, partitions: int) -> int:
+    """Return which of the topic's ``partitions`` has the records of ``of``."""
+    most, least = struct.unpack(">QQ", uuid_bytes(of.id))
+    hashed = 1
+    for part in (_hash_of_long(least), _hash_of_long(most), of.partition):
+        hashed = (_FACTOR * hashed + part) & _MASK
+    return (murmur2(struct.pack(">I", hashed)) & _POSITIVE) % partitions
+
+
+def murmur2(data: bytes) -> int:
+    """Return the hash that Kafka's Java client makes of ``data``, as an unsigned number of 32 bits."""
+    hashed = _SEED ^ len(data)
+    whole = len(data) & ~3
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        mixed = (word * _MULTIPLIER) & _MASK
+        mixed = ((mixed ^ (mixed >> 24)) * _MULTIPLIER) & _MASK
+        hashed = ((hashed * _MULTIPLIER) & _MASK) ^ mixed
+    if rest := data[whole:]:
+        hashed = ((hashed ^ int.from_bytes(rest, "little")) * _MULTIPLIER) & _MASK
+    hashed = ((hashed ^ (hashed >> 13)) * _MULTIPLIER) & _MASK
+    return hashed ^ (hashed >> 15)
+
+
+def _hash_of_long(value: int) -> int:
+    return (value ^ (value >> 32)) & _MASK

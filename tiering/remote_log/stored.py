@@ -1,7 +1,7 @@
-"""What a store holds of the segments that brokers tier, by segment; and whether it is what brokers were told.
+"""What a store holds of the segments that brokers tier, by segment; and whether it agrees with brokers' metadata.
 
 A plugin may hand custom metadata to the broker: where a segment's objects lie, and how long they are together. The
-plugin then reads the log and the indexes at the key that was told, whatever its key prefix is by now.
+plugin then reads the log and the indexes at that key, whatever its key prefix is by now.
 
 Source: ``ObjectKeyFactory``, ``RemoteStorageManager`` of Aiven's tiered-storage-for-apache-kafka, 1.0.0.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from resnap.storage.stores.protocol import ObjectInfo
-    from resnap.tiering.remote_log.beliefs import RemoteSegment
+    from resnap.tiering.remote_log.metadata_cache import RemoteSegment
 
 _NEEDED: Final = {
     "local-tiered": frozenset(ObjectKind) - {ObjectKind.TXN_INDEX},
@@ -57,20 +57,20 @@ class StoredSegment:
     def contradiction(self, segment: RemoteSegment) -> str | None:
         """Return in what the custom metadata of ``segment`` differ from what is stored; None, if in nothing.
 
-        A store may be looked at from above, or from within the key prefix that brokers were told.
+        A store may be looked at from above, or from within the key prefix that brokers use.
         """
         if self.layout != "aiven" or segment.custom_metadata is None:
             return None
         try:
-            told = read_custom_metadata(segment.custom_metadata)
+            custom = read_custom_metadata(segment.custom_metadata)
         except FormatError as error:
             return f"has custom metadata that the plugin cannot read: {error}"
-        stem = f"{told.object_prefix or ''}{told.object_key or ''}"
-        if told.object_key is not None and not any(_is_within(stem, there) for there in self.stems):
-            return f"is told to lie at {stem}, and lies at {min(self.stems)}"
+        stem = f"{custom.object_prefix or ''}{custom.object_key or ''}"
+        if custom.object_key is not None and not any(_is_within(stem, there) for there in self.stems):
+            return f"lies at {min(self.stems)}, and its metadata say {stem}"
         is_whole = len(self.stems) == 1 and not self.lacks
-        if is_whole and told.remote_size not in {None, self.size_bytes}:
-            return f"is told to have {told.remote_size} bytes, and has {self.size_bytes}"
+        if is_whole and custom.remote_size not in {None, self.size_bytes}:
+            return f"has {self.size_bytes} bytes, and its metadata say {custom.remote_size}"
         return None
 
 

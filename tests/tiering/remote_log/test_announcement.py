@@ -15,12 +15,10 @@ from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import EpochEnd
 from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
-from resnap.tiering.remote_log.announceable import of_manifest
-from resnap.tiering.remote_log.announced_records import payload, records_of
-from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of, judge
-from resnap.tiering.remote_log.beliefs import PartitionBeliefs, fold_events
+from resnap.tiering.remote_log.announceable import of_manifest, payload, records_of
+from resnap.tiering.remote_log.announcement import Situation, Stop, StopReason, changed, epochs_of, judge
 from resnap.tiering.remote_log.codec import decode_record
-from resnap.tiering.remote_log.hurdles import Hurdle, Stop
+from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, fold_events
 from tests.storage.layouts.manifests import a_manifest
 from tests.tiering.remote_log.telling import PARTITION, copied, events
 
@@ -70,7 +68,7 @@ def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **chan
     return of_manifest("key", replace(manifest, **changes))
 
 
-def believed(records: Iterable[RemoteLogRecord]) -> PartitionBeliefs:
+def believed(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
     (found,) = fold_events(events(records)).partitions
     return found
 
@@ -90,7 +88,7 @@ def situation(*, settings: dict[str, str] | None = None, **changes: Any) -> Situ
     usual = Situation(
         topic=topic,
         partition=facts,
-        beliefs=None,
+        cache=None,
         poison_at=None,
         lost=None,
         now_ms=107,
@@ -119,20 +117,20 @@ def test_what_was_shipped_from_the_log_start_on_is_announced_in_order() -> None:
 
 
 def test_announcing_goes_on_where_brokers_are() -> None:
-    beliefs = believed(copied("a", 0, 24))
-    found = judge(PARTITION, CHAIN, situation(beliefs=beliefs))
+    cache = believed(copied("a", 0, 24))
+    found = judge(PARTITION, CHAIN, situation(cache=cache))
     assert (spans(found.segments), found.below, found.stop) == ([(25, 40)], 2, None)
 
 
 def test_what_was_announced_is_not_announced_again() -> None:
     told = [record for one in CHAIN for record in records_of(one, broker_id=1, now_ms=2)]
-    found = judge(PARTITION, CHAIN, situation(beliefs=believed(told)))
+    found = judge(PARTITION, CHAIN, situation(cache=believed(told)))
     assert (found.segments, found.below, found.stop) == ((), 3, None)
 
 
 def test_a_run_that_was_cut_short_between_two_records_is_gone_on_with() -> None:
     told = [record for one in CHAIN for record in records_of(one, broker_id=1, now_ms=2)]
-    found = judge(PARTITION, CHAIN, situation(beliefs=believed(told[:3])))
+    found = judge(PARTITION, CHAIN, situation(cache=believed(told[:3])))
     assert spans(found.segments) == [(10, 25), (25, 40)]
 
 
@@ -146,53 +144,53 @@ def test_a_gap_ends_it_and_nothing_above_is_announced() -> None:
     found = judge(PARTITION, [CHAIN[0], CHAIN[2]], situation())
     assert spans(found.segments) == [(0, 10)]
     assert found.stop is not None
-    assert (found.stop.hurdle, found.stop.offset) == (Hurdle.GAP, 25)
+    assert (found.stop.reason, found.stop.offset) == (StopReason.GAP, 25)
 
 
 def test_the_first_segment_must_not_lie_above_the_log_start() -> None:
-    assert stop_of(*CHAIN[1:]).hurdle is Hurdle.GAP
+    assert stop_of(*CHAIN[1:]).reason is StopReason.GAP
 
 
 def test_other_boundaries_than_those_of_brokers_overlap() -> None:
-    assert stop_of(*CHAIN, beliefs=believed(copied("a", 0, 14))).hurdle is Hurdle.OVERLAP
+    assert stop_of(*CHAIN, cache=believed(copied("a", 0, 14))).reason is StopReason.OVERLAP
 
 
 @pytest.mark.parametrize(
-    ("changes", "hurdle"),
+    ("changes", "reason"),
     [
-        ({"topic": None}, Hurdle.TOPIC_UNKNOWN),
-        ({"partition": None}, Hurdle.TOPIC_UNKNOWN),
-        ({"topic": replace(situation().topic, topic_id="AAAAAAAAQACAAAAAAAAAAQ")}, Hurdle.TOPIC_ID_DIFFERS),  # type: ignore[type-var]
-        ({"settings": {"cleanup.policy": "compact,delete"}}, Hurdle.COMPACTED),
-        ({"settings": {"remote.storage.enable": "false"}}, Hurdle.NOT_TIERED),
-        ({"settings": {"remote.log.copy.disable": "false"}}, Hurdle.COPYING_NOT_PAUSED),
-        ({"poison_at": 7}, Hurdle.POISONED),
-        ({"lost": "kafka-tiered-storage/x"}, Hurdle.OTHER_STORE),
+        ({"topic": None}, StopReason.TOPIC_UNKNOWN),
+        ({"partition": None}, StopReason.TOPIC_UNKNOWN),
+        ({"topic": replace(situation().topic, topic_id="AAAAAAAAQACAAAAAAAAAAQ")}, StopReason.TOPIC_ID_DIFFERS),  # type: ignore[type-var]
+        ({"settings": {"cleanup.policy": "compact,delete"}}, StopReason.COMPACTED),
+        ({"settings": {"remote.storage.enable": "false"}}, StopReason.NOT_TIERED),
+        ({"settings": {"remote.log.copy.disable": "false"}}, StopReason.COPYING_NOT_PAUSED),
+        ({"poison_at": 7}, StopReason.POISONED),
+        ({"lost": "kafka-tiered-storage/x"}, StopReason.OTHER_STORE),
     ],
 )
 def test_what_would_end_tiering_or_lose_records_keeps_the_whole_partition_back(
-    changes: dict[str, Any], hurdle: Hurdle
+    changes: dict[str, Any], reason: StopReason
 ) -> None:
     found = judge(PARTITION, CHAIN, situation(**changes))
     assert found.segments == ()
     assert found.stop is not None
-    assert (found.stop.hurdle, bool(found.stop.hint)) == (hurdle, True)
+    assert (found.stop.reason, bool(found.stop.hint)) == (reason, True)
 
 
 @pytest.mark.parametrize(
-    ("leader", "settings", "hurdle"),
+    ("leader", "settings", "reason"),
     [
         (1, {}, None),
-        (2, {}, Hurdle.LEADER_CHANGED),
-        (None, {}, Hurdle.LEADER_CHANGED),
-        (1, {"remote.log.copy.disable": "false"}, Hurdle.COPYING_NOT_PAUSED),
+        (2, {}, StopReason.LEADER_CHANGED),
+        (None, {}, StopReason.LEADER_CHANGED),
+        (1, {"remote.log.copy.disable": "false"}, StopReason.COPYING_NOT_PAUSED),
     ],
 )
 def test_what_has_changed_since_it_was_judged_ends_the_telling(
-    leader: int | None, settings: dict[str, str], hurdle: Hurdle | None
+    leader: int | None, settings: dict[str, str], reason: StopReason | None
 ) -> None:
     stop = changed(PARTITION, 10, situation(settings=settings).topic, leader)
-    assert (None if stop is None else stop.hurdle) == hurdle
+    assert (None if stop is None else stop.reason) == reason
     assert stop is None or (stop.offset, bool(stop.hint)) == (10, True)
 
 
@@ -214,20 +212,20 @@ def test_what_is_not_decided_yet_waits() -> None:
     found = judge(PARTITION, CHAIN, situation(partition=undecided))
     assert spans(found.segments) == [(0, 10)]
     assert found.stop is not None
-    assert found.stop.hurdle is Hurdle.ABOVE_LAST_STABLE_OFFSET
+    assert found.stop.reason is StopReason.ABOVE_LAST_STABLE_OFFSET
 
 
 @pytest.mark.parametrize(
-    ("changes", "hurdle"),
+    ("changes", "reason"),
     [
-        ({"leader_epochs": ()}, Hurdle.NOT_SAYABLE),
-        ({"max_timestamp_ms": None}, Hurdle.NOT_SAYABLE),
-        ({"objects": a_manifest().objects}, Hurdle.OTHER_LAYOUT),
-        ({"objects": OBJECTS[1:]}, Hurdle.OTHER_LAYOUT),
+        ({"leader_epochs": ()}, StopReason.NOT_SAYABLE),
+        ({"max_timestamp_ms": None}, StopReason.NOT_SAYABLE),
+        ({"objects": a_manifest().objects}, StopReason.OTHER_LAYOUT),
+        ({"objects": OBJECTS[1:]}, StopReason.OTHER_LAYOUT),
     ],
 )
-def test_a_segment_that_brokers_could_not_read_is_not_announced(changes: dict[str, Any], hurdle: Hurdle) -> None:
-    assert stop_of(shipped(0, 10, **changes)).hurdle is hurdle
+def test_a_segment_that_brokers_could_not_read_is_not_announced(changes: dict[str, Any], reason: StopReason) -> None:
+    assert stop_of(shipped(0, 10, **changes)).reason is reason
 
 
 def test_aborted_transactions_are_the_one_index_that_may_be_absent() -> None:
@@ -251,7 +249,7 @@ def test_leader_epochs_must_be_those_of_the_leader(ends: dict[int, EpochEnd], ag
     assert epochs_of(chain) == {0, 2, 3}
     found = judge(PARTITION, chain, situation(epoch_ends=ends))
     assert (found.stop is None) is agrees
-    assert agrees or (found.stop is not None and found.stop.hurdle is Hurdle.LINEAGE_DIFFERS)
+    assert agrees or (found.stop is not None and found.stop.reason is StopReason.LINEAGE_DIFFERS)
 
 
 def test_what_replicas_cut_at_other_offsets_is_announced_as_one_chain() -> None:
@@ -263,12 +261,12 @@ def test_what_ends_above_the_chain_and_does_not_lead_to_it_is_told_of() -> None:
     found = judge(PARTITION, [*CHAIN, shipped(30, 60)], situation())
     assert spans(found.segments) == spans(CHAIN)
     assert found.stop is not None
-    assert (found.stop.hurdle, found.stop.offset) == (Hurdle.OVERLAP, 30)
+    assert (found.stop.reason, found.stop.offset) == (StopReason.OVERLAP, 30)
 
 
 def test_where_brokers_are_already_only_what_begins_there_follows() -> None:
-    beliefs = believed(copied("a", 0, 24))
-    found = judge(PARTITION, [*CHAIN, shipped(20, 40)], situation(beliefs=beliefs))
+    cache = believed(copied("a", 0, 24))
+    found = judge(PARTITION, [*CHAIN, shipped(20, 40)], situation(cache=cache))
     assert (spans(found.segments), found.stop) == ([(25, 40)], None)
 
 
@@ -277,7 +275,7 @@ def test_two_histories_of_the_same_offsets_are_never_chosen_from() -> None:
     found = judge(PARTITION, [*CHAIN, shipped(20, 25, [(3, 20)])], situation(partition=leaderless, epoch_ends={}))
     assert spans(found.segments) == [(0, 10)]
     assert found.stop is not None
-    assert (found.stop.hurdle, found.stop.offset) == (Hurdle.LINEAGE_DIFFERS, 10)
+    assert (found.stop.reason, found.stop.offset) == (StopReason.LINEAGE_DIFFERS, 10)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
@@ -287,6 +285,6 @@ def test_whatever_is_announced_is_believed_without_a_gap(lengths: list[int], dat
     kept = data.draw(st.lists(st.sampled_from(manifests), unique_by=attrgetter("id")))
     found = judge(PARTITION, kept, situation())
     values = [payload(record) for one in found.segments for record in records_of(one, broker_id=1, now_ms=2)]
-    for beliefs in fold_events(events(map(decode_record, values))).partitions:
-        assert beliefs.readable_ids == {one.id for one in found.segments}
-        assert (beliefs.start_offset, beliefs.gaps, beliefs.overlaps, beliefs.dropped) == (0, (), (), 0)
+    for cache in fold_events(events(map(decode_record, values))).partitions:
+        assert cache.readable_ids == {one.id for one in found.segments}
+        assert (cache.start_offset, cache.gaps, cache.overlaps, cache.dropped) == (0, (), (), 0)

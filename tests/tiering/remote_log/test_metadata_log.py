@@ -8,14 +8,14 @@ import pytest
 
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.tiering.remote_log.beliefs import fold_events
+from resnap.tiering.remote_log.metadata_cache import fold_events
 from resnap.tiering.remote_log.metadata_log import Event, metadata_partitions, read_events
-from resnap.tiering.remote_log.partitioner import metadata_partition
 from resnap.tiering.remote_log.records import (
     RemoteLogRecord,
     RemoteLogSegmentMetadataUpdateRecord,
     RemotePartitionDeleteMetadataRecord,
     SegmentState,
+    metadata_partition,
 )
 from tests.tiering.remote_log.telling import PARTITION, copied, write_metadata_partition
 
@@ -73,7 +73,7 @@ def test_records_say_what_kafkas_own_dump_tool_says(fixture_set: Callable[[str],
     dump = (tiered.root / "remote-log-metadata-dump.txt").read_text(encoding="utf-8")
     told = re.findall(r"offset: (\d+) CreateTime.* payload: (\w+\{.*\})$", dump, flags=re.MULTILINE)
     expected = [(int(offset), re.sub(r" customMetadata=Optional.*?(?=state=)", " ", said)) for offset, said in told]
-    found = [(event.offset, in_kafkas_words(event.told)) for event in all_events(tiered.data)]  # type: ignore[arg-type]
+    found = [(event.offset, in_kafkas_words(event.record)) for event in all_events(tiered.data)]  # type: ignore[arg-type]
     assert expected
     assert found == expected
 

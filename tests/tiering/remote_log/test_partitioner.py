@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from resnap.tiering.remote_log.partitioner import metadata_partition, murmur2
-from resnap.tiering.remote_log.records import TopicIdPartition
+from resnap.tiering.remote_log.records import TopicIdPartition, metadata_partition, murmur2
 
 WHERE = {
     ("AAAAAAAAAAEAAAAAAAAAAg", 3): 15,

@@ -1,4 +1,4 @@
-"""What brokers believe: the records of ``__remote_log_metadata`` folded, segment by segment and epoch by epoch.
+"""What brokers know of remote segments: the records of ``__remote_log_metadata``, folded as brokers fold them.
 
 A segment can be read where, in one of its leader epochs, it is the one that its start offset leads to. One that was
 finished later and reaches at least as far takes the place of those that begin at or after its start; a later one in
@@ -59,11 +59,11 @@ class RemoteSegment:
     leader_epochs: tuple[SegmentLeaderEpoch, ...]
     max_timestamp_ms: int
     event_timestamp_ms: int
-    """When it was told of last."""
-    told_at: int
+    """Time of its last record."""
+    begun_at: int
     """Offset of its first record in the metadata partition."""
     custom_metadata: bytes | None
-    """What the plugin that copied it told of it last, in its own form."""
+    """What the plugin that copied it said of it last, in the plugin's own form."""
 
     def parts(self) -> Iterator[tuple[int, int, int]]:
         """Yield each leader epoch with its first and last offset in the segment."""
@@ -73,18 +73,18 @@ class RemoteSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionBeliefs:
-    """What is believed of one partition."""
+class RemoteLogMetadataCache:
+    """What brokers know of one partition."""
 
     partition: TopicIdPartition
     metadata_partition: int
     segments: tuple[RemoteSegment, ...]
-    """All that are not deleted, in order of offset, then of telling."""
+    """All that are not deleted, in order of offset, then of their first records."""
     readable_ids: frozenset[str]
     last_begun_at: int
     """Offset in the metadata partition where copying was begun last, of whatever segment; -1 if never."""
     dropped: int
-    """Records that brokers pass over: of segments that were never told of, or out of order."""
+    """Records that brokers pass over: of unknown segments, or out of order."""
     delete_state: PartitionDeleteState | None
     """State of the deletion of the whole partition."""
 
@@ -101,13 +101,13 @@ class PartitionBeliefs:
     @property
     def orphans(self) -> tuple[RemoteSegment, ...]:
         """Segments whose copying began, and was never finished though others followed."""
-        return tuple(one for one in self.segments if one.state is _STARTED and one.told_at < self.last_begun_at)
+        return tuple(one for one in self.segments if one.state is _STARTED and one.begun_at < self.last_begun_at)
 
     @property
     def copying(self) -> RemoteSegment | None:
         """The segment that was begun last, where it is not finished: it may be on its way."""
         begun = (one for one in self.segments if one.state is _STARTED)
-        return next((one for one in begun if one.told_at == self.last_begun_at), None)
+        return next((one for one in begun if one.begun_at == self.last_begun_at), None)
 
     @property
     def end_offset(self) -> int | None:
@@ -147,42 +147,42 @@ class Poison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beliefs:
-    """What the metadata topic amounts to, as far as it was read."""
+class RemoteLogMetadata:
+    """What brokers know of all partitions, as far as the metadata topic was read."""
 
-    partitions: tuple[PartitionBeliefs, ...]
+    partitions: tuple[RemoteLogMetadataCache, ...]
     """By topic, number and topic id."""
     poison: tuple[Poison, ...]
 
 
-def fold_events(events: Iterable[Event]) -> Beliefs:
+def fold_events(events: Iterable[Event]) -> RemoteLogMetadata:
     """Return what ``events``, in the order of each metadata partition, amount to."""
-    folds: dict[TopicIdPartition, _PartitionFold] = {}
+    folds: dict[TopicIdPartition, _CacheBuilder] = {}
     poison: list[Poison] = []
-    for number, offset, told in events:
-        if isinstance(told, FormatError):
-            poison.append(Poison(metadata_partition=number, offset=offset, error=told))
+    for number, offset, record in events:
+        if isinstance(record, FormatError):
+            poison.append(Poison(metadata_partition=number, offset=offset, error=record))
             continue
-        partition = partition_of(told)
-        fold = folds.setdefault(partition, _PartitionFold(partition, number))
-        match told:
+        partition = partition_of(record)
+        fold = folds.setdefault(partition, _CacheBuilder(partition, number))
+        match record:
             case RemoteLogSegmentMetadataRecord():
-                fold.begin(told, offset)
+                fold.begin(record, offset)
             case RemoteLogSegmentMetadataUpdateRecord():
-                fold.update(told)
+                fold.update(record)
             case _:
-                fold.delete(PartitionDeleteState(told.remote_partition_delete_state))
+                fold.delete(PartitionDeleteState(record.remote_partition_delete_state))
     found = (fold.result() for fold in folds.values())
-    return Beliefs(
+    return RemoteLogMetadata(
         partitions=tuple(sorted(found, key=lambda one: (one.partition.topic_partition, one.partition.id))),
         poison=tuple(poison),
     )
 
 
-def begun_among(beliefs: PartitionBeliefs, ids: Collection[str]) -> tuple[RemoteSegment, ...]:
+def begun_since(cache: RemoteLogMetadataCache, ids: Collection[str]) -> tuple[RemoteSegment, ...]:
     """Return the segments whose copying began after that of the first of ``ids``, but those of ``ids``."""
-    first = min((one.told_at for one in beliefs.segments if one.id in ids), default=beliefs.last_begun_at)
-    return tuple(one for one in beliefs.segments if one.id not in ids and one.told_at > first)
+    first = min((one.begun_at for one in cache.segments if one.id in ids), default=cache.last_begun_at)
+    return tuple(one for one in cache.segments if one.id not in ids and one.begun_at > first)
 
 
 @dataclass(slots=True)
@@ -209,8 +209,8 @@ class _Epoch:
             self.starts.remove(start)
 
 
-class _PartitionFold:
-    """The beliefs about one partition, while they grow."""
+class _CacheBuilder:
+    """The cache of one partition, while records are added."""
 
     def __init__(self, partition: TopicIdPartition, metadata_partition: int) -> None:
         self._partition, self._metadata_partition = partition, metadata_partition
@@ -220,14 +220,14 @@ class _PartitionFold:
         self._dropped = 0
         self._delete_state: PartitionDeleteState | None = None
 
-    def begin(self, record: RemoteLogSegmentMetadataRecord, told_at: int) -> None:
+    def begin(self, record: RemoteLogSegmentMetadataRecord, begun_at: int) -> None:
         """Note that a segment's copying began."""
         segment_id = record.remote_log_segment_id.id
         known = self._segments.get(segment_id)
         if known is not None and known.state is not _STARTED:
             self._dropped += 1
             return
-        self._last_begun_at = told_at
+        self._last_begun_at = begun_at
         self._segments[segment_id] = RemoteSegment(
             id=segment_id,
             start_offset=record.start_offset,
@@ -238,7 +238,7 @@ class _PartitionFold:
             leader_epochs=record.segment_leader_epochs,
             max_timestamp_ms=record.max_timestamp_ms,
             event_timestamp_ms=record.event_timestamp_ms,
-            told_at=told_at,
+            begun_at=begun_at,
             custom_metadata=record.custom_metadata,
         )
 
@@ -273,12 +273,12 @@ class _PartitionFold:
             self._segments.clear()
             self._epochs.clear()
 
-    def result(self) -> PartitionBeliefs:
+    def result(self) -> RemoteLogMetadataCache:
         """Return what has come of it."""
-        return PartitionBeliefs(
+        return RemoteLogMetadataCache(
             partition=self._partition,
             metadata_partition=self._metadata_partition,
-            segments=tuple(sorted(self._segments.values(), key=attrgetter("start_offset", "told_at"))),
+            segments=tuple(sorted(self._segments.values(), key=attrgetter("start_offset", "begun_at"))),
             readable_ids=frozenset(one for epoch in self._epochs.values() for one in epoch.ids.values()),
             last_begun_at=self._last_begun_at,
             dropped=self._dropped,

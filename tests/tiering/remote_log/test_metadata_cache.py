@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.tiering.checking.chains import Gap
-from resnap.tiering.remote_log.beliefs import PartitionBeliefs, begun_among, fold_events
+from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, begun_since, fold_events
 from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogRecord,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FINISHED, DELETING, DELETED = list(SegmentState)[1:]
 
 
-def believed(records: Iterable[RemoteLogRecord]) -> PartitionBeliefs:
+def believed(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
     (found,) = fold_events(events(records)).partitions
     return found
 
@@ -54,8 +54,8 @@ def test_an_orphan_stays_one_when_what_followed_it_is_deleted() -> None:
 def test_what_others_began_after_the_first_of_some_segments_is_found_whatever_became_of_it() -> None:
     found = believed([started("x", 0, 9), *copied("a", 0, 9), started("y", 10, 19), *copied("b", 10, 19)])
     a, b = (one.id for one in found.readable)
-    assert names(begun_among(found, {a, b})) == ["y"]
-    assert begun_among(found, {b}) == begun_among(found, ()) == ()
+    assert names(begun_since(found, {a, b})) == ["y"]
+    assert begun_since(found, {b}) == begun_since(found, ()) == ()
 
 
 def test_a_gap_and_an_overlap_are_told() -> None:
