@@ -18,7 +18,7 @@ from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
 from resnap.scheduler.use_cases.engines import Engine
 from resnap.scheduler.use_cases.remembering import Remembering
 from resnap.scheduler.use_cases.service import Service
-from resnap.scheduler.use_cases.sources import Scope, nothing_in
+from resnap.scheduler.use_cases.sources import Scope
 from resnap.scheduler.use_cases.tier_run import Uploading
 from resnap.scheduler.version import resnap_version
 from resnap.storage.disk import legible
@@ -26,13 +26,10 @@ from resnap.storage.errors import ConfigurationError, UsageError, in_file
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.log.properties import read_properties
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.log_dirs import open_source
 from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
 from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S
-from resnap.tiering.controller.audit import audit
-from resnap.tiering.controller.metadata.folding import load_image
 from resnap.tiering.remembered.memory_file import MemoryFiles
 from resnap.tiering.shipping.stored_rules import Asked
 
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.settings.settings import Settings
-    from resnap.tiering.controller.audit import Audit
 
 
 def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
@@ -240,24 +236,6 @@ def _check_readable(path: Path) -> None:
         raise ConfigurationError(
             f"{path}: cannot be read: {error.strerror}", hint="look at --command-config"
         ) from error
-
-
-def audit_of(settings: Settings, source: str) -> Audit:
-    """Return what an audit of the log dir at ``source`` finds, by the metadata log in it or that the settings name.
-
-    Raises:
-        UsageError: there is no log dir, nothing in scope in it, or no metadata log.
-        ResnapError: either cannot be read.
-
-    """
-    scope = scope_of(settings, [source])
-    sources = Sources(s3=settings.s3(), keys=settings.keys())
-    beside = None if settings.metadata_log else find_metadata_log([source])
-    directory = metadata_log_of(settings, None if beside is None else str(beside))
-    log_dir = open_source(source, sources, topics=lambda partition: scope.wants(partition.topic))
-    if not log_dir.partitions and not log_dir.problems:
-        raise nothing_in(scope)
-    return audit(log_dir, partial(load_image, directory), sources)
 
 
 def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resnap.replay.results import Outcome
+from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
+from resnap.storage.log.record_batch import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.checking.verification import VerifiedSegment
     from resnap.tiering.refusal import Refusal
@@ -214,4 +217,20 @@ def batch_row(batch: Batch) -> dict[str, object]:
         "isTransactional": batch.is_transactional,
         "isControl": batch.is_marker,
         "coordinatorEpoch": batch.coordinator_epoch if batch.is_marker else None,
+    }
+
+
+def producer_row(entry: ProducerEntry) -> dict[str, object]:
+    """Return a snapshot's entry under Kafka's names; null where Kafka's own tool shows nothing."""
+    has_data = entry.last_offset != NO_LAST_OFFSET
+    return {
+        "producerId": entry.producer_id,
+        "producerEpoch": entry.producer_epoch,
+        "coordinatorEpoch": entry.coordinator_epoch,
+        "currentTxnFirstOffset": entry.current_txn_first_offset if entry.has_open_transaction else None,
+        "lastTimestamp": entry.timestamp,
+        "firstSequence": (entry.last_sequence - entry.offset_delta) % (MAX_SEQUENCE + 1) if has_data else None,
+        "lastSequence": entry.last_sequence if has_data else None,
+        "lastOffset": entry.last_offset if has_data else None,
+        "offsetDelta": entry.offset_delta if has_data else None,
     }

@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
 from resnap.scheduler.answers.progress import show_progress
@@ -69,8 +70,8 @@ class Invocation:
         """
         faults: list[ResnapError] = []
         findings: list[ResnapError] = []
-        rows = self._rows(results, view, faults, findings)
         try:
+            rows = _begun(self._rows(results, view, faults, findings))
             if view.name is None:
                 deque(rows, maxlen=0)
                 self.output.write(Answer(head=view.totals()))
@@ -149,3 +150,8 @@ class Invocation:
         return show_progress(
             tasks, sys.stderr, self.clock, quiet=self.settings.quiet, as_json=self.output.form != "table"
         )
+
+
+def _begun(rows: Iterator[Row]) -> Iterator[Row]:
+    """Return ``rows`` once the first is there, so that of a job that cannot even begin nothing is printed."""
+    return chain(list(islice(rows, 1)), rows)

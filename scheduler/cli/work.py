@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from resnap.scheduler.answers.rendering import Answer, Column, human_bytes, human_count
+from resnap.scheduler.answers.rendering import Answer, human_bytes, human_count
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, UPLOAD, WRITE, Sources
 from resnap.scheduler.cli.invocation import Invocation
@@ -130,44 +130,6 @@ def verify(
         else:
             report_staged(run, service, sight, snapshots)
         answer_replay(run, found, judged=True, strict=True)
-
-
-@with_settings(SOURCE, REPLAY, STORE)
-def explain(
-    run: Invocation,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A log dir, the partition's directory, or a URL.")],
-    topic_partition: Annotated[
-        str, typer.Argument(metavar="TOPIC-PARTITION", help="The partition, named like its directory.")
-    ],
-    offset: Annotated[
-        int, typer.Argument(metavar="OFFSET", help="Offset of the snapshot; only batches below it count.", min=0)
-    ],
-    producer_id: Annotated[
-        int | None, typer.Option("--producer-id", metavar="N", help="Only this producer.", min=0)
-    ] = None,
-) -> None:
-    """Show the batches that made each entry of the producer snapshot at OFFSET."""
-    from resnap.scheduler.answers.reports import explanation_rows
-    from resnap.scheduler.wiring import scope_of
-    from resnap.storage.errors import UsageError
-    from resnap.storage.log.names import parse_partition_dir_name
-
-    name = parse_partition_dir_name(topic_partition)
-    if name is None:
-        raise UsageError(f"{topic_partition!r} is no partition", hint="a topic and a number, such as payments-0")
-    scope = scope_of(run.settings, [source])
-    found = run.service(replays=False).explain(scope, name.topic_partition, offset, producer_id)
-    keys = ("producerId", "role", "baseOffset", "lastOffset", "producerEpoch", "baseSequence", "lastSequence",
-            "timestamp", "isTransactional", "coordinatorEpoch")  # fmt: skip
-    run.answer(
-        Answer(
-            name="batches",
-            kind="batch",
-            rows=[row for one in found for row in explanation_rows(one)],
-            columns=[Column(key=key, right=key not in {"role", "isTransactional"}) for key in keys],
-            tail=lambda: {"producers": len(found)},
-        )
-    )
 
 
 def _planned(

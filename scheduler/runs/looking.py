@@ -7,12 +7,10 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from resnap.scheduler.answers.reports import explanation_rows
+from resnap.scheduler.answers.reports import explanation_rows, producer_row
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
-from resnap.scheduler.inspecting.inspection import producer_row
-from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.jobs.explain import Request, explanations
 from resnap.scheduler.use_cases.sources import Scope, look
-from resnap.scheduler.wiring import service_of
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot
@@ -21,13 +19,10 @@ from resnap.storage.sources.log_dirs import open_source
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from resnap.scheduler.clock import Clock
-    from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.readiness import Mending
     from resnap.scheduler.runs.run import Row
     from resnap.scheduler.runs.sightings import SeenPartition, Sightings
     from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.service import Service
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
 
@@ -58,9 +53,7 @@ class LoadedSnapshot(NamedTuple):
 class Looking:
     """Reads what a page or a request wants to know of one partition; changes nothing."""
 
-    configuration: Configuration
     engine: Engine
-    clock: Clock
     sightings: Sightings
     reads: DiskReads = field(default_factory=DiskReads)
 
@@ -133,13 +126,14 @@ class Looking:
         return self.reads.run(partial(self._explain, seen, offset, producer_id), LONG_READ_S)
 
     def _explain(self, seen: SeenPartition, offset: int, producer_id: int | None) -> list[Row]:
-        place = TopicPartition(seen.topic, seen.partition)
-        found = self._service(seen).explain(self._scope(seen), place, offset, producer_id)
+        request = Request(
+            scope=self._scope(seen),
+            topic_partition=TopicPartition(seen.topic, seen.partition),
+            offset=offset,
+            producer_id=producer_id,
+        )
+        found = explanations(request, self.engine.reading.sources)
         return [row for one in found for row in explanation_rows(one)]
-
-    def _service(self, seen: SeenPartition) -> Service:
-        request = RunRequest(kind=RunKind.SCAN, sources=(seen.source,))
-        return service_of(self.configuration.of(request), self.clock, engine=self.engine)
 
     def _scope(self, seen: SeenPartition) -> Scope:
         return Scope(sources=(seen.source,), partitions=(name_of(seen),))

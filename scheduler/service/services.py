@@ -215,7 +215,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
         engine=engine,
         worker=worker,
         schedules=Schedules(worker, history, database, clock, observation),
-        looking=Looking(configuration=configuration, engine=engine, clock=clock, sightings=sightings, reads=reads),
+        looking=Looking(engine=engine, sightings=sightings, reads=reads),
         access=AccessControl.of(
             database,
             clock,

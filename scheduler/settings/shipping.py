@@ -5,9 +5,9 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from resnap.scheduler.inspecting.key_files import public_key
 from resnap.scheduler.io_priority import IoPriority
 from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Setting, SettingGroup, Size, from_text
+from resnap.scheduler.settings.key_files import public_key
 from resnap.scheduler.settings.values import parse_size
 from resnap.storage.errors import UsageError
 from resnap.storage.layouts.aiven.body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from resnap.scheduler.inspecting.key_files import key_ring
 from resnap.scheduler.settings.declaration import Count, Duration, Setting, SettingGroup
+from resnap.scheduler.settings.key_files import key_ring
 from resnap.storage.errors import ConfigurationError
 from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.encryption import KeyRing

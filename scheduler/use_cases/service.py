@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from resnap.replay.explain import Explanation, explain
 from resnap.replay.results import partition_result
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.use_cases.held_check import HeldCheck
@@ -28,7 +27,7 @@ from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.tiering.checking.aiven_verification import holds_copies
 from resnap.tiering.installing.fingerprint import print_segment
 from resnap.tiering.installing.staging_area import StagingArea, prints_of
-from resnap.tiering.planning import SavedPlan, can_be_tiered, fingerprint, load_facts
+from resnap.tiering.planning import SavedPlan, can_be_tiered, fingerprint
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.log_dir import Segment
-    from resnap.storage.log.names import TopicPartition
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification_journal import VerificationJournal
@@ -334,20 +332,6 @@ class Service:
             elif scope.wants(topic_partition.topic) and str(topic_partition) not in unread:
                 raise StalePlanError(f"{topic_partition} is no longer there", hint="make a new plan")
         return sight
-
-    def explain(
-        self, scope: Scope, topic_partition: TopicPartition, offset: int, producer_id: int | None
-    ) -> list[Explanation]:
-        """Return what made the entries at ``offset``, by producer id.
-
-        Raises:
-            UsageError: there is no such partition.
-            FormatError, LogDirError: a segment cannot be read.
-
-        """
-        sighted = look(scope, self._sources).find(topic_partition)
-        segments = load_facts(sighted.inventory.partition, self._sources).segments
-        return explain(segments, offset, producer_id, sources=self._sources)
 
 
 def _absolute(source: str) -> str:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.use_cases.announcing import Announcing
-from resnap.scheduler.use_cases.sources import Scope
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.remote_log.announceable import is_ours
+from resnap.tiering.remote_log.announcer import Announcer
 from resnap.tiering.remote_log.codec import decode_record
 from resnap.tiering.remote_log.records import METADATA_TOPIC, TopicIdPartition, metadata_partition, partition_of
 from tests.kafka.brokers import SMALL, Broker, eventually, tiering
@@ -143,16 +141,18 @@ class Meddling(Cluster):
 def announce_while(site: Site, topic: str, after: int, happens: Callable[[Cluster], None]) -> tuple[Announcement, str]:
     """Announce, and let something happen ``after`` so many records; return what was told, and what went wrong."""
     with Meddling(site.broker.address, after, happens) as cluster:
-        announcing = Announcing(
+        announcer = Announcer(
             store=LocalObjectStore(site.remote),
             cluster=cluster,
-            scope=Scope(sources=(), topics=(topic,)),
+            wants=topic.__eq__,
             sources=Sources(),
             key_prefix="",
+            who="a test",
             now_ms=SystemClock().now_ms,
         )
-        (told,) = announcing.publish(announcing.look(), SilentProgress())
-    return told, "\n".join(map(str, announcing.problems))
+        (judged,) = announcer.judged()
+        announced = announcer.publish(judged, lambda *_: None)
+    return announced, "\n".join(map(str, announcer.problems))
 
 
 def test_two_who_announce_at_once_tell_of_each_segment_once(site: Site) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.use_cases.installing import Installing, InstallOrder
+from resnap.scheduler.jobs.install_staged import Request, install_staged
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.storage.log.producer_snapshot import load_snapshot
 from resnap.storage.stores.s3_settings import S3Settings
@@ -112,8 +112,8 @@ def test_a_kill_at_any_step_leaves_what_a_broker_opens(
 
 
 def _install(staged: Path, data: Path, undo: Path, disk: WatchedDisk) -> None:
-    order = InstallOrder(staged=str(staged), scope=Scope(sources=(str(data),)), undo_dir=undo)
-    Installing(clock=SystemClock(), s3=S3Settings(), disk=disk).install(order, SilentProgress(), lambda _: None)
+    request = Request(staged=str(staged), scope=Scope(sources=(str(data),)), undo_dir=undo)
+    install_staged(request, clock=SystemClock(), s3=S3Settings(), progress=SilentProgress(), disk=disk)
 
 
 def _install_and_die(staged: Path, data: Path, undo: Path, step: int) -> None:

@@ -61,7 +61,7 @@ def test_only_what_lies_below_the_offset_counts(command: Resnap, broker_log: Pat
     ("partition", "offset", "said"),
     [
         ("payments-7", "1", "partitions there: "),
-        ("payments", "1", "is no partition"),
+        ("payments", "1", "is not a partition"),
         ("payments-0", "-1", "offset"),
         ("payments-0", "many", "offset"),
         ("paymentz-0", "1", "paymentz-0 is not in"),

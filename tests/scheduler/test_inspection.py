@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_by_name
-from resnap.scheduler.inspecting.inspection import inspected
+from resnap.scheduler.jobs.inspect.file import inspected
+from resnap.scheduler.jobs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.readers import open_reader

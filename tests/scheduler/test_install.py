@@ -410,7 +410,7 @@ def test_a_snapshot_that_lacks_a_producer_never_becomes_the_newest(
         (("{staged}", "{log}", "--replace", "good"), "expected corrupt or false-empty"),
         (("{staged}", "{log}", "--undo", "x"), "--undo stands alone"),
         (("--undo", "{staged}/nothing"), "there is no such file"),
-        (("{staged}/nothing", "{log}"), "is no directory"),
+        (("{staged}/nothing", "{log}"), "is not a directory"),
         (("{log}/orders-0", "{log}"), "is inside the log dir"),
         (("{staged}", "{staged}"), "neither a Kafka log dir nor"),
         (("{staged}", "{log}/nothing"), "does not exist"),

@@ -17,7 +17,7 @@ import pytest
 from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.cli import run
 from resnap.scheduler.clock import FixedClock
-from resnap.scheduler.use_cases.installing import Installing, InstallOrder
+from resnap.scheduler.jobs.install_staged import Request, install_staged
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, StalePlanError
@@ -32,7 +32,7 @@ from tests.scheduler.installed import SET, check_install, copied, look, regenera
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resnap.scheduler.use_cases.installing import InstallReport
+    from resnap.scheduler.jobs.install_staged import Installed
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
@@ -45,16 +45,16 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.root, self.data, self.staged, self.undo = root, root / "data", root / "staged", root / "undo"
 
-    def install(self, disk: Disk | None = None, data: Path | None = None) -> InstallReport:
+    def install(self, disk: Disk | None = None, data: Path | None = None) -> Installed:
         """Install with everything that can be asked for."""
-        order = InstallOrder(
+        request = Request(
             staged=str(self.staged),
             scope=Scope(sources=(str(data or self.data),)),
             asked=frozenset(Replace),
             undo_dir=self.undo,
         )
-        installing = Installing(clock=FixedClock(1_700_000_000_000), s3=S3Settings(), disk=disk or Disk())
-        return installing.install(order, SilentProgress(), lambda _: None)
+        clock = FixedClock(1_700_000_000_000)
+        return install_staged(request, clock=clock, s3=S3Settings(), progress=SilentProgress(), disk=disk)
 
     def manifests(self) -> list[Path]:
         """Return what undoes the installations so far, the last one first."""

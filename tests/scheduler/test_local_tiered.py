@@ -76,7 +76,7 @@ def test_neither_gc_nor_retain_touches_what_brokers_may_believe_in(
     for flags in ((), ("--delete",)):
         ran = command("retain", store, "--retention-bytes", "1", *flags)
         assert (ran.code, ran.out) == (2, "")
-        assert "is in the layout local-tiered: brokers delete what they were told of" in ran.err
+        assert "is in the layout local-tiered: brokers delete what they know of" in ran.err
     assert command("gc", store, "--older-than", "0s", "--delete", "--no-other-writers").code == 0
     assert files_of(tmp_path / "store") == before
 

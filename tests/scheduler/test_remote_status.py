@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
+from resnap.scheduler.jobs.remote_status import read_status
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.use_cases.remote_status import look
 from resnap.scheduler.wiring import scope_of
 from resnap.storage.layouts.local_tiered.keys import object_key
 from resnap.storage.layouts.manifest import ObjectKind
@@ -134,7 +134,7 @@ def test_what_brokers_copy_and_delete_while_they_are_looked_at_is_not_amiss(tmp_
     def survey() -> list[LogDir]:
         return [open_source(str(data), Sources())]
 
-    status = look(survey, scope_of(Settings(), [str(data)]), BusyStore(remote, goes_on))
+    status = read_status(survey, scope_of(Settings(), [str(data)]), BusyStore(remote, goes_on))
     (one,) = status.comparison.partitions
     assert (one.cache.start_offset, one.cache.end_offset, status.comparison.findings) == (10, 30, [])
     assert one.cache.copying is not None

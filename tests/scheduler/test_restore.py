@@ -18,9 +18,8 @@ import pytest
 
 from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.cli import run
-from resnap.scheduler.use_cases.restoring import RestoreOrder, Restoring
+from resnap.scheduler.jobs.restore import Request, restored
 from resnap.scheduler.use_cases.sources import Scope
-from resnap.storage.disk import Disk
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
@@ -33,7 +32,8 @@ from tests.scheduler.shipped import entries, manifests
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resnap.scheduler.use_cases.restoring import RestoreReport
+    from resnap.storage.disk import Disk
+    from resnap.storage.errors import ResnapError
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
@@ -69,9 +69,10 @@ def quick() -> Iterator[Path]:
         yield Path(name)
 
 
-def restore(store: Path, log_dir: Path, disk: Disk | None = None, topics: tuple[str, ...] = ()) -> RestoreReport:
-    order = RestoreOrder(scope=Scope(sources=(store.as_uri(),), topics=topics), log_dir=log_dir)
-    return Restoring(sources=Sources(), disk=disk or Disk()).restore(order, SilentProgress())
+def restore(store: Path, log_dir: Path, disk: Disk | None = None, topics: tuple[str, ...] = ()) -> list[ResnapError]:
+    """Restore, and return what went wrong."""
+    request = Request(scope=Scope(sources=(store.as_uri(),), topics=topics), log_dir=log_dir)
+    return [fault for one in restored(request, Sources(), SilentProgress(), disk=disk) for fault in one.faults]
 
 
 def shipped_files(store: Path) -> dict[str, dict[str, str]]:
@@ -222,7 +223,7 @@ def test_a_kill_before_any_step_leaves_whole_partitions_and_the_next_run_complet
         with pytest.raises(Killed):
             restore(store, log_dir, killed_at(step))
         seen.add(len(check_whole(store, log_dir, killed=True)))
-        assert restore(store, log_dir).errors == []
+        assert restore(store, log_dir) == []
         assert check_whole(store, log_dir) == set(PARTITIONS)
         shutil.rmtree(log_dir)
     assert seen == {0, 1}
@@ -233,9 +234,9 @@ def test_a_disk_that_fails_at_any_step_is_told(store: Path, quick: Path, number:
     for step in range(1, steps_of(store, quick / "count"), 37):
         log_dir = quick / f"failed-{step}"
         log_dir.mkdir()
-        report = restore(store, log_dir, failing_at(step, number))
-        assert report.errors
-        assert all(os.strerror(number) in str(error) and error.hint for error in report.errors)
+        errors = restore(store, log_dir, failing_at(step, number))
+        assert errors
+        assert all(os.strerror(number) in str(error) and error.hint for error in errors)
         check_whole(store, log_dir, killed=True)
         restore(store, log_dir)
         assert check_whole(store, log_dir) == set(PARTITIONS)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
@@ -10,8 +10,6 @@ from pydantic import ValidationError
 from resnap.replay.scan.reading import PRODUCERS_PER_TASK
 from resnap.replay.spark.settings import processors
 from resnap.replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
-from resnap.scheduler.cli.look import KIND_NAMES
-from resnap.scheduler.inspecting.file_kinds import Kind
 from resnap.scheduler.settings.loading import load_settings
 from resnap.scheduler.settings.settings import Settings, display_name
 from resnap.scheduler.wiring import reading_of
@@ -237,10 +235,6 @@ def test_kafkas_settings_are_shown_under_kafkas_names() -> None:
     assert display_name("log_dirs") == "log.dirs"
     assert display_name("producer_id_expiration_ms") == "producer.id.expiration.ms"
     assert display_name("topics") == "topic"
-
-
-def test_kinds_that_the_command_offers_are_those_that_there_are() -> None:
-    assert set(get_args(KIND_NAMES)) == set(map(str, Kind))
 
 
 def test_how_segments_are_read_is_told_by_flag_environment_or_file(tmp_path: Path) -> None:

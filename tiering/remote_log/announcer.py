@@ -1,11 +1,10 @@
-"""Announcing shipped segments to brokers: select, read everything back, publish, and read what was published."""
+"""Announces shipped segments to brokers: judges them, reads objects back, publishes, and reads what was published."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.use_cases.tier_run import this_run
 from resnap.storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
 from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.flat.keys import lease_place
@@ -23,9 +22,6 @@ from resnap.tiering.shipping.lease import leased
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.use_cases.sources import Scope
-    from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.aiven_verification import PartitionSeen
@@ -36,29 +32,31 @@ if TYPE_CHECKING:
     from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache
     from resnap.tiering.remote_log.records import TopicIdPartition
 
-_NOBODY: Final = -1
-"""Stands for the broker of a record, where none leads and none is known."""
+_UNKNOWN_BROKER: Final = -1
+"""Stands for the broker that a record is from, where none leads and none is known."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Announcing:
-    """One announcement of what a store holds to a cluster."""
+class Announcer:
+    """Judges what of a store is to be announced to the brokers of a cluster, and publishes it."""
 
     store: ObjectStore
     cluster: Cluster
-    scope: Scope
-    """Only its topics count."""
+    wants: Callable[[str], bool]
+    """Whether a topic counts."""
     sources: Sources
     """Which open what was encrypted, too."""
     key_prefix: str
     """The key prefix of the brokers' RemoteStorageManager, in the layout ``aiven``."""
+    who: str
+    """This run, for whoever meets its leases."""
     now_ms: Callable[[], int]
     problems: list[ResnapError] = field(default_factory=list)
     """Manifests that cannot be read, and partitions that another run is at work on."""
     _holds_copies: bool = field(default=False, init=False)
     """Whether the store is in the layout ``aiven``."""
 
-    def look(self) -> list[Announcement]:
+    def judged(self) -> list[Announcement]:
         """Return what is to be announced, by partition; nothing is written, and no object read.
 
         Raises:
@@ -74,44 +72,41 @@ class Announcing:
         facts = self._facts({one.name for one in shipped})
         return [self._judged(partition, shipped[partition], facts) for partition in sorted(shipped, key=str)]
 
-    def publish(self, found: list[Announcement], progress: Progress) -> Iterator[Announcement]:
-        """Announce what ``found`` holds, each partition under its lease and judged again; yield what was announced.
+    def publish(self, one: Announcement, read: Callable[[int, int], None]) -> Announcement:
+        """Announce ``one`` under the partition's lease, judged once more; return what was announced.
+
+        ``read`` is called with a number of segments and their bytes when these have been read back.
 
         Raises:
-            VerificationError: an object is not what it must be, or what was announced was not understood; nothing more
-                is announced.
-            StoreError, ClusterError: either failed; what was announced of a segment by then can be announced again.
+            VerificationError: an object is not what it must be, or brokers would not go by what was published.
+            LockedError: another run is at work on the partition.
+            StoreError, ClusterError: either failed; what was published of a segment by then can be published again.
 
         """
-        log_bytes = sum(segment.stored_bytes for each in found for segment in each.segments)
-        progress.expect(sum(len(one.segments) for one in found), log_bytes)
-        for one in found:
-            if not one.segments:
-                yield one
-                continue
-            place = lease_place(one.segments[0].cluster_id, one.partition.topic_partition)
-            with leased(self.store, place, who=f"{this_run()} (announce)", now_ms=self.now_ms()) as lease:
-                lease.hold()
-                self._read_back(one, progress)
-                lease.hold()
-                facts = self._facts({one.partition.name})
-                now = self._judged(one.partition, one.segments, facts)
-                announced = self._announce(replace(now, below=one.below + now.below, stop=now.stop or one.stop), facts)
-            yield announced
+        if not one.segments:
+            return one
+        place = lease_place(one.segments[0].cluster_id, one.partition.topic_partition)
+        with leased(self.store, place, who=self.who, now_ms=self.now_ms()) as lease:
+            lease.hold()
+            self._read_back(one, read)
+            lease.hold()
+            facts = self._facts({one.partition.name})
+            now = self._judged(one.partition, one.segments, facts)
+            return self._publish(replace(now, below=one.below + now.below, stop=now.stop or one.stop), facts)
 
     def _shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
         found: dict[TopicIdPartition, list[Announceable]] = {}
         for one in self._copies(cluster_id) if self._holds_copies else self._manifests():
-            if self.scope.wants(one.partition.name):
+            if self.wants(one.partition.name):
                 found.setdefault(one.partition, []).append(one)
         return found
 
     def _manifests(self) -> Iterator[Announceable]:
         reader = StoreReader(store=self.store)
-        for key in list_shipped(self.store, self._wants).manifests:
+        for key in list_shipped(self.store, lambda key: "=" in key.topic or self.wants(key.topic)).manifests:
             read = reader.verify(key, reads_objects=False)
             if read.manifest is None:
-                self._complain(read.problems[0])
+                self.problems.append(VerificationError(read.problems[0], hint="see `resnap verify --store URL`"))
             else:
                 yield of_manifest(key, read.manifest)
 
@@ -121,12 +116,9 @@ class Announcing:
         for key in listing.manifests:
             read = verify_copy(self.store, infos, key, {}, self.sources, reads_objects=False)
             if read.manifest is None:
-                self._complain(read.problems[0])
+                self.problems.append(VerificationError(read.problems[0], hint="see `resnap verify --store URL`"))
             else:
                 yield of_copy(read.manifest, key_prefix=self.key_prefix, cluster_id=cluster_id)
-
-    def _complain(self, problem: str) -> None:
-        self.problems.append(VerificationError(problem, hint="see `resnap verify --store URL`"))
 
     def _facts(self, topics: set[str]) -> ClusterFacts:
         facts = self.cluster.facts(lambda name: name in topics or name == METADATA_TOPIC)
@@ -186,7 +178,7 @@ class Announcing:
             segment_id=segment_id, kind=ObjectKind.LOG,
         ).key  # fmt: skip
 
-    def _read_back(self, one: Announcement, progress: Progress) -> None:
+    def _read_back(self, one: Announcement, read: Callable[[int, int], None]) -> None:
         """Read every object whole: as soon as brokers know a segment they may delete the only other copy."""
         reader = StoreReader(store=self.store)
         seen: dict[str, PartitionSeen] = {}
@@ -194,7 +186,7 @@ class Announcing:
             problems = self._problems_of(segment, reader, seen)
             if problems:
                 raise VerificationError(problems[0], hint="see `resnap verify --store URL`; nothing was announced")
-            progress.advance(1, segment.stored_bytes)
+            read(1, segment.stored_bytes)
 
     def _problems_of(
         self, segment: Announceable, reader: StoreReader, seen: dict[str, PartitionSeen]
@@ -206,8 +198,8 @@ class Announcing:
         found = verify_copy(self.store, infos, segment.manifest_key, seen, self.sources, reads_objects=True)
         return found.problems
 
-    def _announce(self, one: Announcement, facts: ClusterFacts) -> Announcement:
-        """Announce the segments of ``one``, judged by ``facts``, as long as these hold; return what was announced."""
+    def _publish(self, one: Announcement, facts: ClusterFacts) -> Announcement:
+        """Publish the segments of ``one``, judged by ``facts``, as long as these hold; return what was published."""
         number = metadata_partition(one.partition, len(facts.topics[METADATA_TOPIC].partitions))
         there = facts.partition(one.partition.topic_partition)
         leader = there.leader if there is not None else None
@@ -220,15 +212,17 @@ class Announcing:
                 )
                 one = replace(one, segments=one.segments[:count], stop=stop)
                 break
-            broker = leader if leader is not None else segment.broker_id
-            records = records_of(segment, broker_id=_NOBODY if broker is None else broker, now_ms=self.now_ms())
+            broker_id = leader if leader is not None else segment.broker_id
+            if broker_id is None:
+                broker_id = _UNKNOWN_BROKER
+            records = records_of(segment, broker_id=broker_id, now_ms=self.now_ms())
             for value in [payload(record) for record in records]:
                 self.cluster.publish(METADATA_TOPIC, number, value)
         self._check_known(one, number)
         return one
 
     def _check_known(self, one: Announcement, number: int) -> None:
-        """Read the metadata again, and see that brokers know all of it, and that none copied in between."""
+        """Read what was published; check that a broker goes by it, and that none copied in between."""
         found = next((each for each in self._metadata(number).partitions if each.partition == one.partition), None)
         ours = {segment.id for segment in one.segments}
         missing = ours if found is None else ours - found.readable_ids
@@ -246,6 +240,3 @@ class Announcing:
                 f"{one.partition.topic_partition}: brokers do not know {min(missing)} though it was announced",
                 hint="see `resnap remote status` before anything else is done",
             )
-
-    def _wants(self, key: FlatKey) -> bool:
-        return "=" in key.topic or self.scope.wants(key.topic)

@@ -63,11 +63,11 @@ class SegmentInspection:
         base_offset: int,
         is_active: bool,
         verify_crc: bool,
-        tells_validity: bool = False,
+        shows_validity: bool = False,
     ) -> None:
-        """Look at ``reader``; a wrong checksum is damage with ``verify_crc``, and a fact with ``tells_validity``."""
+        """Look at ``reader``; a wrong checksum is damage with ``verify_crc``, and a fact with ``shows_validity``."""
         self._reader, self._is_active = reader, is_active
-        self._verify_crc, self._tells_validity = verify_crc, tells_validity
+        self._verify_crc, self._shows_validity = verify_crc, shows_validity
         self._block, self._block_at = memoryview(b""), 0
         self._position = 0
         self._next_offset = base_offset
@@ -129,7 +129,7 @@ class SegmentInspection:
             "compresscodec": header.compression,
             "crc": header.crc,
         }
-        if self._tells_validity:
+        if self._shows_validity:
             row["isvalid"] = self._is_valid(check_crc, header.size_bytes)
         if header.is_control:
             row |= self._control_fields(header) if row.get("isvalid", True) else {}
@@ -164,7 +164,7 @@ class SegmentInspection:
             "compresscodec": COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"unknown({codec})",
             "crc": message.crc,
         }
-        if self._tells_validity:
+        if self._shows_validity:
             row["isvalid"] = self._is_valid(check_legacy_crc, message.size_bytes)
         self._go_on(message.offset, message.size_bytes)
         return row

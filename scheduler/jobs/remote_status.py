@@ -1,37 +1,55 @@
-"""The use case of asking what brokers know of remote storage, and how it is shown."""
+"""`resnap remote status`: what brokers know to be in remote storage, compared with their disks and the store."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
-from resnap.scheduler.answers.rendering import PARTITION, Answer, Column, Row, human_bytes, human_count
+import typer
+
+from resnap.scheduler.answers.rendering import PARTITION, Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.flags import CLUSTER, STORE, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.storage.errors import FormatError, UsageError
+from resnap.scheduler.job import Caller, Context, Result, View
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.wiring import cluster_of, scope_of
+from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.layouts.aiven.metadata import read_custom_metadata
-from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, compare
-from resnap.tiering.remote_log.metadata_cache import fold_events
-from resnap.tiering.remote_log.metadata_log import event_of, metadata_partitions, read_events
+from resnap.storage.log.survey import LogDir
+from resnap.storage.sources.files import Sources
+from resnap.storage.sources.log_dirs import open_source
+from resnap.storage.stores.protocol import ObjectStore
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, Finding, PartitionComparison, compare
+from resnap.tiering.remote_log.metadata_cache import (
+    RemoteLogMetadata,
+    RemoteLogMetadataCache,
+    RemoteSegment,
+    fold_events,
+)
+from resnap.tiering.remote_log.metadata_log import Event, event_of, metadata_partitions, read_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState
-from resnap.tiering.remote_log.stored import stored_segments
+from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment, stored_segments
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from resnap.scheduler.use_cases.sources import Scope
-    from resnap.storage.errors import ResnapError
-    from resnap.storage.log.survey import LogDir
-    from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.cluster.client import Cluster
-    from resnap.tiering.remote_log.comparison import Finding, PartitionComparison
-    from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache, RemoteSegment
-    from resnap.tiering.remote_log.metadata_log import Event
-    from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment
-
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _NO_METADATA: Final = (
     "give the log dirs of a broker with tiered storage; only brokers that follow a partition of the topic have it"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Where to read."""
+
+    log_dirs: tuple[str, ...]
+    """Those of one broker."""
+    store: str | None = None
+    """What brokers tier to, to be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +59,48 @@ class RemoteStatus:
     comparison: Comparison
     metadata_partitions: tuple[int, ...]
     cut: tuple[int, ...]
-    """Those whose first records retention has taken: what those said is not known."""
+    """Those whose first records retention has deleted: what these said is not known."""
     problems: tuple[ResnapError, ...]
     """What could not be read in the log dirs."""
 
 
-def look(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Result):
+    """All that was found."""
+
+    status: RemoteStatus
+
+
+def run(request: Request, context: Context) -> Iterator[Read]:
+    """Yield the one status of all partitions; what is harmful, or could not be read, is a fault.
+
+    Raises:
+        UsageError: there is no metadata topic, or no partition of it; or nothing matches the topics asked for.
+        ResnapError: it, or the store, cannot be read.
+
+    """
+    settings, places, live = context.settings, request.log_dirs, context.settings.bootstrap_server
+    scope = scope_of(settings, places if live is None or places else [live])
+    sources = Sources(s3=settings.s3())
+    with nullcontext() if live is None else cluster_of(settings) as cluster:
+        status = read_status(
+            lambda: [open_source(place, sources) for place in places],
+            scope,
+            None if request.store is None else open_store(request.store, settings.s3()),
+            cluster,
+        )
+    harmful = tuple(
+        VerificationError(f"{one.place}: {one.kind.value}: {one.detail}", hint=one.hint)
+        for one in status.comparison.findings
+        if one.kind in HARMFUL
+    )
+    yield Read(status=status, faults=(*status.problems, *harmful))
+
+
+def read_status(
     survey: Callable[[], Sequence[LogDir]], scope: Scope, store: ObjectStore | None, cluster: Cluster | None = None
 ) -> RemoteStatus:
-    """Return how the partitions of ``scope`` stand by the metadata topic, against the log dirs surveyed and ``store``.
+    """Return what the metadata topic says of the partitions of ``scope``, compared with log dirs and ``store``.
 
     The topic is that of the running ``cluster``, where one is given, else what lies of it in the log dirs. It is read
     again where the store has what it does not name, or lacks something: brokers may have gone on in between.
@@ -93,7 +144,7 @@ class _Reading:
 def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None) -> _Reading:
     events = _events_in(log_dirs) if cluster is None else _events_of(cluster)
     firsts: dict[int, int | None] = dict.fromkeys(events)
-    metadata = fold_events(_noting_first(chain.from_iterable(events.values()), firsts))
+    metadata = fold_events(_with_firsts(chain.from_iterable(events.values()), firsts))
     wanted = tuple(one for one in metadata.partitions if scope.wants(one.partition.name))
     local = chain.from_iterable(one.partitions for one in log_dirs)
     if scope.topics and not wanted and not any(scope.wants(one.topic_partition.topic) for one in local):
@@ -102,8 +153,8 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None) -> 
     return _Reading(metadata=replace(metadata, partitions=wanted), log_dirs=log_dirs, firsts=firsts)
 
 
-def _noting_first(events: Iterable[Event], firsts: dict[int, int | None]) -> Iterator[Event]:
-    """Pass ``events`` on, and note the offset of the first one of each metadata partition."""
+def _with_firsts(events: Iterable[Event], firsts: dict[int, int | None]) -> Iterator[Event]:
+    """Pass ``events`` on, and keep the offset of the first one of each metadata partition."""
     for event in events:
         if firsts[event.metadata_partition] is None:
             firsts[event.metadata_partition] = event.offset
@@ -129,32 +180,56 @@ def _read_live(cluster: Cluster, number: int) -> Iterator[Event]:
     return (event_of(number, offset, value) for offset, value in cluster.read(METADATA_TOPIC, number))
 
 
-def status_answer(status: RemoteStatus, *, whole: bool) -> Answer:
-    """Return what is shown: a row per partition, with all its segments where ``whole``; then the findings."""
-    comparison = status.comparison
-    findings = comparison.findings
-    return Answer(
-        name="partitions",
-        kind="partition",
-        rows=(_row(one, whole=whole) for one in comparison.partitions),
-        columns=[
-            PARTITION,
-            Column(key="remote", title="REMOTE", of=_span),
-            Column(key="readable", title="SEGMENTS", right=True),
-            Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
-            Column(key="orphans", title="ORPHANS", right=True),
-            Column(key="replaced", title="REPLACED", right=True),
-            Column(key="localStartOffset", title="ON DISK FROM", show=_offset),
-            Column(key="told", title="LAST RECORD"),
-        ],
-        tail=lambda: {
+def _span(row: Row) -> str:
+    return "-" if row["endOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
+
+
+class RemoteStatusView(View[Read]):
+    """A row per partition, with all its segments where ``whole``; then the findings."""
+
+    name = "partitions"
+    kind = "partition"
+    columns = (
+        PARTITION,
+        Column(key="remote", title="REMOTE", of=_span),
+        Column(key="readable", title="SEGMENTS", right=True),
+        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="orphans", title="ORPHANS", right=True),
+        Column(key="replaced", title="REPLACED", right=True),
+        Column(key="localStartOffset", title="ON DISK FROM", show=lambda value: "-" if value is None else str(value)),
+        Column(key="told", title="LAST RECORD"),
+    )
+
+    exit_code = OK
+    _status: RemoteStatus
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+
+    def rows(self, result: Read) -> Iterator[Row]:
+        """Yield the rows of all partitions."""
+        self._status = result.status
+        if any(one.kind in HARMFUL for one in result.status.comparison.findings):
+            self.exit_code = VerificationError.exit_code
+        for one in result.status.comparison.partitions:
+            row = _row(one)
+            if self._whole:
+                row["segments"] = [_segment_row(segment, one.cache) for segment in one.cache.segments]
+            yield row
+
+    def totals(self) -> Row:
+        """Return how much of the metadata topic was read, and the findings."""
+        status = self._status
+        return {
             "metadataPartitions": list(status.metadata_partitions),
             "metadataPartitionsCut": list(status.cut),
-            "otherStoredSegments": comparison.other_objects,
-            "findings": [finding_row(one) for one in findings],
-        },
-        closing=lambda: _closing(status, findings),
-    )
+            "otherStoredSegments": status.comparison.other_objects,
+            "findings": [finding_row(one) for one in status.comparison.findings],
+        }
+
+    def closing(self) -> Iterator[str]:
+        """Yield the same in words."""
+        return _closing(self._status)
 
 
 def finding_row(finding: Finding) -> Row:
@@ -169,11 +244,11 @@ def finding_row(finding: Finding) -> Row:
     }
 
 
-def _row(one: PartitionComparison, *, whole: bool) -> Row:
+def _row(one: PartitionComparison) -> dict[str, object]:
     cache = one.cache
     readable = cache.readable
-    last_ms = max((segment.event_timestamp_ms for segment in cache.segments), default=None)
-    row = {
+    newest_ms = max((segment.event_timestamp_ms for segment in cache.segments), default=None)
+    return {
         "topic": cache.partition.name,
         "partition": cache.partition.partition,
         "topicId": cache.partition.id,
@@ -188,17 +263,8 @@ def _row(one: PartitionComparison, *, whole: bool) -> Row:
         "copying": None if cache.copying is None else cache.copying.id,
         "deleteState": None if cache.delete_state is None else cache.delete_state.name,
         "localStartOffset": one.local_start,
-        "told": None if last_ms is None else instant(last_ms),
+        "told": None if newest_ms is None else instant(newest_ms),
     }
-    return {**row, "segments": [_segment_row(segment, cache) for segment in cache.segments]} if whole else row
-
-
-def _span(row: Row) -> str:
-    return "-" if row["endOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
-
-
-def _offset(value: object) -> str:
-    return "-" if value is None else str(value)
 
 
 def _states(cache: RemoteLogMetadataCache) -> dict[str, int]:
@@ -225,26 +291,50 @@ def _segment_row(segment: RemoteSegment, cache: RemoteLogMetadataCache) -> Row:
 
 
 def _custom_metadata(data: bytes | None) -> Row | None:
-    """Return what a plugin said of a segment; its bytes alone, where they are not those of the layout ``aiven``."""
+    """Return what a plugin keeps with a segment; its bytes alone, where they are not those of the layout ``aiven``."""
     if data is None:
         return None
     try:
-        custom = read_custom_metadata(data)
+        found = read_custom_metadata(data)
     except FormatError:
         return {"bytes": data.hex()}
-    fields = {"remoteSize": custom.remote_size, "objectPrefix": custom.object_prefix, "objectKey": custom.object_key}
+    fields = {"remoteSize": found.remote_size, "objectPrefix": found.object_prefix, "objectKey": found.object_key}
     return {"bytes": data.hex(), **{name: value for name, value in fields.items() if value is not None}}
 
 
-def _closing(status: RemoteStatus, findings: Iterable[Finding]) -> Iterator[str]:
+def _closing(status: RemoteStatus) -> Iterator[str]:
     yield ""
     comparison = status.comparison
     numbers = ", ".join(map(str, status.metadata_partitions))
     yield f"By partitions {numbers} of {METADATA_TOPIC}; others know more, where there are others."
     if status.cut:
         yield f"Partitions {', '.join(map(str, status.cut))} of it have lost their first records to retention."
-    for one in findings:
+    for one in comparison.findings:
         size = f" ({human_bytes(one.size_bytes)})" if one.size_bytes else ""
         yield f"{one.kind.value}: {one.place}: {human_count(one.count)}{size}: {one.detail}"
     if comparison.other_objects:
         yield f"{human_count(comparison.other_objects)} segments in the store are of partitions that these do not name."
+
+
+@with_settings(TOPIC, CLUSTER, STORE)
+def show_status(
+    context: Invocation,
+    log_dirs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs of one broker; the default is log.dirs."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store", metavar="URL", help="The store that brokers tier to; it is compared with what they know."
+        ),
+    ] = None,
+) -> int:
+    """Show what brokers know of remote storage: segments by state, orphans, gaps; against disk and store.
+
+    By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR may be left out.
+    """
+    places = tuple(log_dirs or map(str, context.settings.log_dirs))
+    view = RemoteStatusView(whole=context.output.form != "table")
+    context.show(run(Request(log_dirs=places, store=store), context), view)
+    return view.exit_code

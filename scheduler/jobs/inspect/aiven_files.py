@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sized
 
     from resnap.scheduler.answers.rendering import Row
-    from resnap.scheduler.inspecting.inspected_file import InspectedFile
+    from resnap.scheduler.jobs.inspect.opened_file import OpenedFile
     from resnap.storage.layouts.aiven.manifest import AivenManifest
 
 _READERS: Final[dict[str, Callable[[bytes], Sized]]] = {
@@ -29,7 +29,7 @@ _READERS: Final[dict[str, Callable[[bytes], Sized]]] = {
 }
 
 
-def inspect_manifest(file: InspectedFile) -> Answer:
+def inspect_manifest(file: OpenedFile) -> Answer:
     """Show a manifest: the segment and its chunks, and where each index lies."""
     manifest = read_manifest(file.content())
     ranges = manifest.indexes.named()
@@ -38,7 +38,7 @@ def inspect_manifest(file: InspectedFile) -> Answer:
     return Answer(head=_head(manifest), name="indexes", kind="index", rows=rows, columns=columns)
 
 
-def inspect_indexes(file: InspectedFile) -> Answer:
+def inspect_indexes(file: OpenedFile) -> Answer:
     """Show which indexes an object holds; its manifest, which lies beside it, tells where each begins.
 
     Raises:
@@ -87,7 +87,7 @@ def _head(manifest: AivenManifest) -> dict[str, object]:
     }
 
 
-def _index_rows(file: InspectedFile, stem: str) -> Iterator[Row]:
+def _index_rows(file: OpenedFile, stem: str) -> Iterator[Row]:
     segment = file.sources.segment(stem)
     for suffix, name in INDEX_NAMES.items():
         place = segment.index_range(suffix)

@@ -8,7 +8,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.inspecting.file_kinds import leading_offset
+from resnap.scheduler.jobs.inspect.file_kinds import leading_offset
 from resnap.storage.errors import UsageError
 from resnap.storage.layouts.aiven.keys import LOG, MANIFEST
 from resnap.storage.layouts.aiven.members import MARK, Member, member_of, stem_of
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InspectedFile:
+class OpenedFile:
     """A file that is open."""
 
     reader: RangeReader
     name: str
     verify_crc: bool
-    tells_validity: bool = False
+    shows_validity: bool = False
     """Whether a wrong checksum is a fact to be told, and no damage."""
     is_active: bool = False
     """Whether this is the last segment of a directory, which a broker may be writing."""
@@ -66,7 +66,7 @@ class _ObjectReader:
 
 
 @contextmanager
-def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[InspectedFile]:
+def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[OpenedFile]:
     """Open ``file``, a path or the URL of an object, for as long as the context lasts.
 
     A segment in the layout ``aiven`` is opened as what it was, whatever its ``.log`` object holds, if its manifest is
@@ -83,12 +83,12 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[In
     if member is not None:
         with sources.open(member.locator) as reader:
             name = member.locator.rpartition("/")[2]
-            yield InspectedFile(reader=reader, name=name, verify_crc=verify_crc, sources=sources)
+            yield OpenedFile(reader=reader, name=name, verify_crc=verify_crc, sources=sources)
         return
     if is_store_url(file):
         prefix, _, key = file.rpartition("/")
         reader = _ObjectReader(sources.store(prefix), key)
-        yield InspectedFile(reader=reader, name=key, verify_crc=verify_crc, stem=stem, sources=sources)
+        yield OpenedFile(reader=reader, name=key, verify_crc=verify_crc, stem=stem, sources=sources)
         return
     path = Path(file)
     with readable(path):
@@ -96,7 +96,7 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[In
             raise UsageError(f"{file} is a directory", hint="give one file of it; `resnap scan` shows a directory")
         is_active, log_size = _is_active(path), _log_size(path)
     with open_reader(file) as reader:
-        yield InspectedFile(
+        yield OpenedFile(
             reader=reader,
             name=path.name,
             verify_crc=verify_crc,

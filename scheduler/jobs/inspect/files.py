@@ -1,4 +1,4 @@
-"""Any one file of a log dir or a store, shown as what it is: recognised by its name, else by its content.
+"""What is shown of each kind of file: facts about the whole, and a row per entry.
 
 Names of fields are those of Kafka's own dump tool. Of a damaged file everything before the damage is shown, and then
 the ``FormatError`` that says where and what.
@@ -6,22 +6,17 @@ the ``FormatError`` that says where and what.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.answers.records import record
 from resnap.scheduler.answers.rendering import Answer, Column, Row, human_bytes, plain_text
+from resnap.scheduler.answers.reports import producer_row
 from resnap.scheduler.clock import instant
-from resnap.scheduler.inspecting import aiven_inspection
-from resnap.scheduler.inspecting.dump_log import dump_lines
-from resnap.scheduler.inspecting.file_kinds import Kind, kind_by_content, kind_by_name
-from resnap.scheduler.inspecting.inspected_file import InspectedFile, opened_file
-from resnap.scheduler.inspecting.segment_inspection import SegmentInspection
-from resnap.storage.errors import FormatError, UsageError, in_file
-from resnap.storage.layouts.aiven.encryption import NO_KEYS, KeyRing
-from resnap.storage.layouts.manifest import Manifest, read_manifest
+from resnap.scheduler.jobs.inspect import aiven_files
+from resnap.scheduler.jobs.inspect.file_kinds import Kind
+from resnap.scheduler.jobs.inspect.segments import SegmentInspection
+from resnap.storage.errors import FormatError
+from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
 from resnap.storage.log.indexes import (
     OFFSET_ENTRY,
@@ -36,20 +31,17 @@ from resnap.storage.log.indexes import (
 from resnap.storage.log.producer_snapshot import (
     CRC_POSITION,
     ENTRY,
-    NO_LAST_OFFSET,
     ProducerEntry,
     read_snapshot_array,
 )
 from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
-from resnap.storage.log.record_batch import MAX_SEQUENCE
-from resnap.storage.sources.files import Sources
 
 if TYPE_CHECKING:
     import struct
     from collections.abc import Callable, Iterator, Sequence
 
-    from resnap.storage.stores.s3_settings import S3Settings
+    from resnap.scheduler.jobs.inspect.opened_file import OpenedFile
 
 
 def _show_time(value: object) -> str:
@@ -60,42 +52,7 @@ def _show_time(value: object) -> str:
 _TIME: Final = Column(key="timestamp", show=_show_time)
 
 
-@contextmanager
-def inspected(
-    file: str,
-    *,
-    s3: S3Settings,
-    keys: KeyRing = NO_KEYS,
-    kind: Kind | None = None,
-    limit: int | None = None,
-    verify_crc: bool = False,
-    tells_validity: bool = False,
-) -> Iterator[Answer]:
-    """Open ``file``, a path or the URL of an object, and give what there is to say about it, at most ``limit`` rows.
-
-    With ``tells_validity`` rows of a segment say ``isvalid``, and a wrong checksum is no damage.
-
-    Raises:
-        UsageError: no such file, or nothing tells what it is.
-        FormatError: it is damaged; raised here, or by the rows of the answer when they come to the damage.
-        LogDirError: it cannot be read.
-        StoreError: likewise, of a store.
-
-    """
-    with opened_file(file, Sources(s3=s3, keys=keys), verify_crc=verify_crc) as opened, in_file(file):
-        chosen = kind or kind_by_name(opened.name) or kind_by_content(opened.reader)
-        if chosen is None:
-            known = ", ".join(Kind)
-            raise UsageError(f"{file}: neither name nor content tells what this is", hint=f"say it: --kind {known}")
-        answer = _INSPECTORS[chosen](replace(opened, tells_validity=tells_validity))
-        head = {"file": file, "kind": str(chosen), "sizeBytes": opened.reader.size_bytes, **answer.head}
-        if limit is not None:
-            head["limit"] = limit
-        shown = replace(answer, head=head, rows=islice(answer.rows, limit))
-        yield replace(shown, dump=lambda: dump_lines(shown, chosen))
-
-
-def _inspect_segment(file: InspectedFile) -> Answer:
+def _inspect_segment(file: OpenedFile) -> Answer:
     # A snapshot of a metadata log is written like a segment, but its name says where it ends.
     base_offset = None if file.name.endswith(".checkpoint") else file.base_offset
     inspection = SegmentInspection(
@@ -103,7 +60,7 @@ def _inspect_segment(file: InspectedFile) -> Answer:
         base_offset=base_offset or 0,
         is_active=file.is_active,
         verify_crc=file.verify_crc,
-        tells_validity=file.tells_validity,
+        shows_validity=file.shows_validity,
     )
     numbers = ("position", "baseOffset", "lastOffset", "count", "producerId", "producerEpoch", "baseSequence",
                "lastSequence", "partitionLeaderEpoch")  # fmt: skip
@@ -121,12 +78,12 @@ def _inspect_segment(file: InspectedFile) -> Answer:
                   columns=columns, tail=inspection.facts)  # fmt: skip
 
 
-def _inspect_snapshot(file: InspectedFile) -> Answer:
+def _inspect_snapshot(file: OpenedFile) -> Answer:
     data = file.content()
     damage = _damage(read_snapshot_array, data)
     if damage is not None and damage.position < SNAPSHOT_HEADER.size and damage.position != CRC_POSITION:
         raise damage
-    # A wrong checksum says nothing about where: all entries are shown before it is told.
+    # A wrong checksum says nothing about where: all entries are shown before it is reported.
     end = len(data) if damage is None or damage.position == CRC_POSITION else damage.position
     entries = map(ProducerEntry._make, _entries(ENTRY, data, SNAPSHOT_HEADER.size, end))
     version, crc, count = SNAPSHOT_HEADER.unpack_from(data)
@@ -141,23 +98,7 @@ def _inspect_snapshot(file: InspectedFile) -> Answer:
                   rows=_then(map(producer_row, entries), damage))  # fmt: skip
 
 
-def producer_row(entry: ProducerEntry) -> dict[str, object]:
-    """Return a snapshot's entry under Kafka's names; null where Kafka's own tool shows nothing."""
-    has_data = entry.last_offset != NO_LAST_OFFSET
-    return {
-        "producerId": entry.producer_id,
-        "producerEpoch": entry.producer_epoch,
-        "coordinatorEpoch": entry.coordinator_epoch,
-        "currentTxnFirstOffset": entry.current_txn_first_offset if entry.has_open_transaction else None,
-        "lastTimestamp": entry.timestamp,
-        "firstSequence": (entry.last_sequence - entry.offset_delta) % (MAX_SEQUENCE + 1) if has_data else None,
-        "lastSequence": entry.last_sequence if has_data else None,
-        "lastOffset": entry.last_offset if has_data else None,
-        "offsetDelta": entry.offset_delta if has_data else None,
-    }
-
-
-def _inspect_offset_index(file: InspectedFile) -> Answer:
+def _inspect_offset_index(file: OpenedFile) -> Answer:
     def check(data: bytes) -> None:
         entries = read_offset_index(data)
         if file.log_size is not None:
@@ -169,14 +110,14 @@ def _inspect_offset_index(file: InspectedFile) -> Answer:
     return _index_answer(file, OFFSET_ENTRY, check, row, ("offset", "relativeOffset", "position"))
 
 
-def _inspect_time_index(file: InspectedFile) -> Answer:
+def _inspect_time_index(file: OpenedFile) -> Answer:
     def row(timestamp: int, relative_offset: int) -> Row:
         return {"timestamp": timestamp, **_absolute(file, relative_offset), "relativeOffset": relative_offset}
 
     return _index_answer(file, TIME_ENTRY, read_time_index, row, ("timestamp", "offset", "relativeOffset"))
 
 
-def _inspect_transaction_index(file: InspectedFile) -> Answer:
+def _inspect_transaction_index(file: OpenedFile) -> Answer:
     def row(version: int, producer_id: int, first_offset: int, last_offset: int, last_stable_offset: int) -> Row:
         return {
             "version": version,
@@ -191,7 +132,7 @@ def _inspect_transaction_index(file: InspectedFile) -> Answer:
 
 
 def _index_answer(
-    file: InspectedFile,
+    file: OpenedFile,
     layout: struct.Struct,
     check: Callable[[bytes], object],
     row: Callable[..., Row],
@@ -209,30 +150,30 @@ def _index_answer(
     return Answer(head=head, name="entries", kind="entry", rows=_then(rows, damage), columns=columns)
 
 
-def _inspect_offset_checkpoint(file: InspectedFile) -> Answer:
+def _inspect_offset_checkpoint(file: OpenedFile) -> Answer:
     offsets = read_offset_checkpoint(file.content())
     rows = [{"topic": topic, "partition": partition, "offset": at} for (topic, partition), at in offsets.items()]
     columns = (Column(key="topic"), Column(key="partition", right=True), Column(key="offset", right=True))
     return Answer(name="partitions", kind="partition", rows=rows, columns=columns)
 
 
-def _inspect_leader_epochs(file: InspectedFile) -> Answer:
+def _inspect_leader_epochs(file: OpenedFile) -> Answer:
     rows = [{"epoch": epoch, "startOffset": start} for epoch, start in read_leader_epochs(file.content())]
     columns = (Column(key="epoch", right=True), Column(key="startOffset", right=True))
     return Answer(name="epochs", kind="epoch", rows=rows, columns=columns)
 
 
-def _inspect_partition_metadata(file: InspectedFile) -> Answer:
+def _inspect_partition_metadata(file: OpenedFile) -> Answer:
     metadata = read_partition_metadata(file.content())
     return Answer(head={"version": metadata.version, "topicId": metadata.topic_id})
 
 
-def _inspect_meta_properties(file: InspectedFile) -> Answer:
+def _inspect_meta_properties(file: OpenedFile) -> Answer:
     return Answer(head=record(read_meta_properties(file.content())))
 
 
-def _inspect_manifest(file: InspectedFile) -> Answer:
-    manifest: Manifest = read_manifest(file.content())
+def _inspect_manifest(file: OpenedFile) -> Answer:
+    manifest = read_manifest(file.content())
     head = record(manifest)
     head.pop("objects")
     rows = [record(entry) for entry in manifest.objects]
@@ -245,7 +186,7 @@ def _inspect_manifest(file: InspectedFile) -> Answer:
     return Answer(head=head, name="objects", kind="object", rows=rows, columns=columns)
 
 
-_INSPECTORS: Final[dict[Kind, Callable[[InspectedFile], Answer]]] = {
+INSPECTORS: Final[dict[Kind, Callable[[OpenedFile], Answer]]] = {
     Kind.SEGMENT: _inspect_segment,
     Kind.OFFSET_INDEX: _inspect_offset_index,
     Kind.TIME_INDEX: _inspect_time_index,
@@ -256,8 +197,8 @@ _INSPECTORS: Final[dict[Kind, Callable[[InspectedFile], Answer]]] = {
     Kind.PARTITION_METADATA: _inspect_partition_metadata,
     Kind.META_PROPERTIES: _inspect_meta_properties,
     Kind.MANIFEST: _inspect_manifest,
-    Kind.RSM_MANIFEST: aiven_inspection.inspect_manifest,
-    Kind.RSM_INDEXES: aiven_inspection.inspect_indexes,
+    Kind.RSM_MANIFEST: aiven_files.inspect_manifest,
+    Kind.RSM_INDEXES: aiven_files.inspect_indexes,
 }
 
 
@@ -285,5 +226,5 @@ def _given(key: str, offset: int | None) -> dict[str, object]:
     return {} if offset is None else {key: offset}
 
 
-def _absolute(file: InspectedFile, relative_offset: int) -> dict[str, object]:
+def _absolute(file: OpenedFile, relative_offset: int) -> dict[str, object]:
     return {} if file.base_offset is None else {"offset": file.base_offset + relative_offset}

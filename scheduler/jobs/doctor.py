@@ -1,48 +1,65 @@
-"""Is everything there that a run needs? One finding per question, each with a remedy where the answer is bad.
+"""`resnap doctor`: is everything there that a run needs? One finding per question, each with a remedy.
 
 Nothing is changed: a broker's lock is asked about and not taken, and what a probe of a store wrote it deletes again.
 """
 
-from __future__ import annotations
-
 import importlib
 import platform
 import sys
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
+
+import typer
 
 from resnap.replay.scan.split_scan import why_no_kernel
 from resnap.replay.scratch import scratch_directory
 from resnap.replay.spark.jvm import find_java
-from resnap.scheduler.answers.rendering import human_count
-from resnap.scheduler.clock import instant
-from resnap.scheduler.doctor.findings import Finding, Health, fail, failed, ok, warn
-from resnap.scheduler.doctor.store_probe import probe_store
+from resnap.scheduler.answers.rendering import Row, human_count
+from resnap.scheduler.cli.failures import FAILED, OK
+from resnap.scheduler.cli.flags import ENGINE, EXPIRATION, STORE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.clock import Clock, instant
+from resnap.scheduler.job import Caller, Context, View
+from resnap.scheduler.jobs.findings import Finding, Health, fail, failed, ok, warn
+from resnap.scheduler.jobs.store_probe import probe_store
+from resnap.scheduler.settings.loading import process_environment
+from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.version import package_version
 from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.log.log_dir import LogDir
 from resnap.storage.log.log_dir_lock import lock_holder
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import open_store
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from resnap.scheduler.clock import Clock
-    from resnap.scheduler.settings.settings import Settings
-    from resnap.storage.log.log_dir import LogDir
-
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 MIN_PYTHON: Final = (3, 11)
 EARLIEST_NOW_MS: Final = 1_735_689_600_000
 """The beginning of 2025: Resnap is younger than that, so a clock before it is wrong."""
 TOLERATED_SKEW_MS: Final = 60_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to examine besides this machine: log dirs, and the URL of a store."""
+
+    log_dirs: tuple[str, ...]
+    store: str | None = None
+
+
+def run(request: Request, context: Context) -> Iterator[Finding]:
+    """Yield the findings, one at a time, as they are made."""
+    environment = process_environment()
+    return examine(context.settings, environment, context.clock, log_dirs=request.log_dirs, store_url=request.store)
+
+
 def examine(
     settings: Settings, environment: Mapping[str, str], clock: Clock, *, log_dirs: Sequence[str], store_url: str | None
 ) -> Iterator[Finding]:
-    """Yield the findings, one at a time, as they are made."""
+    """Yield what ``run`` does."""
     needs_spark = settings.engine == "spark"
     yield _python()
     yield _module("numpy")
@@ -74,7 +91,7 @@ def _module(name: str) -> Finding:
 
 
 def _kernel() -> Finding:
-    """Tell whether segments are scanned by machine code; without it all works, many times slower."""
+    """Return whether segments are scanned by machine code; without it all works, many times slower."""
     reason = why_no_kernel()
     if reason is not None:
         return warn("numba", f"segments are read by the slow path: {reason}",
@@ -141,8 +158,8 @@ def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[Finding]:
 
 def _shutdown(place: str, log_dir: LogDir) -> Finding:
     if log_dir.clean_shutdown:
-        return ok("broker", f"stopped in order on {place}: install may go on")
-    return warn("broker", f"not running on {place}, and it left no mark of an orderly stop",
+        return ok("broker", f"shut down cleanly on {place}: install may go on")
+    return warn("broker", f"not running on {place}, and not shut down cleanly",
                 "before an install, start the broker and stop it once, so that it recovers its logs")  # fmt: skip
 
 
@@ -162,3 +179,58 @@ def _store(url: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
         yield failed("store", error)
         return
     yield from probe_store(store, clock)
+
+
+class DoctorView(View[Finding]):
+    """A row per finding."""
+
+    name = "findings"
+    kind = "finding"
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(map(str, Health), 0)
+
+    def row(self, result: Finding) -> Row:
+        """Return a finding as plain values, and count it."""
+        self._counts[result.health] += 1
+        return {
+            "health": result.health.value,
+            "check": result.check,
+            "detail": result.detail,
+            "remedy": result.remedy,
+        }
+
+    def totals(self) -> Row:
+        """Return how many findings there are of each kind."""
+        return self._counts
+
+    @property
+    def exit_code(self) -> int:
+        """1 if something will not do."""
+        return FAILED if self._counts[Health.FAIL] else OK
+
+
+@with_settings(EXPIRATION, ENGINE, STORE)
+def doctor(
+    context: Invocation,
+    log_dirs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs to check; the default is log.dirs."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="URL", help="A store to test: a small object is written, read and deleted."),
+    ] = None,
+) -> int:
+    """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
+    places = tuple(log_dirs or map(str, context.settings.log_dirs))
+    findings, view = run(Request(log_dirs=places, store=store), context), DoctorView()
+    if context.output.form != "table":
+        context.show(findings, view)
+        return view.exit_code
+    for finding in findings:  # shown as they come, since some take a while
+        view.row(finding)
+        context.output.line(f"{finding.health:<4}  {finding.check:<15}  {finding.detail}")
+        if finding.remedy:
+            context.output.line(f"{'':<23}-> {finding.remedy}")
+    return view.exit_code

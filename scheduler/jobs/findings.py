@@ -1,10 +1,12 @@
-"""What the doctor finds: one answer to one question, with what to do about it."""
+"""What `resnap doctor` finds: one answer to one question, with what to do about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from resnap.scheduler.job import Result
 
 if TYPE_CHECKING:
     from resnap.storage.errors import ResnapError
@@ -20,7 +22,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Result):
     """One answer."""
 
     health: Health

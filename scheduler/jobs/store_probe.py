@@ -1,4 +1,4 @@
-"""Does a store do what shipping needs, and what does Resnap do where it does not? The probe of the uploader, told."""
+"""What `resnap doctor --store` finds: does a store do what shipping needs, and what is done where it does not?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.answers.rendering import human_duration
 from resnap.scheduler.clock import instant
-from resnap.scheduler.doctor.findings import fail, failed, ok, warn
+from resnap.scheduler.jobs.findings import fail, failed, ok, warn
 from resnap.storage.errors import ObjectNotFoundError, ResnapError
 from resnap.storage.stores.probe import (
     BODY_BYTES,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.doctor.findings import Finding
+    from resnap.scheduler.jobs.findings import Finding
     from resnap.storage.stores.protocol import ObjectStore
 
 TOLERATED_SKEW_MS: Final = 300_000

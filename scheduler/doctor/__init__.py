@@ -1,1 +1,0 @@
-"""`resnap doctor`: is everything there that a run needs?"""

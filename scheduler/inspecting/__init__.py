@@ -1,1 +1,0 @@
-"""Any one file or object shown as what it is."""

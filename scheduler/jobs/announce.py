@@ -1,0 +1,184 @@
+"""`resnap announce`: make shipped segments visible to brokers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.rendering import PARTITION, Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.use_cases.tier_run import this_run
+from resnap.scheduler.wiring import cluster_of, scope_of
+from resnap.storage.errors import UsageError
+from resnap.storage.sources.files import Sources
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.remote_log.announcement import Announcement
+from resnap.tiering.remote_log.announcer import Announcer
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be announced."""
+
+    url: str
+    publish: bool = False
+    """Without it nothing is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced(Result):
+    """What was, or could be, announced of one partition."""
+
+    announcement: Announcement
+
+
+def run(request: Request, context: Context) -> Iterator[Announced | Unread]:
+    """Announce the segments of each partition, or yield what could be announced.
+
+    Raises:
+        UsageError: nothing was shipped there, or the cluster has no topic for the metadata.
+        VerificationError: an object is not what it must be, or brokers would not go by what was published.
+        StoreError, ClusterError: either failed.
+
+    """
+    settings = context.settings
+    with cluster_of(settings) as cluster, context.progress("read back") as (progress,):
+        announcer = Announcer(
+            store=open_store(request.url, settings.s3()),
+            cluster=cluster,
+            wants=scope_of(settings, [request.url]).wants,
+            sources=Sources(s3=settings.s3(), keys=settings.keys()),
+            key_prefix=settings.key_prefix,
+            who=f"{this_run()} (announce)",
+            now_ms=context.clock.now_ms,
+        )
+        found = announcer.judged()
+        if request.publish:
+            progress.expect(sum(len(one.segments) for one in found), sum(map(_stored_bytes, found)))
+        for one in found:
+            yield _result(announcer.publish(one, progress.advance) if request.publish else one, request)
+        yield Unread(faults=tuple(announcer.problems))
+
+
+def _result(one: Announcement, request: Request) -> Announced:
+    name, stop = one.partition.topic_partition, one.stop
+    expired = (
+        f"{name}: {one.expired} of the segments are older than retention.ms: brokers delete them, and their objects, as"
+        " soon as they copy again"
+    )
+    return Announced(
+        announcement=one,
+        partly_done=request.publish and bool(one.segments),
+        warnings=(expired,) if one.expired else (),
+        faults=(UsageError(f"{name}: {stop.reason.value}: {stop.detail}", hint=stop.hint),)
+        if stop is not None and not one.segments
+        else (),
+    )
+
+
+def _stored_bytes(one: Announcement) -> int:
+    return sum(segment.stored_bytes for segment in one.segments)
+
+
+def _span(row: Row) -> str:
+    return "-" if row["startOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
+
+
+def _stop(value: object) -> str:
+    return f"{value['hurdle']}: {value['detail']}" if isinstance(value, dict) else "-"
+
+
+_COLUMNS: Final = (
+    Column(key="segments", title="SEGMENTS", right=True),
+    Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+    Column(key="below", title="BELOW", right=True),
+    Column(key="stop", title="STOPS", show=_stop),
+)
+
+
+class AnnounceView(View[Announced | Unread]):
+    """A row per partition of what could be announced."""
+
+    name = "partitions"
+    kind = "partition"
+    columns = (PARTITION, Column(key="span", title="TO BE ANNOUNCED", of=_span), *_COLUMNS)
+
+    def __init__(self, *, published: bool = False) -> None:
+        self._totals = {"segments": 0, "bytes": 0, "below": 0, "published": published}
+
+    def row(self, result: Announced | Unread) -> Row | None:
+        """Return the row of a partition, and count it."""
+        if isinstance(result, Unread):
+            return None
+        one = result.announcement
+        segments, size = one.segments, _stored_bytes(one)
+        self._totals["segments"] += len(segments)
+        self._totals["bytes"] += size
+        self._totals["below"] += one.below
+        stop = one.stop and {
+            "hurdle": one.stop.reason.value,
+            "offset": one.stop.offset,
+            "detail": one.stop.detail,
+            "hint": one.stop.hint,
+        }
+        return {
+            "topic": one.partition.name,
+            "partition": one.partition.partition,
+            "topicId": one.partition.id,
+            "startOffset": segments[0].base_offset if segments else None,
+            "endOffset": segments[-1].next_base_offset if segments else None,
+            "segments": len(segments),
+            "bytes": size,
+            "below": one.below,
+            "expired": one.expired,
+            "stop": stop,
+        }
+
+    def totals(self) -> Row:
+        """Return what was, or could be, announced in all."""
+        return self._totals
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words, and what brokers do next."""
+        what = f"{human_count(self._totals['segments'])} segments ({human_bytes(self._totals['bytes'])})"
+        if not self._totals["published"]:
+            yield f"{what} could be announced. Nothing was written: --publish announces them to brokers."
+            return
+        yield f"{what} read back and announced."
+        if self._totals["segments"]:
+            yield (
+                "Leaders go by them once they begin to copy again: set remote.log.copy.disable=false, or start them."
+                " Then they delete their own copies as local.retention says."
+            )
+
+
+class PublishView(AnnounceView):
+    """A row per partition of what was announced."""
+
+    columns = (PARTITION, Column(key="span", title="ANNOUNCED", of=_span), *_COLUMNS)
+
+
+@with_settings(TOPIC, CLUSTER, KEY_PREFIX, STORE)
+def announce(
+    context: Invocation,
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, and that brokers tier to."),
+    ],
+    *,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Announce to brokers; without it nothing is written.")
+    ] = False,
+) -> None:
+    """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
+
+    A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down.
+    """
+    view = PublishView(published=True) if publish else AnnounceView()
+    context.show(run(Request(url=url, publish=publish), context), view)

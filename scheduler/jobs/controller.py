@@ -1,0 +1,329 @@
+"""`resnap controller image|producer-ids|config`: what a cluster's metadata log says, which is never written to."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.records import plain, record
+from resnap.scheduler.answers.rendering import Column, Row, human_count
+from resnap.scheduler.cli.flags import METADATA, SERVER
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.clock import instant
+from resnap.scheduler.job import Caller, Context, Result, View
+from resnap.scheduler.settings.layers import node_named, static_properties
+from resnap.scheduler.settings.values import shown, shown_as
+from resnap.scheduler.wiring import metadata_log_of
+from resnap.tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
+from resnap.tiering.controller.metadata.folding import SETTINGS_TYPES, load_image
+from resnap.tiering.controller.metadata.image import (
+    MetadataImage,
+    ProducerIdBlock,
+    ResourceType,
+    metadata_version_name,
+)
+from resnap.tiering.controller.metadata.records import ProducerIdsRecord
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+_RESOURCES: Final = {kind.value: kind.name.lower().replace("_", "-") for kind in ResourceType}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Which metadata log is to be read, and for what."""
+
+    directory: Path | None = None
+    """None for the one that the settings name, or that lies in a log dir."""
+    relying_on: Collection[type] = ()
+    """Records that must not have been skipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Result):
+    """All that the log amounts to."""
+
+    image: MetadataImage
+
+
+def run(request: Request, context: Context) -> Iterator[Read]:
+    """Yield the image.
+
+    Raises:
+        UsageError: there is no metadata log.
+        MetadataVersionError: records that the answer relies on are of a version that is not known.
+        ResnapError: the log cannot be read.
+
+    """
+    place = None if request.directory is None else str(request.directory)
+    yield Read(image=load_image(metadata_log_of(context.settings, place)).relying_on(*request.relying_on))
+
+
+def _count(value: object) -> str:
+    return str(len(value)) if isinstance(value, list) else ""
+
+
+class ImageView(View[Read]):
+    """A row per topic; before them all else, where ``whole``."""
+
+    name = "topics"
+    kind = "topic"
+    columns = (
+        Column(key="topic", title="TOPIC"),
+        Column(key="topicId", title="TOPIC ID"),
+        Column(key="partitions", title="PARTITIONS", right=True, show=_count),
+        Column(key="createdOffset", title="CREATED AT", right=True),
+    )
+    _image: MetadataImage
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+
+    def rows(self, result: Read) -> Iterator[Row]:
+        """Yield a row per topic."""
+        self._image = result.image
+        for topic in result.image.topics.values():
+            yield {
+                "topic": topic.name,
+                "topicId": topic.topic_id,
+                "createdOffset": topic.created_offset,
+                "partitions": plain(topic.partitions),
+            }
+
+    def head(self) -> Row:
+        """Return all but the topics, where the whole image is shown."""
+        return _head(self._image) if self._whole else {}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the image in short."""
+        image = self._image
+        level = image.metadata_version
+        version = "unknown" if level is None else f"{level} ({metadata_version_name(level)})"
+        yield ""
+        yield f"As of offset {image.offset}, {instant(image.timestamp)}; metadata.version {version}."
+        yield (
+            f"{human_count(len(image.topics))} topics, {len(image.deleted_topics)} deleted; {len(image.brokers)}"
+            f" brokers; {len(image.configs)} resources with settings, {len(image.quotas)} with quotas;"
+            f" {len(image.transactions)} metadata transactions."
+        )
+        yield from about_blocks(image)
+
+
+class ProducerIdsView(View[Read]):
+    """A row per block of producer ids that was ever given out, as far back as the log goes."""
+
+    name = "blocks"
+    kind = "block"
+    columns = (
+        Column(key="firstProducerId", title="FIRST", right=True),
+        Column(key="lastProducerId", title="LAST", right=True),
+        Column(key="brokerId", title="BROKER", right=True),
+        Column(key="brokerEpoch", title="BROKER EPOCH", right=True),
+        Column(key="source", title="KNOWN FROM"),
+        Column(key="at", title="AT"),
+        Column(key="offset", title="OFFSET", right=True),
+    )
+    _image: MetadataImage
+
+    def rows(self, result: Read) -> Iterator[Row]:
+        """Yield a row per block."""
+        self._image = result.image
+        return map(block_row, result.image.producer_id_blocks)
+
+    def totals(self) -> Row:
+        """Return what the next block begins with, and what is not certain."""
+        return {"nextProducerId": self._image.next_producer_id, "notes": plain(self._image.notes)}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the same in words."""
+        return about_blocks(self._image)
+
+
+def _joined(value: object) -> str:
+    return "; ".join(map(str, value)) if isinstance(value, list) else ""
+
+
+class ConfigView(View[Read]):
+    """A row per broker and setting.
+
+    ``static`` are ``server.properties``: they count for the broker that they name, and for all if they name none.
+    """
+
+    name = "settings"
+    kind = "setting"
+    columns = (
+        Column(key="brokerId", title="BROKER", right=True),
+        Column(key="name", title="SETTING"),
+        Column(key="value", title="VALUE", right=True),
+        Column(key="level", title="FROM"),
+        Column(key="offset", title="OFFSET", right=True),
+        Column(key="overruled", title="OVERRULES", show=_joined),
+        Column(key="problems", title="PROBLEMS", show=_joined),
+    )
+    _image: MetadataImage
+
+    def __init__(self, static: Mapping[str, str]) -> None:
+        self._static = static
+
+    def rows(self, result: Read) -> Iterator[Row]:
+        """Yield the effective settings of each broker, and then all others that are set for brokers."""
+        self._image = result.image
+        return _setting_rows(result.image, self._static)
+
+    def totals(self) -> Row:
+        """Return since when producers expire after how long."""
+        return {"expirationHistory": _history(self._image, self._static)}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the same in words."""
+        image, static = self._image, self._static
+        yield ""
+        owner, known = node_named(static), _broker_ids(image)
+        if owner is not None and known != [None] and owner not in map(str, known):
+            yield f"The server.properties are of node {owner}, which is no broker here: they count for none."
+        for change in _history(image, static):
+            if change["since"] is not None:
+                who = "Any broker" if change["brokerId"] is None else f"Broker {change['brokerId']}"
+                yield f"{who}: producers expire after {change['expirationMs']} ms since {change['since']}."
+
+
+def _head(image: MetadataImage) -> Row:
+    level = image.metadata_version
+    return {
+        "offset": image.offset,
+        "leaderEpoch": image.leader_epoch,
+        "at": instant(image.timestamp),
+        "metadataVersion": None if level is None else metadata_version_name(level),
+        "features": dict(image.features),
+        "zkMigrationState": image.zk_migration_state,
+        "brokers": [record(broker) for broker in image.brokers.values()],
+        "controllers": [record(controller) for controller in image.controllers.values()],
+        "configs": [
+            {
+                "resourceType": _RESOURCES.get(resource.type, str(resource.type)),
+                "resourceName": resource.name,
+                "values": shown(values),
+            }
+            for resource, values in image.configs.items()
+        ],
+        "brokerConfigChanges": [
+            {**record(change), "value": shown_as(change.name, change.value)} for change in image.broker_config_changes
+        ],
+        "quotas": [{"entity": dict(entity), "values": dict(values)} for entity, values in image.quotas.items()],
+        "producerIdBlocks": [block_row(block) for block in image.producer_id_blocks],
+        "nextProducerId": image.next_producer_id,
+        "deletedTopics": plain(image.deleted_topics),
+        "transactions": plain(image.transactions),
+        "leftAside": dict(image.left_aside),
+        "notes": plain(image.notes),
+    }
+
+
+def about_blocks(image: MetadataImage) -> Iterator[str]:
+    """Yield how many producer ids were given out, and what is not certain of it."""
+    if image.next_producer_id is None:
+        yield "No producer id was ever given out."
+    else:
+        blocks, above = human_count(len(image.producer_id_blocks)), human_count(image.next_producer_id)
+        yield f"Producer ids below {above} were given out, in {blocks} blocks."
+    for note in image.notes:
+        yield f"Note: {note.text if note.offset is None else f'at offset {note.offset}, {note.text}'}."
+
+
+def block_row(block: ProducerIdBlock) -> Row:
+    """Return a block of producer ids as plain values."""
+    return {
+        "firstProducerId": block.first_producer_id,
+        "lastProducerId": block.next_producer_id - 1,
+        "brokerId": block.broker_id,
+        "brokerEpoch": block.broker_epoch,
+        "source": block.source.value,
+        "at": instant(block.timestamp),
+        "offset": block.offset,
+    }
+
+
+def _setting_rows(image: MetadataImage, static: Mapping[str, str]) -> Iterator[Row]:
+    for broker_id in _broker_ids(image):
+        found = expiration_of(image, broker_id, _of_broker(static, broker_id))
+        for setting in SETTINGS:
+            effective = found.settings[setting.name]
+            yield {
+                "brokerId": broker_id,
+                "name": effective.name,
+                "value": effective.value_ms,
+                "level": effective.level.value,
+                "offset": effective.offset,
+                "overruled": list(effective.overruled),
+                "problems": list(effective.problems),
+            }
+    known = {setting.name for setting in SETTINGS}
+    for resource, values in image.configs.items():
+        if resource.type == ResourceType.BROKER:
+            for name in sorted(values.keys() - known):
+                yield {
+                    "brokerId": int(resource.name) if resource.name.isdecimal() else None,
+                    "name": name,
+                    "value": shown_as(name, values[name]),
+                    "level": "dynamic-broker" if resource.name else "dynamic-default",
+                    "offset": None,
+                    "overruled": [],
+                    "problems": [],
+                }
+
+
+def _broker_ids(image: MetadataImage) -> list[int | None]:
+    """Return the brokers that are registered, or have settings of their own; None, for any, where there are none."""
+    named = {int(one.name) for one in image.configs if one.type == ResourceType.BROKER and one.name.isdecimal()}
+    return [*sorted(named | image.brokers.keys())] or [None]
+
+
+def _of_broker(static: Mapping[str, str], broker_id: int | None) -> Mapping[str, str]:
+    owner = node_named(static)
+    return static if broker_id is None or owner in (None, str(broker_id)) else {}
+
+
+def _history(image: MetadataImage, static: Mapping[str, str]) -> list[Row]:
+    return [
+        {
+            "brokerId": broker_id,
+            "since": instant(period.since_ms) if period.since_ms else None,
+            "expirationMs": period.expiration.value_ms,
+            "level": period.expiration.level.value,
+        }
+        for broker_id in _broker_ids(image)
+        for period in expiration_history(image, broker_id, _of_broker(static, broker_id))
+    ]
+
+
+MetadataLog = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="The directory __cluster_metadata-0, or the log dir that contains it; the default is --metadata-log.",
+    ),
+]
+
+
+@with_settings(METADATA, SERVER)
+def show_image(context: Invocation, directory: MetadataLog = None) -> None:
+    """Show topics with their ids, and all else that the log amounts to: --output json has everything."""
+    context.show(run(Request(directory=directory), context), ImageView(whole=context.output.form != "table"))
+
+
+@with_settings(METADATA, SERVER)
+def show_producer_ids(context: Invocation, directory: MetadataLog = None) -> None:
+    """Show every block of producer ids: which broker got it, under which epoch, and when."""
+    request = Request(directory=directory, relying_on=(ProducerIdsRecord,))
+    context.show(run(request, context), ProducerIdsView())
+
+
+@with_settings(METADATA, SERVER)
+def show_brokers_config(context: Invocation, directory: MetadataLog = None) -> None:
+    """Show what brokers go by: each setting's value, who set it, and what that overrules."""
+    properties = context.settings.server_properties
+    static = {} if properties is None else static_properties(properties)
+    request = Request(directory=directory, relying_on=SETTINGS_TYPES)
+    context.show(run(request, context), ConfigView(static))

@@ -1,0 +1,133 @@
+"""`resnap controller audit`: whether every producer id of a log dir lies in exactly one block that was allocated."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.records import plain
+from resnap.scheduler.answers.rendering import Column, Row, human_count
+from resnap.scheduler.cli.failures import OK
+from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.job import Caller, Context, Result, View
+from resnap.scheduler.jobs.controller import about_blocks, block_row
+from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
+from resnap.scheduler.use_cases.sources import nothing_in
+from resnap.scheduler.wiring import metadata_log_of, scope_of
+from resnap.storage.errors import VerificationError
+from resnap.storage.sources.files import Sources
+from resnap.storage.sources.log_dirs import open_source
+from resnap.tiering.controller.audit import Audit, audit
+from resnap.tiering.controller.metadata.folding import load_image
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be audited: a log dir, or the URL of a copy of one."""
+
+    log_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited(Result):
+    """All that was found."""
+
+    audit: Audit
+
+
+def run(request: Request, context: Context) -> Iterator[Audited]:
+    """Yield the audit, by the metadata log in the log dir or that the settings name.
+
+    Raises:
+        UsageError: there is no log dir, nothing in scope in it, or no metadata log.
+        ResnapError: either cannot be read.
+
+    """
+    settings = context.settings
+    scope = scope_of(settings, [request.log_dir])
+    sources = Sources(s3=settings.s3(), keys=settings.keys())
+    beside = None if settings.metadata_log else find_metadata_log([request.log_dir])
+    directory = metadata_log_of(settings, None if beside is None else str(beside))
+    log_dir = open_source(request.log_dir, sources, topics=lambda partition: scope.wants(partition.topic))
+    if not log_dir.partitions and not log_dir.problems:
+        raise nothing_in(scope)
+    found = audit(log_dir, partial(load_image, directory), sources)
+    yield Audited(audit=found, faults=found.problems, partly_done=bool(found.problems))
+
+
+def _spans(value: object) -> str:
+    blocks: Sequence[Row] = value if isinstance(value, list) else []
+    return ", ".join(f"[{one['firstProducerId']}, {one['lastProducerId']}]" for one in blocks) or "none"
+
+
+def _carried(value: object) -> str:
+    carriers: Sequence[Row] = value if isinstance(value, list) else []
+    first = carriers[0]
+    offsets = first["baseOffsets"]
+    at = f" at {', '.join(map(str, offsets))}" if isinstance(offsets, list) and offsets else ""
+    more = f", and {len(carriers) - 1} more files" if len(carriers) > 1 else ""
+    return f"{first['file']}{at}{more}"
+
+
+class AuditView(View[Audited]):
+    """A row per producer id that was not allocated, or twice."""
+
+    name = "findings"
+    kind = "finding"
+    columns = (
+        Column(key="producerId", title="PRODUCER ID", right=True),
+        Column(key="fault", title="FAULT"),
+        Column(key="blocks", title="BLOCKS", show=_spans),
+        Column(key="carriers", title="CARRIED BY", show=_carried),
+    )
+    audit: Audit
+    exit_code = OK
+
+    def rows(self, result: Audited) -> Iterator[Row]:
+        """Yield a row per finding."""
+        self.audit = result.audit
+        self.exit_code = VerificationError.exit_code if result.audit.findings else OK
+        for finding in result.audit.findings:
+            yield {
+                "producerId": finding.producer_id,
+                "fault": finding.fault.value,
+                "blocks": [block_row(block) for block in finding.blocks],
+                "carriers": plain(finding.carriers),
+            }
+
+    def totals(self) -> Row:
+        """Return how much was looked at, and how much of it is wrong."""
+        return {
+            "producerIds": self.audit.producer_ids,
+            "files": self.audit.files,
+            "findings": len(self.audit.findings),
+            "nextProducerId": self.audit.image.next_producer_id,
+        }
+
+    def closing(self) -> Iterator[str]:
+        """Yield the same in words."""
+        ids, files = human_count(self.audit.producer_ids), human_count(self.audit.files)
+        read = f"{ids} producer ids in {files} snapshots and segments"
+        yield ""
+        if self.audit.findings:
+            yield f"{len(self.audit.findings)} of {read} are not in exactly one allocated block."
+        else:
+            yield f"Each of {read} is in exactly one allocated block."
+        yield from about_blocks(self.audit.image)
+
+
+@with_settings(TOPIC, METADATA, SERVER, STORE)
+def audit_log_dir(
+    context: Invocation,
+    log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")],
+) -> int:
+    """Check that every producer id in snapshots and segments lies in exactly one block that was allocated."""
+    view = AuditView()
+    context.show(run(Request(log_dir=log_dir), context), view)
+    return view.exit_code

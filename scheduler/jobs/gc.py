@@ -1,0 +1,188 @@
+"""`resnap gc`: list or delete what runs that were killed have left in a store."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.rendering import Column, Row, human_bytes, human_count
+from resnap.scheduler.cli.flags import STORE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.clock import instant
+from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.settings.values import parse_duration
+from resnap.scheduler.use_cases.tier_run import this_run
+from resnap.storage.errors import UsageError
+from resnap.storage.stores.probe import Condition, condition
+from resnap.storage.stores.protocol import ObjectStore
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.keeping.garbage import Garbage, collect, find_garbage
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+
+LEAST_AGE_MS: Final = 3_600_000
+"""Less might be a run that is at work; nobody's segment takes as long to ship."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What counts as garbage, and whether to delete it."""
+
+    url: str
+    older_than_ms: int
+    delete: bool = False
+    no_other_writers: bool = False
+    """Nobody ships there now, nor was stopped in the middle of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found(Result):
+    """An object that no manifest names, or an upload in parts that was never completed; deleted if that was asked."""
+
+    key: str
+    size_bytes: int = 0
+    written_ms: int | None = None
+    """None of an upload that was deleted."""
+    is_upload: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Younger(Result):
+    """How many more there are that are not old enough; the first result."""
+
+    count: int
+
+
+def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread]:
+    """Yield what no manifest names and is old enough, deleting it if that is asked for.
+
+    Raises:
+        UsageError: a run at work could not be told from one that was killed.
+        StoreError: the store failed.
+
+    """
+    store = open_store(request.url, context.settings.s3())
+    if request.delete and not request.no_other_writers:
+        _check_alone(store, request.older_than_ms)
+    garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=request.no_other_writers)
+    if not garbage.listed:
+        context.warn(f"{request.url} holds no object at all; `resnap tier --to` may have been given another URL")
+    yield Younger(count=garbage.younger, faults=garbage.unreadable, partly_done=bool(garbage.unreadable))
+    if request.delete:
+        yield from _deleted(request, context, store, garbage)
+        return
+    for info in garbage.objects:
+        yield Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms)
+    for upload in garbage.unfinished:
+        yield Found(key=f"{upload.key} (unfinished)", written_ms=upload.begun_ms, is_upload=True)
+
+
+def _check_alone(store: ObjectStore, age_ms: int) -> None:
+    """Refuse to delete where a run at work could not be told from one that was killed."""
+    if age_ms < LEAST_AGE_MS:
+        raise UsageError("--delete of what is less than an hour old might take it from a run that is at work",
+                         hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip
+    found = condition(store)
+    if found is not Condition.KEPT:
+        raise UsageError(
+            f"{store.url}: conditional writes are {found}, so no lease keeps other runs away",
+            hint="make sure that nobody ships there, give --no-other-writers, and an age above that of the longest run",
+        )
+
+
+def _deleted(request: Request, context: Context, store: ObjectStore, garbage: Garbage) -> Iterator[Found | Unread]:
+    written = {info.key: info.modified_ms for info in garbage.objects}
+    now_ms, is_alone = context.clock.now_ms(), request.no_other_writers
+    for one in collect(store, garbage, who=f"{this_run()} (gc)", now_ms=now_ms, is_alone=is_alone):
+        if one.problem is not None:
+            yield Unread(faults=(one.problem,))
+        else:
+            yield Found(
+                key=one.key,
+                size_bytes=one.size_bytes,
+                written_ms=written.get(one.key),
+                is_upload=one.key not in written,
+                partly_done=True,
+            )
+
+
+class GarbageView(View[Found | Younger | Unread]):
+    """A row per object or upload."""
+
+    name = "garbage"
+    kind = "garbage"
+    columns = (
+        Column(key="key", title="KEY"),
+        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="written", title="WRITTEN"),
+    )
+
+    def __init__(self, request: Request, older_than: str) -> None:
+        """``older_than`` is the least age as it was given."""
+        self._url, self._older_than = request.url, older_than
+        self._totals = {"objects": 0, "bytes": 0, "uploads": 0, "deleted": request.delete, "younger": 0}
+
+    def row(self, result: Found | Younger | Unread) -> Row | None:
+        """Return the row of an object or an upload, and count it."""
+        if isinstance(result, Younger):
+            self._totals["younger"] = result.count
+        if not isinstance(result, Found):
+            return None
+        self._totals["uploads" if result.is_upload else "objects"] += 1
+        self._totals["bytes"] += result.size_bytes
+        written = "-" if result.written_ms is None else instant(result.written_ms)
+        return {"key": result.key, "bytes": result.size_bytes, "written": written}
+
+    def totals(self) -> Row:
+        """Return how much there is in all."""
+        return self._totals
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words, and how to delete what is listed."""
+        objects, uploads, younger = (self._totals[key] for key in ("objects", "uploads", "younger"))
+        found = (
+            f"{human_count(objects)} objects ({human_bytes(self._totals['bytes'])}) and {human_count(uploads)}"
+            " unfinished uploads that nobody names"
+        )
+        if younger:
+            found += f"; {human_count(younger)} more are younger than {self._older_than}"
+        if self._totals["deleted"]:
+            yield f"Deleted {found}."
+        else:
+            again = f" To delete them: resnap gc {shlex.quote(self._url)} --older-than {self._older_than} --delete"
+            yield f"{found}. Nothing was deleted.{again if objects or uploads else ''}"
+
+
+@with_settings(STORE)
+def gc(
+    context: Invocation,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to.")],
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than", metavar="DURATION", help="Only objects that are at least this old by the store's clock."
+        ),
+    ] = "7d",
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the objects; without it they are only listed.")
+    ] = False,
+    no_other_writers: Annotated[
+        bool,
+        typer.Option(
+            "--no-other-writers",
+            help="Promise that nobody ships there now, nor was stopped in the middle of it; needed for stores without"
+            " conditional writes. Tombstones of deleted segments then go, too.",
+        ),
+    ] = False,
+) -> None:
+    """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""
+    try:
+        age_ms = parse_duration(older_than) // timedelta(milliseconds=1)
+    except ValueError as error:
+        raise UsageError(f"--older-than {older_than}: {error}") from error
+    request = Request(url=url, older_than_ms=age_ms, delete=delete, no_other_writers=no_other_writers)
+    context.show(run(request, context), GarbageView(request, older_than))

@@ -1,0 +1,215 @@
+"""`resnap install`: put regenerated snapshots beside the segments of a stopped broker, or take that back."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.rendering import PARTITION, Column, Row, human_count
+from resnap.scheduler.answers.reports import identity
+from resnap.scheduler.cli.flags import STORE, TOPIC, WRITE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
+from resnap.scheduler.job import Caller, Context, View
+from resnap.scheduler.jobs import install_undo
+from resnap.scheduler.jobs.install_staged import Installed, Request, install_staged, preview
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.storage.errors import UsageError
+from resnap.tiering.installing.installation import REFUSALS, Decision, Fate, Replace
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+
+
+def run(request: Request, context: Context) -> Iterator[Installed]:
+    """Install what is staged, and yield what was done; a dry run takes no lock and yields what would be done.
+
+    Raises:
+        LogDirInUseError: a broker runs there.
+        StalePlanError: what the plan depends on has changed; nothing was changed.
+        UsageError, LogDirError, StoreError: something is not as it should be; nothing was changed.
+
+    """
+    if request.dry_run:
+        yield preview(request, context.settings.s3())
+        return
+    with context.progress("install") as (progress,):
+        yield install_staged(
+            request,
+            clock=context.clock,
+            s3=context.settings.s3(),
+            progress=progress,
+            on_manifest=lambda path: context.note(f"what undoes it: {path}"),
+        )
+
+
+_COUNTED_AS: Final = {
+    Fate.INSTALLED: "installed",
+    Fate.REPLACED: "replaced",
+    Fate.SET_ASIDE: "setAside",
+    Fate.ALREADY_THERE: "alreadyThere",
+}
+"""Any other counts as ``left`` or ``refused``."""
+_WORTH_SAYING: Final = frozenset({Fate.NOT_ASKED, Fate.GOOD_FILE_THERE, Fate.NOT_REACHED, *REFUSALS})
+"""What a person sees beside the numbers."""
+
+
+def _counts(decisions: Iterable[Decision]) -> dict[str, int]:
+    counts = dict.fromkeys((*_COUNTED_AS.values(), "left", "refused"), 0)
+    for decision in decisions:
+        counts[_COUNTED_AS.get(decision.fate) or ("refused" if decision.fate in REFUSALS else "left")] += 1
+    return counts
+
+
+class InstallView(View[Installed]):
+    """A row per partition."""
+
+    name = "partitions"
+    kind = "partition"
+    columns = (
+        PARTITION,
+        Column(key="installed", title="INSTALLED", right=True),
+        Column(key="replaced", title="REPLACED", right=True),
+        Column(key="alreadyThere", title="ALREADY", right=True),
+        Column(key="left", title="LEFT", right=True),
+        Column(key="refused", title="REFUSED", right=True),
+        Column(key="why", title="WHY", show=lambda value: ", ".join(value) if isinstance(value, list) else ""),
+    )
+    _result: Installed
+
+    def __init__(self, *, dry_run: bool, is_table: bool) -> None:
+        self._dry_run, self._is_table = dry_run, is_table
+
+    def rows(self, result: Installed) -> Iterator[Row]:
+        """Yield a row per partition."""
+        self._result = result
+        for one in result.partitions:
+            outcomes = Counter(decision.fate for decision in one.decisions)
+            yield {
+                **identity(one.topic_partition),
+                **_counts(one.decisions),
+                "why": [f"{fate} ({number})" for fate, number in outcomes.items() if fate in _WORTH_SAYING],
+                "snapshots": [
+                    {
+                        "offset": decision.offset,
+                        "outcome": decision.fate.value,
+                        "entries": decision.entries,
+                        "leftOut": decision.left_out,
+                        "detail": decision.detail,
+                        "hint": decision.hint,
+                    }
+                    for decision in one.decisions
+                ],
+            }
+
+    def head(self) -> Row:
+        """Return what undoes it; people read that in the closing lines."""
+        manifest = self._result.manifest
+        undo = None if manifest is None else str(manifest)
+        return {} if self._is_table else {"dryRun": self._dry_run, "undoManifest": undo}
+
+    def totals(self) -> Row:
+        """Return how many snapshots had which outcome."""
+        return self._counts()
+
+    def _counts(self) -> dict[str, int]:
+        return _counts(decision for one in self._result.partitions for decision in one.decisions)
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words, and what to do next."""
+        number = self._counts()
+        counts = f"{human_count(number['installed'])} snapshots installed, {human_count(number['replaced'])} replaced"
+        if number["setAside"]:
+            counts += f", {human_count(number['setAside'])} at the log end set aside"
+        already = human_count(number["alreadyThere"])
+        manifest = self._result.manifest
+        if self._dry_run:
+            yield f"would be: {counts}; {already} were there already. Nothing was written."
+        elif manifest is None:
+            what = "Nothing was installed" if number["refused"] else "Nothing to install"
+            yield f"{what}: {already} snapshots are there already."
+        else:
+            yield f"{counts}; {already} were there already."
+            yield f"To take it back, before a broker starts: `resnap install --undo {shlex.quote(str(manifest))}`"
+            yield self._what_next()
+
+    def _what_next(self) -> str:
+        """Return what to do before the broker starts: once it has, its other log dirs are closed to us."""
+        if self._result.error is not None:
+            return "Next: run the same command again, before the broker starts."
+        if self._result.absent:
+            where = f"{human_count(len(self._result.absent))} staged partitions are not here"
+            return f"Next: install into the broker's other log dirs, if any are left ({where}); then start it."
+        return "Next: start the broker; it tiers the segments by itself."
+
+
+Staged = Annotated[
+    str | None, typer.Argument(metavar="[STAGED]", help="The place that `resnap regenerate --into` wrote to.")
+]
+LogDirectory = Annotated[
+    Path | None,
+    typer.Argument(metavar="[LOG_DIR]", help="The log dir, of a stopped broker, that the snapshots were made from."),
+]
+Replacing = Annotated[
+    list[str] | None,
+    typer.Option("--replace", metavar="corrupt|false-empty",
+                 help="Also replace such snapshots, and keep the old files aside; can be given twice."),
+]  # fmt: skip
+UndoDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--undo-dir",
+        metavar="DIR",
+        help="Where to keep the manifest and the replaced files; the default is STAGED.undo.",
+    ),
+]
+Manifest = Annotated[
+    Path | None, typer.Option("--undo", metavar="MANIFEST", help="Undo the installation that wrote this manifest.")
+]
+
+
+@with_settings(TOPIC, WRITE, STORE)
+def install(
+    context: Invocation,
+    staged: Staged = None,
+    log_dir: LogDirectory = None,
+    *,
+    replacing: Replacing = None,
+    undo_dir: UndoDirectory = None,
+    undo: Manifest = None,
+    plan_file: PlanFile = None,
+) -> None:
+    """Put regenerated snapshots beside the segments of a stopped broker, so that it tiers them by itself.
+
+    The log dir's lock is held until the end; a valid snapshot is never replaced; --undo restores what was before.
+    """
+    dry_run = context.settings.dry_run
+    if undo is not None:
+        if staged is not None or any((replacing, undo_dir, plan_file)):
+            hint = "the manifest names the log dir and all that is to be done there"
+            raise UsageError("--undo stands alone", hint=hint)
+        undo_request = install_undo.Request(manifest=undo, dry_run=dry_run)
+        context.show(install_undo.run(undo_request, context), install_undo.UndoView(dry_run=dry_run))
+        return
+    if staged is None or log_dir is None:
+        raise UsageError("STAGED and LOG_DIR say what to install where",
+                         hint="`resnap install STAGED LOG_DIR`, or `resnap install --undo MANIFEST`")  # fmt: skip
+    request = Request(
+        staged=staged,
+        scope=Scope(sources=(str(log_dir),), topics=context.settings.topics),
+        plan=saved_plan(plan_file, None),
+        asked=frozenset(map(_replace, replacing or ())),
+        undo_dir=undo_dir,
+        dry_run=dry_run,
+    )
+    context.show(run(request, context), InstallView(dry_run=dry_run, is_table=context.output.form == "table"))
+
+
+def _replace(text: str) -> Replace:
+    """Return the kind of snapshots that is to be replaced."""
+    if text not in set(Replace):
+        raise UsageError(f"--replace {text}: expected {' or '.join(Replace)}", hint="give --replace once for each")
+    return Replace(text)

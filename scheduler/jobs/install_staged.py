@@ -1,0 +1,255 @@
+"""What `resnap install` does: staged snapshots that fit are put into a log dir, and what undoes it is written first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
+from os.path import realpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from resnap.scheduler.job import Result
+from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory
+from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
+from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
+from resnap.storage.stores.urls import is_store_url, local_path, open_store
+from resnap.tiering.installing.install_survey import Surveyed, survey
+from resnap.tiering.installing.installation import REFUSALS, Decision, Fate, PartitionInstallation
+from resnap.tiering.installing.installer import Installer
+from resnap.tiering.installing.staging_area import StagingArea
+from resnap.tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
+from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
+from resnap.tiering.inventory import take_inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.stores.s3_settings import S3Settings
+    from resnap.tiering.installing.installation import Replace
+    from resnap.tiering.planning import SavedPlan
+
+UNDO_SUFFIX: Final = ".undo"
+"""Ends the name of the folder, beside the staged snapshots, that holds what undoes their installations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be installed, and where."""
+
+    staged: str
+    """What `resnap regenerate --into` was given: a directory or a URL."""
+    scope: Scope
+    """The log dir is its one source."""
+    plan: SavedPlan | None = None
+    """What it names is installed, and nothing else; None for all that is staged."""
+    asked: Collection[Replace] = ()
+    undo_dir: Path | None = None
+    """Beside the staged snapshots, unless given."""
+    dry_run: bool = False
+
+    @property
+    def log_dir(self) -> Path:
+        """The log dir; where one partition's directory was given, the one that it lies in."""
+        given = Path(self.scope.sources[0])
+        return Path(str(open_log_dir_or_partition(given, topics=lambda _: False).path))
+
+    def wanted(self, key: TopicPartition, staged: list[int]) -> list[int]:
+        """Return those of the offsets ``staged`` of a partition that are in scope and, if there is one, in the plan."""
+        if not self.scope.wants(key.topic):
+            return []
+        if self.plan is None:
+            return staged
+        named = set(self.plan.boundaries.get(key, ()))
+        return [offset for offset in staged if offset in named]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed(Result):
+    """What was, or would be, done in all partitions."""
+
+    partitions: tuple[PartitionInstallation, ...]
+    absent: tuple[TopicPartition, ...] = ()
+    """Partitions that are staged, and not in the log dir."""
+    manifest: Path | None = None
+    """Undoes it; None where nothing was to be done."""
+    error: ResnapError | None = None
+    """What ended the run before its end; what was done before stays done."""
+
+
+def preview(request: Request, s3: S3Settings) -> Installed:
+    """Return what would be done, and what stands against doing it now; nothing is written, and no lock taken."""
+    selection = _select(request, _area(request, s3))
+    result = selection.result(manifest=None, error=None)
+    try:
+        refuse_running(selection.log_dir)
+        shutdown_mark(selection.log_dir)
+    except ResnapError as obstacle:
+        warning = f"nothing could be installed now: {obstacle}; {obstacle.hint}"
+        return replace(result, warnings=(warning, *result.warnings), partly_done=False)
+    return replace(result, partly_done=False)
+
+
+def install_staged(
+    request: Request,
+    *,
+    clock: Clock,
+    s3: S3Settings,
+    progress: Progress,
+    on_manifest: Callable[[Path], None] = lambda _: None,
+    disk: Disk | None = None,
+) -> Installed:
+    """Install what is staged; ``on_manifest`` gets the path of the manifest before the first change."""
+    disk = disk or Disk()
+    area, undo_root = _area(request, s3), _undo_root(request)
+    with stopped(request.log_dir) as mark:
+        selection = _select(request, area)
+        if not any(one.installation.changes for one in selection.surveyed):
+            return selection.result(manifest=None, error=None)
+        installer = Installer(log_dir=selection.log_dir, area=area, disk=disk)
+        now_ms = clock.now_ms()
+        undo_dir = _new_folder(disk, undo_root, now_ms)
+        installer.write_down(selection.surveyed, mark, undo_dir, now_ms=now_ms)
+        on_manifest(undo_dir / MANIFEST_FILE)
+        error = _apply(installer, selection, progress)
+        return selection.result(manifest=undo_dir / MANIFEST_FILE, error=error)
+
+
+def _area(request: Request, s3: S3Settings) -> StagingArea:
+    if is_store_url(request.staged):
+        return StagingArea(open_store(request.staged, s3))
+    path = Path(request.staged).absolute()
+    if not is_directory(path):
+        raise UsageError(f"{path} is not a directory", hint="give what `resnap regenerate --into` was given")
+    return StagingArea(open_store(path.as_uri(), s3))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Selection:
+    """What of the staged snapshots belongs into the log dir, and what was done with it so far."""
+
+    log_dir: Path
+    surveyed: list[Surveyed]
+    problems: list[ResnapError]
+    """Partitions that could not be read."""
+    absent: tuple[TopicPartition, ...]
+
+    def result(self, *, manifest: Path | None, error: ResnapError | None) -> Installed:
+        partitions = tuple(one.installation for one in self.surveyed)
+        refusals = (refusal for one in partitions for refusal in _refusals(one))
+        return Installed(
+            partitions=partitions,
+            absent=self.absent,
+            manifest=manifest,
+            error=error,
+            faults=(*self.problems, *refusals, *(() if error is None else (error,))),
+            warnings=tuple(f"{key} is staged, but not in the log dir" for key in self.absent),
+            partly_done=any(one.changes for one in partitions),
+        )
+
+
+def _select(request: Request, area: StagingArea) -> _Selection:
+    staged = {key: offsets for key, found in area.offsets().items() if (offsets := request.wanted(key, found))}
+    if not staged:
+        raise UsageError(f"{request.staged} has no snapshot of any topic in question",
+                         hint="give what `resnap regenerate --into` was given")  # fmt: skip
+    given = Path(request.scope.sources[0])
+    log_dir = open_log_dir_or_partition(given, topics=lambda key: key in staged)
+    inventory = take_inventory(log_dir)
+    if request.plan is not None:
+        for found in inventory.partitions:
+            request.plan.check_fresh(found)
+    there = {found.partition.topic_partition for found in inventory.partitions}
+    unread = {problem.path.name for problem in inventory.problems}
+    if not there and not inventory.problems:
+        raise UsageError(f"{given} has none of the partitions in {request.staged}",
+                         hint="give the log dir that the snapshots were made from")  # fmt: skip
+    surveyed = []
+    for found in inventory.partitions:
+        decided = survey(found, staged[found.partition.topic_partition], area, request.asked)
+        surveyed.append(Surveyed(inventory=found, installation=decided))
+    return _Selection(
+        log_dir=Path(str(log_dir.path)),
+        surveyed=surveyed,
+        problems=[problem.error for problem in inventory.problems],
+        absent=tuple(key for key in staged if key not in there and str(key) not in unread),
+    )
+
+
+def _apply(installer: Installer, selection: _Selection, progress: Progress) -> ResnapError | None:
+    """Make the changes, mark those that were not reached, and return the error that ended it."""
+    changes = [change for one in selection.surveyed for change in one.installation.changes]
+    progress.expect(len(changes), sum(change.size_bytes for change in changes))
+    error: ResnapError | None = None
+    for index, one in enumerate(selection.surveyed):
+        made: set[int] = set()
+
+        def done(decision: Decision, made: set[int] = made) -> None:
+            made.add(decision.offset)
+            progress.advance(1, decision.size_bytes)
+
+        if error is None:
+            try:
+                installer.apply(one, done)
+            except ResnapError as failed:
+                error = failed
+        decisions = tuple(
+            replace(decision, fate=Fate.NOT_REACHED) if decision.is_change and decision.offset not in made else decision
+            for decision in one.installation.decisions
+        )
+        selection.surveyed[index] = replace(one, installation=replace(one.installation, decisions=decisions))
+    return error
+
+
+def _undo_root(request: Request) -> Path:
+    """Return the folder in which manifests are kept.
+
+    Raises:
+        UsageError: it would be inside a log dir, or there is no place beside the staged snapshots.
+
+    """
+    staged = local_path(request.staged) if is_store_url(request.staged) else Path(request.staged).absolute()
+    if request.undo_dir is not None:
+        root = request.undo_dir.absolute()
+    elif staged is not None:
+        root = staged.with_name(staged.name + UNDO_SUFFIX)
+    else:
+        raise UsageError(f"beside {request.staged} nothing can be kept", hint="give --undo-dir, a directory here")
+    target = Path(realpath(request.log_dir))
+    log_dir = log_dir_around(root) or (target if Path(realpath(root)).is_relative_to(target) else None)
+    if log_dir is not None:
+        hint = "a broker does not start with a strange directory in its log dir: give --undo-dir, a place outside"
+        raise UsageError(f"{root} is inside the log dir {log_dir}", hint=hint)
+    return root
+
+
+def _new_folder(disk: Disk, root: Path, now_ms: int) -> Path:
+    """Make a folder below ``root``, named by the time, that no other run has: one at another log dir may share it."""
+    name = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    make_directories(disk, root)
+    return next(root / one for one in names if make_new_directory(disk, root / one))
+
+
+def _refusals(installation: PartitionInstallation) -> Iterator[ResnapError]:
+    """Yield an error for each reason for which snapshots of a partition are refused."""
+    refused: dict[Fate, list[Decision]] = {}
+    for decision in installation.decisions:
+        if decision.fate in REFUSALS:
+            refused.setdefault(decision.fate, []).append(decision)
+    for fate, decisions in refused.items():
+        offsets = ", ".join(str(decision.offset) for decision in decisions[:3]) + (", ..." if decisions[3:] else "")
+        what = f"{installation.topic_partition}: {fate}: not installed at {offsets}: {decisions[0].detail}"
+        kind = _REFUSED_AS.get(fate, LogDirError)
+        yield kind(what, hint=decisions[0].hint)
+
+
+_REFUSED_AS: Final[dict[Fate, type[ResnapError]]] = {
+    Fate.STALE: StalePlanError,
+    Fate.NO_FINGERPRINT: StalePlanError,
+    Fate.STAGED_DAMAGED: VerificationError,
+}

@@ -1,0 +1,80 @@
+"""`resnap install --undo`: take an installation back."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from resnap.scheduler.answers.rendering import Column, Row
+from resnap.scheduler.job import Context, Result, View
+from resnap.storage.disk import Disk
+from resnap.storage.errors import ResnapError
+from resnap.tiering.installing.undo import UndoStep, read_undo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Which installation is to be undone."""
+
+    manifest: Path
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone(Result):
+    """What was, or would be, done to one file."""
+
+    step: UndoStep
+
+
+def run(request: Request, _: Context) -> Iterator[Undone]:
+    """Undo the installation, and yield what was done; a dry run yields what would be.
+
+    Raises:
+        LogDirInUseError: a broker runs there.
+        StalePlanError: somebody has worked there since; nothing was changed.
+        LogDirError: a file cannot be read or written; what was done by then is yielded before.
+
+    """
+    undo, done = read_undo(request.manifest, Disk()), list[UndoStep]()
+    error: ResnapError | None = None
+    try:
+        if request.dry_run:
+            undo.check()
+            done += undo.steps()
+        else:
+            undo.apply(done.append)
+    except ResnapError as failed:
+        error = failed
+    for step in done:
+        yield Undone(step=step, partly_done=not request.dry_run)
+    if error is not None:
+        raise error
+
+
+class UndoView(View[Undone]):
+    """A row per file."""
+
+    name = "files"
+    kind = "file"
+    columns = (Column(key="path", title="FILE"), Column(key="action", title="ACTION"))
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._dry_run = dry_run
+        self._counts = {"removed": 0, "restored": 0}
+
+    def row(self, result: Undone) -> Row:
+        """Return the row of a file, and count it."""
+        action = "removed" if result.step.removes else "restored"
+        self._counts[action] += 1
+        return {"path": result.step.change.place, "action": action}
+
+    def totals(self) -> Row:
+        """Return how many files were removed, and how many restored."""
+        return {"dryRun": self._dry_run, **self._counts}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the same in words."""
+        would = "would be " if self._dry_run else ""
+        removed, restored = self._counts.values()
+        counts = f"{removed} snapshots {would}removed, {restored} {would}restored."
+        yield counts if removed or restored else "Nothing to undo."

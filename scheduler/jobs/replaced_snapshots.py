@@ -1,0 +1,63 @@
+"""Which snapshots of a store in the layout ``aiven`` are not restored as they are stored, and what takes their place.
+
+No manifest there has a digest of them, and brokers wrote them: one that ``verify --store`` refuses would make a broker
+refuse good producers, or serve aborted records. A replay of the stored segments makes it again.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from resnap.replay.scratch import scratch_directory
+from resnap.replay.staging import DISCARD
+from resnap.scheduler.use_cases.stored_layouts import CopiedLayout
+from resnap.storage.errors import VerificationError
+from resnap.tiering.checking.verification_journal import VerificationJournal
+from resnap.tiering.keeping.aiven_restoration import Replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.use_cases.service import Service
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.scheduler.use_cases.store_check import SnapshotCheck
+
+
+@contextmanager
+def replaced_snapshots(service: Service, progress: Progress, scope: Scope) -> Iterator[Mapping[str, Replaced]]:
+    """Give what takes the place of snapshots that are wrong, by their locators; nothing for other layouts.
+
+    Raises:
+        ResnapError: the replay failed.
+
+    """
+    with scratch_directory("restored") as directory:
+        yield {check.key: _replaced(check, directory) for check in _refused(service, progress, scope, directory)}
+
+
+def _refused(service: Service, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
+    store = service.engine.reading.sources.store(scope.sources[0].rstrip("/"))
+    check = service.check_store(scope, store, VerificationJournal(), None)
+    if not isinstance(check.layout, CopiedLayout):
+        return
+    # The executors of a cluster cannot write into a directory of this machine.
+    check.sink = DISCARD if service.engine.is_remote else directory.as_uri()
+    for key in check.layout.list().manifests:
+        manifest = check.layout.verify(key, reads_objects=False).manifest
+        if manifest is not None:
+            check.manifests[key] = manifest
+            check.asked_for.add(key)
+    yield from (found for found in check.snapshots(progress) if found.problem is not None)
+
+
+def _replaced(check: SnapshotCheck, directory: Path) -> Replaced:
+    made = None if check.rebuilt is None else directory / check.rebuilt
+    hint = "see `resnap verify --store URL`"
+    if made is None or not made.exists():
+        why = f"{check.problem}; it was not restored: the broker makes it again when it loads the log"
+        return Replaced(None, VerificationError(why, hint=hint))
+    why = f"{check.problem}; it was not restored, and rebuilt from the stored segments"
+    return Replaced(str(made), VerificationError(why, hint=hint))

@@ -1,0 +1,264 @@
+"""`resnap retain`: apply a retention to what was shipped."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.progress import Progress
+from resnap.scheduler.answers.rendering import Column, Row, human_bytes, human_count
+from resnap.scheduler.answers.reports import identity
+from resnap.scheduler.cli.flags import STORE, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.settings.values import parse_duration, parse_size
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.use_cases.tier_run import this_run
+from resnap.storage.errors import (
+    LockedError,
+    ObjectNotFoundError,
+    ResnapError,
+    StoreError,
+    UsageError,
+    VerificationError,
+)
+from resnap.storage.layouts.flat.keys import FlatKey, is_tombstone, lease_place
+from resnap.storage.layouts.local_tiered.keys import ROOT
+from resnap.storage.layouts.manifest import Manifest
+from resnap.storage.sources.files import Sources
+from resnap.storage.sources.log_dirs import shipped_part
+from resnap.storage.stores.protocol import ObjectStore
+from resnap.tiering.checking.aiven_verification import holds_copies
+from resnap.tiering.checking.verification import ShippedListing, StoreReader, list_shipped
+from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
+from resnap.tiering.shipping.lease import leased
+
+_HIDDEN: Final = (
+    "run again: unless it was shipped just now, the store's listings leave out what is there, and to go by them would"
+    " cut a gap; `resnap doctor --store URL` looks into it"
+)
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be kept of a store, or of a part of it."""
+
+    scope: Scope
+    """The URL of what was shipped is its one source; only its topics count."""
+    limits: Limits
+    delete: bool = False
+    """Without it nothing is changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained(Result):
+    """What is beyond the limits of one partition; with ``delete`` what was deleted of it, and what stays."""
+
+    retention: PartitionRetention
+
+
+def run(request: Request, context: Context) -> Iterator[Retained | Unread]:
+    """Apply the limits to each partition.
+
+    Nothing is deleted of a partition with a manifest that cannot be read, or at which another run is at work; nor of
+    any from where the store fails on: an uploader that finds no manifest writes the very objects that are being
+    deleted.
+
+    Raises:
+        UsageError: nothing was shipped there, or it is for brokers to delete.
+        StoreError: the store failed before anything was deleted.
+
+    """
+    store, within = shipped_part(request.scope.sources[0], Sources(s3=context.settings.s3()))
+    faults: list[ResnapError] = []
+    now_ms = context.clock.now_ms()
+    found = retention_of(_sound_manifests(store, within, request.scope, faults), request.limits, now_ms)
+    if not request.delete:
+        yield from (Retained(retention=one) for one in found)
+    else:
+        with context.progress("retain") as (progress,):
+            yield from _deleted(store, found, now_ms, faults, progress)
+    yield Unread(faults=tuple(faults))
+
+
+def _deleted(
+    store: ObjectStore,
+    found: Sequence[PartitionRetention],
+    now_ms: int,
+    faults: list[ResnapError],
+    progress: Progress,
+) -> Iterator[Retained]:
+    progress.expect(sum(len(one.beyond) for one in found), sum(one.size_bytes for one in found))
+    has_failed = False
+    for one in found:
+        gone: list[ShippedManifest] = []
+        if one.beyond and not has_failed:
+            try:
+                _delete(store, one, now_ms, gone, progress)
+            except (LockedError, StoreError) as error:
+                faults.append(error)
+                has_failed = isinstance(error, StoreError)
+        left = replace(one, beyond=tuple(gone), kept=one.kept + len(one.beyond) - len(gone))
+        yield Retained(retention=left, partly_done=bool(gone))
+
+
+def _delete(
+    store: ObjectStore, one: PartitionRetention, now_ms: int, gone: list[ShippedManifest], progress: Progress
+) -> None:
+    """Delete what is beyond retention of one partition under its lease, and add to ``gone`` what is deleted."""
+
+    def done(deleted: ShippedManifest) -> None:
+        gone.append(deleted)
+        progress.advance(1, deleted.log_bytes)
+
+    place = lease_place(one.cluster_id, one.topic_partition)
+    with leased(store, place, who=f"{this_run()} (retain)", now_ms=now_ms) as lease:
+        delete_beyond(store, one, done, lease.hold)
+
+
+def _sound_manifests(store: ObjectStore, within: str, scope: Scope, faults: list[ResnapError]) -> dict[str, Manifest]:
+    """Return the manifests in scope by key, but for those of partitions where one is broken or was not listed."""
+    listing = list_shipped(store, lambda key: _is_wanted(key, scope), within=within)
+    reader = StoreReader(store=store, topic_ids=listing.topic_ids)
+    manifests: dict[str, Manifest] = {}
+    broken: set[str] = set()
+    for key in listing.manifests:
+        found = reader.verify(key, reads_objects=False)
+        if found.manifest is None:
+            hint = "see `resnap verify --store URL`; nothing of this partition is deleted until it is repaired"
+            faults.append(VerificationError(found.problems[0], hint=hint))
+            broken.add(listing.folder(key))
+        elif scope.wants(found.manifest.topic):
+            manifests[key] = found.manifest
+    for key in _hidden(store, listing):
+        faults.append(VerificationError(f"{key}: is there, and was not listed", hint=_HIDDEN))
+        broken.add(listing.folder(key))
+    if not manifests and not broken:
+        if holds_copies(store):
+            raise _for_brokers(store, "aiven")
+        raise UsageError(f"{store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
+    # Kafka's LocalTieredStorage reads objects below a root of its own, and not beside the manifest.
+    if any(entry.key.startswith(f"{ROOT}/") for manifest in manifests.values() for entry in manifest.objects):
+        raise _for_brokers(store, "local-tiered")
+    return {key: manifest for key, manifest in manifests.items() if listing.folder(key) not in broken}
+
+
+def _is_wanted(key: FlatKey, scope: Scope) -> bool:
+    return "=" in key.topic or scope.wants(key.topic)
+
+
+def _hidden(store: ObjectStore, listing: ShippedListing) -> Iterator[str]:
+    """Yield the keys of manifests that the store did not list beside the objects that it did."""
+    for key in sorted(listing.sizes.keys() - listing.manifests.keys()):
+        with suppress(ObjectNotFoundError):
+            if not is_tombstone(store.head(key)):
+                yield key
+
+
+def _for_brokers(store: ObjectStore, layout: str) -> UsageError:
+    return UsageError(
+        f"{store.url} is in the layout {layout}: brokers delete what they know of by the topic's own"
+        " retention, and would go on asking for what somebody else has deleted",
+        hint="set retention.ms or retention.bytes of the topic; `resnap remote status --store` tells what"
+        " brokers do not know of (unreferenced-objects)",
+    )
+
+
+class RetainView(View[Retained | Unread]):
+    """A row per partition."""
+
+    name = "partitions"
+    kind = "partition"
+    columns = (
+        Column(key="topic", title="TOPIC"),
+        Column(key="partition", title="PARTITION", right=True),
+        Column(key="topicId", title="TOPIC ID"),
+        Column(key="deleted", title="BEYOND", right=True),
+        Column(key="kept", title="KEPT", right=True),
+        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="newStartOffset", title="NEW START", right=True),
+    )
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._totals = {"dryRun": dry_run, "deleted": 0, "kept": 0, "bytes": 0}
+
+    def row(self, result: Retained | Unread) -> Row | None:
+        """Return the row of a partition, and count it."""
+        if isinstance(result, Unread):
+            return None
+        one = result.retention
+        self._totals["deleted"] += len(one.beyond)
+        self._totals["kept"] += one.kept
+        self._totals["bytes"] += one.size_bytes
+        return {
+            **identity(one.topic_partition),
+            "clusterId": one.cluster_id,
+            "topicId": one.topic_id,
+            "deleted": len(one.beyond),
+            "kept": one.kept,
+            "bytes": one.size_bytes,
+            "newStartOffset": one.new_start_offset,
+            "manifests": [shipped.key for shipped in one.beyond],
+        }
+
+    def totals(self) -> Row:
+        """Return what is deleted, and what stays, in all."""
+        return self._totals
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words."""
+        deleted = f"{human_count(self._totals['deleted'])} segments ({human_bytes(self._totals['bytes'])})"
+        kept = human_count(self._totals["kept"])
+        if self._totals["dryRun"]:
+            yield f"{deleted} are beyond retention, {kept} are not. Nothing was deleted: give --delete."
+        else:
+            yield f"{deleted} deleted, {kept} kept."
+
+
+@with_settings(TOPIC, STORE)
+def retain(
+    context: Invocation,
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or a part of it.")
+    ],
+    *,
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            "--retention", metavar="DURATION", help="Keep segments that have a record younger than this, such as 90d."
+        ),
+    ] = None,
+    retention_bytes: Annotated[
+        str | None,
+        typer.Option("--retention-bytes", metavar="SIZE", help="Keep at least this much of each partition's log."),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False,
+) -> None:
+    """Apply a retention to what was shipped, oldest segments first, as Kafka does; a dry run unless --delete is given.
+
+    Give no less than the topic's own retention: a segment that a broker still has would be shipped again.
+    """
+    request = Request(
+        scope=Scope(sources=(url,), topics=context.settings.topics),
+        limits=_limits(retention, retention_bytes),
+        delete=delete,
+    )
+    context.show(run(request, context), RetainView(dry_run=not delete))
+
+
+def _limits(retention: str | None, retention_bytes: str | None) -> Limits:
+    if retention is None and retention_bytes is None:
+        raise UsageError("no retention is given", hint="give --retention DURATION, --retention-bytes SIZE, or both")
+    try:
+        return Limits(
+            age_ms=None if retention is None else parse_duration(retention) // timedelta(milliseconds=1),
+            log_bytes=None if retention_bytes is None else parse_size(retention_bytes),
+        )
+    except ValueError as error:
+        raise UsageError(f"retention: {error}") from error
