@@ -9,13 +9,13 @@ the last segment of a partition counts as active: what was copied of it may end 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from resnap.storage.errors import ObjectNotFoundError, in_file
-from resnap.storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
+from resnap.storage.log.names import DirKind, is_segment_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import PARTITION_METADATA, partition_of_files
 from resnap.storage.log.properties import read_partition_metadata
 from resnap.storage.log.store_path import StorePath
@@ -31,47 +31,49 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 
-def is_mirror_key(key: str) -> bool:
-    """Whether ``key`` is a file of a log dir: a segment of a partition, or what only a log dir has."""
-    directory, slash, name = key.rpartition("/")
-    if not slash:
-        return name in LOG_DIR_MARKS
-    return parse_partition_dir_name(directory) is not None and is_segment_name(name)
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A plain copy of a log dir."""
 
+    folders: int = 1
+    """The folder of a partition, which may be given alone."""
+    is_plain_copy: bool = True
 
-def is_segment_name(name: str) -> bool:
-    """Whether ``name`` is that of a segment's log."""
-    file = parse_file_name(name)
-    return file is not None and file.kind is FileKind.LOG
+    def is_key(self, key: str) -> bool:
+        """Whether ``key`` is a file of a log dir: a segment of a partition, or what only a log dir has."""
+        directory, slash, name = key.rpartition("/")
+        if not slash:
+            return name in LOG_DIR_MARKS
+        return parse_partition_dir_name(directory) is not None and is_segment_name(name)
 
-
-def mirrored_log_dir(
-    store: ObjectStore, listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
-) -> LogDir:
-    """Return what the objects ``listed`` of ``store``, in order of key, make of a log dir.
-
-    Raises:
-        StoreError: the store failed.
-
-    """
-    root = StorePath(store.url)
-    survey = Survey(path=root, fetch=partial(_content, store))
-    checkpoints = survey.read_checkpoints()
-    found: list[tuple[PartitionDir, bool]] = []
-    clean_shutdown = False
-    for directory, infos in groupby(listed, key=lambda info: info.key.partition("/")[0]):
-        files = dict(_files(directory, infos))
-        name = parse_partition_dir_name(directory)
-        kind = dir_kind(name)
-        clean_shutdown = clean_shutdown or directory == CLEAN_SHUTDOWN
-        if not files:
-            continue
-        if name is None or kind is not DirKind.LIVE:
-            survey.set_aside.append(SetAsideDir(path=root / directory, kind=kind))
-        elif topics is None or topics(name.topic_partition):
-            found.append(_partition(root / directory, name.topic_partition, files, checkpoints))
-    _add_all(survey, store, found)
-    return survey.finish(clean_shutdown=clean_shutdown)
+    def log_dir(
+        self,
+        store: ObjectStore,
+        listed: Iterable[ObjectInfo],
+        topics: Callable[[TopicPartition], bool] | None,
+        *,
+        within: str = "",  # noqa: ARG002 - what was listed lies there
+        topic_ids: Mapping[str, str] | None = None,  # noqa: ARG002 - a log dir has one topic of a name
+    ) -> LogDir:
+        """Return what the objects ``listed`` of ``store``, in order of key, make of a log dir."""
+        root = StorePath(store.url)
+        survey = Survey(path=root, fetch=partial(_content, store))
+        checkpoints = survey.read_checkpoints()
+        found: list[tuple[PartitionDir, bool]] = []
+        clean_shutdown = False
+        for directory, infos in groupby(listed, key=lambda info: info.key.partition("/")[0]):
+            files = dict(_files(directory, infos))
+            name = parse_partition_dir_name(directory)
+            kind = dir_kind(name)
+            clean_shutdown = clean_shutdown or directory == CLEAN_SHUTDOWN
+            if not files:
+                continue
+            if name is None or kind is not DirKind.LIVE:
+                survey.set_aside.append(SetAsideDir(path=root / directory, kind=kind))
+            elif topics is None or topics(name.topic_partition):
+                found.append(_partition(root / directory, name.topic_partition, files, checkpoints))
+        _add_all(survey, store, found)
+        return survey.finish(clean_shutdown=clean_shutdown)
 
 
 def _files(directory: str, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, FileFacts]]:

@@ -153,6 +153,11 @@ class Stored(Protocol):
         """How many folders lie between the root of the layout and its segments; a source may name some of them."""
         ...
 
+    @property
+    def is_plain_copy(self) -> bool:
+        """Whether it is a log dir as it is, so that a local directory of it is one like any other."""
+        ...
+
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is one that the layout could have made."""
         ...

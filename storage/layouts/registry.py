@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
+from resnap.storage.layouts.local_tiered.keys import parse_key
 from resnap.storage.layouts.local_tiered.layout import LocalTiered
+from resnap.storage.layouts.mirror import Mirror
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.protocol import Layout
+    from resnap.storage.layouts.protocol import Layout, Stored
 
 LayoutName: TypeAlias = Literal["flat", "local-tiered", "aiven"]
 """Those in which segments are shipped."""
-LAYOUT_NAMES: Final[tuple[LayoutName, ...]] = get_args(LayoutName)
+SHIPPED: Final[tuple[Stored, ...]] = (Flat(), Aiven())
+"""Those whose manifests show what was shipped."""
+READABLE: Final[tuple[Stored, ...]] = (*SHIPPED, Mirror())
+"""Those that are read as a log, as their keys show."""
 
 
 def layout_named(name: LayoutName, form: AivenForm | None = None) -> Layout:
@@ -26,3 +31,8 @@ def layout_named(name: LayoutName, form: AivenForm | None = None) -> Layout:
             return LocalTiered()
         case "aiven":
             return Aiven(form or AivenForm())
+
+
+def is_tiered_by_brokers(key: str) -> bool:
+    """Whether ``key`` is of a segment that brokers tier, in a layout without manifests."""
+    return parse_key(key) is not None

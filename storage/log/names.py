@@ -121,6 +121,12 @@ def segment_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:0{OFFSET_DIGITS}d}.{suffix.removeprefix('.')}"
 
 
+def is_segment_name(name: str) -> bool:
+    """Whether ``name`` is that of a segment's log."""
+    file = parse_file_name(name)
+    return file is not None and file.kind is FileKind.LOG
+
+
 def parse_file_name(name: str) -> LogFile | None:
     """Return what ``name`` says about a file of a segment; None for every other file."""
     known = _SUFFIXES.get(name[OFFSET_DIGITS + 1 :])

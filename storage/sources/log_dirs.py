@@ -8,17 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from resnap.storage.errors import UsageError
-from resnap.storage.layouts.aiven import keys as aiven
-from resnap.storage.layouts.aiven.log import copied_log_dir
-from resnap.storage.layouts.flat import keys as flat
-from resnap.storage.layouts.flat.log import shipped_log_dir
-from resnap.storage.layouts.flat.topics import listing_prefix
-from resnap.storage.layouts.local_tiered import keys as local_tiered
-from resnap.storage.layouts.mirror import is_mirror_key, is_segment_name, mirrored_log_dir
+from resnap.storage.layouts.registry import READABLE, SHIPPED, is_tiered_by_brokers
 from resnap.storage.log.log_dir import open_log_dir_or_partition
+from resnap.storage.log.names import is_segment_name
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import live_partition
 from resnap.storage.stores.urls import is_store_url, local_path
@@ -26,32 +21,11 @@ from resnap.storage.stores.urls import is_store_url, local_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from resnap.storage.layouts.protocol import Stored
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.survey import LogDir
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
-
-
-class _Layout(NamedTuple):
-    """How a prefix may hold a log."""
-
-    is_key: Callable[[str], bool]
-    folders: int
-    """How many folders there are between the prefix and the segments, of which a source may name some, too."""
-
-
-def _is_flat_key(key: str) -> bool:
-    return flat.parse_key(key) is not None
-
-
-def _is_aiven_key(key: str) -> bool:
-    found = aiven.parse_key(key)
-    return found is not None and not found.prefix
-
-
-_FLAT: Final = _Layout(_is_flat_key, 4)
-_AIVEN: Final = _Layout(_is_aiven_key, 2)
-_MIRROR: Final = _Layout(is_mirror_key, 0)
 
 
 def open_source(
@@ -81,18 +55,14 @@ def open_source(
     for info in listed:
         seen.append(info)
         layout, depth = _layout_of(url, info.key)
-        if layout is _MIRROR and path is not None:
+        if layout is None:
+            continue
+        if layout.is_plain_copy and path is not None:
             break  # a directory like any other
-        if layout is not None:
-            root, within = _above(url, depth)
-            store, found = sources.store(root), _rekeyed(chain(seen, listed), within)
-            if layout is _FLAT:
-                found = found if listing_prefix(within) == within else store.list(listing_prefix(within))
-                return shipped_log_dir(store, found, topics, within=within, topic_ids=topic_ids)
-            if layout is _AIVEN:
-                return copied_log_dir(store, found, topics, topic_ids=topic_ids)
-            return mirrored_log_dir(store, found, topics)
-    if any(local_tiered.parse_key(info.key) is not None for info in seen):
+        root, within = _above(url, depth)
+        found = _rekeyed(chain(seen, listed), within)
+        return layout.log_dir(sources.store(root), found, topics, within=within, topic_ids=topic_ids)
+    if any(is_tiered_by_brokers(info.key) for info in seen):
         raise UsageError(
             f"{url} holds what brokers tiered by LocalTieredStorage, where nothing tells of a segment as a whole",
             hint="`resnap remote status --store URL` holds it against what brokers believe, and `resnap inspect` opens"
@@ -117,7 +87,7 @@ def shipped_part(url: str, sources: Sources) -> tuple[ObjectStore, str]:
     """
     store = sources.store(url.rstrip("/"))
     for info in store.list():
-        layout, depth = _match(store.url, info.key, (_FLAT, _AIVEN))
+        layout, depth = _match(store.url, info.key, SHIPPED)
         if layout is not None and depth:
             root, within = _above(store.url, depth)
             return sources.store(root), within
@@ -126,23 +96,20 @@ def shipped_part(url: str, sources: Sources) -> tuple[ObjectStore, str]:
     return store, ""
 
 
-def _layout_of(url: str, key: str) -> tuple[_Layout | None, int]:
+def _layout_of(url: str, key: str) -> tuple[Stored | None, int]:
     """Return the layout that ``key`` below ``url`` is of, and how many folders above ``url`` it begins.
 
     Raises:
         UsageError: a segment right below a prefix of a store that is not named like a partition.
 
     """
-    layout, depth = _match(url, key, (_FLAT, _AIVEN, _MIRROR))
-    if layout is not None:
-        return layout, depth
-    if is_segment_name(key) and local_path(url) is None:
+    layout, depth = _match(url, key, READABLE)
+    if layout is None and is_segment_name(key) and local_path(url) is None:
         live_partition(StorePath(url))
-        return _MIRROR, 1
-    return None, 0
+    return layout, depth
 
 
-def _match(url: str, key: str, layouts: Iterable[_Layout]) -> tuple[_Layout | None, int]:
+def _match(url: str, key: str, layouts: Iterable[Stored]) -> tuple[Stored | None, int]:
     above = _folders(url)
     for layout in layouts:
         for depth in range(min(layout.folders, len(above)) + 1):

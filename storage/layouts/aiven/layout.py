@@ -89,6 +89,7 @@ class Aiven:
     form: AivenForm = field(default_factory=AivenForm)
     """How segments are written."""
     folders: int = 2
+    is_plain_copy: bool = False
     may_overlap: bool = False
     """Brokers write here, too, and expect one chain."""
     keeps_snapshots_as_found: bool = True

@@ -52,6 +52,7 @@ class Flat:
     """Objects and manifests under Resnap's own keys."""
 
     folders: int = 4
+    is_plain_copy: bool = False
     may_overlap: bool = True
     """Readers take one chain."""
     keeps_snapshots_as_found: bool = False

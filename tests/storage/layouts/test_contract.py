@@ -1,0 +1,375 @@
+"""What every layout must hold, whatever its keys: one suite, on the memory store.
+
+Writing follows ``storage.layouts.protocol`` step by step, so that a writer may be stopped after any of its writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pytest
+
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError, VerificationError
+from resnap.storage.layouts.aiven.body import AivenForm
+from resnap.storage.layouts.aiven.layout import Aiven
+from resnap.storage.layouts.flat.layout import Flat
+from resnap.storage.layouts.local_tiered.layout import LocalTiered
+from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
+from resnap.storage.layouts.mirror import Mirror
+from resnap.storage.layouts.protocol import (
+    NewSegment,
+    Provenance,
+    SegmentFile,
+    ShippedMeanwhileError,
+    TopicIdUnknownError,
+    length_of,
+)
+from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.sources.files import Sources
+from resnap.storage.stores.memory import MemoryObjectStore
+from tests.storage.layouts.manifests import a_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resnap.storage.layouts.protocol import Layout, SegmentObjects, Stored
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.stores.protocol import ObjectStore
+
+LAYOUTS: Final[dict[str, Layout]] = {
+    "flat": Flat(),
+    "local-tiered": LocalTiered(),
+    "aiven": Aiven(),
+    "aiven, in small chunks": Aiven(AivenForm(chunk_size=100, compression="zstd")),
+    "aiven, under a prefix": Aiven(AivenForm(key_prefix="tiered/kafka/")),
+}
+IDS_IN_KEYS: Final = sorted(LAYOUTS.keys() - {"flat"})
+PAYMENTS: Final = TopicPartition("payments", 3)
+TOPIC_ID: Final = "f3L0rq1dQfuMgT5AJqVZ0g"
+OTHER_ID: Final = "Zx8pYt2nRr6vKw1mQe4uLg"
+
+
+@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS.keys())
+def layout(request: pytest.FixtureRequest) -> Layout:
+    found: Layout = request.param
+    return found
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    return MemoryObjectStore(f"contract-{uuid4()}")
+
+
+def a_segment(base: int, end: int, *, snapshot: bytes = b"snapshot", **changes: Any) -> NewSegment:
+    """Return a segment whose files differ from those of every other one."""
+    bodies = {
+        ObjectKind.LOG: f"records [{base}, {end})".encode() * 40,
+        ObjectKind.INDEX: b"offset index",
+        ObjectKind.TIME_INDEX: b"time index",
+        ObjectKind.TXN_INDEX: b"aborted",
+        ObjectKind.LEADER_EPOCH_CHECKPOINT: b"0\n1\n4 0\n",
+        ObjectKind.SNAPSHOT: snapshot,
+    }
+    provenance: dict[str, Any] = {
+        "cluster_id": "bTqSZkTYQ0uWQFZlDcFAhw",
+        "broker_id": 1,
+        "log_directory": "/var/lib/kafka",
+        "topic_partition": PAYMENTS,
+        "topic_id": TOPIC_ID,
+        "compaction_assumption": None,
+        "resnap_version": "0.0.0",
+    }
+    return NewSegment(
+        provenance=Provenance(**(provenance | changes)),
+        path=f"/var/lib/kafka/payments-3/{base:020d}.log",
+        base_offset=base,
+        next_base_offset=end,
+        last_offset=end - 1,
+        max_timestamp_ms=1_600_000_000_000 + end,
+        leader_epochs=(LeaderEpoch(4, base),),
+        files=tuple(a_file(kind, body) for kind, body in bodies.items()),
+        origin=a_manifest().snapshot_origin,
+        created_at_ms=1_700_000_000_000 + end,
+    )
+
+
+def a_file(kind: ObjectKind, body: bytes) -> SegmentFile:
+    return SegmentFile(
+        kind=kind,
+        open_body=partial(io.BytesIO, body),
+        size_bytes=len(body),
+        crc32c=crc32c(body),
+        sha256=hashlib.sha256(body).hexdigest(),
+    )
+
+
+def writes_of(objects: SegmentObjects) -> Iterator[tuple[str, bytes]]:
+    """Yield all writes of a segment, in their order."""
+    for one in (*objects.files, *objects.beside):
+        with one.open_body() as body:
+            yield one.key, body.read()
+    yield objects.manifest_key, objects.manifest
+
+
+def ship(layout: Layout, segment: NewSegment, store: ObjectStore, *, most: int | None = None) -> SegmentObjects:
+    """Ship ``segment``, or stop after ``most`` writes, as a writer that is killed."""
+    objects = layout.objects_of(segment, store)
+    layout.check_missing(segment, store, objects.manifest_key)
+    for key, body in list(writes_of(objects))[:most]:
+        store.put(key, body)
+    return objects
+
+
+def read(layout: Stored, store: ObjectStore) -> LogDir:
+    return layout.log_dir(store, store.list(), None)
+
+
+def visible(layout: Stored, store: ObjectStore) -> list[tuple[int, int | None]]:
+    """Return the offsets of all segments that a reader sees; nothing may be wrong with any of them."""
+    log_dir = read(layout, store)
+    assert log_dir.problems == ()
+    return [(one.base_offset, one.next_base_offset) for found in log_dir.partitions for one in found.segments]
+
+
+def files_of(partition: PartitionDir) -> Iterator[tuple[int, ObjectKind, bytes]]:
+    """Yield what a reader finds under the locators of ``partition``."""
+    sources = Sources()
+    for segment in partition.segments:
+        yield segment.base_offset, ObjectKind.LOG, sources.read(segment.path)
+        for kind in (ObjectKind.INDEX, ObjectKind.TIME_INDEX, ObjectKind.TXN_INDEX):
+            yield segment.base_offset, kind, sources.read(segment.sibling(kind))
+    for snapshot in partition.snapshots:
+        yield snapshot.offset, ObjectKind.SNAPSHOT, sources.read(snapshot.path)
+
+
+def test_what_is_shipped_is_read_back_byte_for_byte(layout: Layout, store: ObjectStore) -> None:
+    segments = [a_segment(0, 10), a_segment(10, 25, snapshot=b"other")]
+    for segment in segments:
+        ship(layout, segment, store)
+    (partition,) = read(layout, store).partitions
+    assert (partition.topic_partition, partition.topic_id) == (PAYMENTS, TOPIC_ID)
+    assert partition.high_watermark == 25
+    assert partition.log_start_offset == 0
+    assert not any(segment.is_active for segment in partition.segments)
+    expected = {
+        (segment.next_base_offset if file.kind is ObjectKind.SNAPSHOT else segment.base_offset, file.kind): body.read()
+        for segment in segments
+        for file in segment.files
+        if file.kind is not ObjectKind.LEADER_EPOCH_CHECKPOINT
+        for body in [file.open_body()]
+    }
+    assert {(offset, kind): body for offset, kind, body in files_of(partition)} == expected
+    assert partition.leader_epochs is not None
+    assert Sources().read(partition.leader_epochs) == b"0\n1\n4 0\n"
+    assert [one.size_bytes for one in partition.segments] == [one.files[0].size_bytes for one in segments]
+
+
+def test_the_manifest_is_written_last_and_nothing_before_it_is_seen(layout: Layout, store: ObjectStore) -> None:
+    first, second = a_segment(0, 10), a_segment(10, 25)
+    for segment, seen in ((first, []), (second, [(0, 10)])):
+        writes = list(writes_of(layout.objects_of(segment, store)))
+        for key, body in writes[:-1]:
+            store.put(key, body)
+            assert visible(layout, store) == seen
+        store.put(*writes[-1])
+        assert visible(layout, store) == [*seen, (segment.base_offset, segment.next_base_offset)]
+
+
+def test_after_a_kill_at_any_write_the_next_run_completes_the_store(layout: Layout) -> None:
+    whole = MemoryObjectStore(f"contract-{uuid4()}")
+    count = len(list(writes_of(ship(layout, a_segment(0, 10), whole))))
+    for writes in range(1, count + 1):
+        store = MemoryObjectStore(f"contract-{uuid4()}")
+        ship(layout, a_segment(0, 10), store, most=writes)
+        assert visible(layout, store) == ([(0, 10)] if writes == count else [])
+        if writes < count:
+            ship(layout, a_segment(0, 10), store)
+        assert contents(store) == contents(whole)
+
+
+def contents(store: ObjectStore) -> dict[str, bytes]:
+    return {info.key: store.get(info.key) for info in store.list()}
+
+
+def test_no_two_segments_share_a_key(layout: Layout, store: ObjectStore) -> None:
+    segments = [
+        a_segment(0, 10),
+        a_segment(0, 10, snapshot=b"other"),
+        a_segment(0, 11),
+        a_segment(10, 25),
+        a_segment(0, 10, topic_id=OTHER_ID),
+        a_segment(0, 10, topic_partition=TopicPartition("payments", 4)),
+        a_segment(0, 10, topic_partition=TopicPartition("payments-3", 3)),
+    ]
+    keys = [key for one in segments for key, _ in writes_of(layout.objects_of(one, store))]
+    assert len(keys) == len(set(keys))
+
+
+def test_equal_segments_become_equal_objects(layout: Layout, store: ObjectStore) -> None:
+    one, other = (list(writes_of(layout.objects_of(a_segment(0, 10), store))) for _ in range(2))
+    assert one == other
+
+
+def test_what_is_shipped_is_found_by_its_topic_and_by_its_partition(layout: Layout, store: ObjectStore) -> None:
+    shipped = {ship(layout, a_segment(base, end), store).manifest_key: (base, end) for base, end in ((0, 10), (10, 25))}
+    other = a_segment(0, 10, topic_partition=TopicPartition("payments", 4))
+    ship(layout, other, store)
+    ship(layout, a_segment(0, 10, topic_partition=TopicPartition("payments-3", 3)), store)
+    cluster = other.provenance.cluster_id
+    of_topic = list(store.list(layout.topic_prefix(cluster, "payments")))
+    places = {info.key: place for info in of_topic if (place := layout.manifest_place(info, "payments")) is not None}
+    assert {place.topic_id for place in places.values()} == {TOPIC_ID}
+    assert {key: place.base_offset for key, place in places.items() if place.partition == PAYMENTS.partition} == {
+        key: base for key, (base, _) in shipped.items()
+    }
+    assert sorted(place.partition for place in places.values()) == [3, 3, 4]
+    prefixes = layout.partition_prefixes(cluster, PAYMENTS, TOPIC_ID)
+    of_partition = [info for prefix in prefixes for info in store.list(prefix)]
+    assert {info.key for info in of_partition if layout.manifest_place(info, "payments")} == shipped.keys()
+
+
+def test_a_manifest_tells_which_objects_must_be_there(layout: Layout, store: ObjectStore) -> None:
+    segment = a_segment(0, 10)
+    key = ship(layout, segment, store).manifest_key
+    found = layout.read_manifest(key, store.get(key))
+    assert (found.base_offset, found.next_base_offset, found.manifest_key) == (0, 10, key)
+    assert found.log_bytes == segment.files[0].size_bytes
+    assert found.leader_epochs == segment.leader_epochs
+    assert found.made_ms == segment.created_at_ms
+    assert layout.origin_of(found, store) == segment.origin
+    assert all(length_of(store, one) == size for one, size in found.objects)
+    assert found.log_key in {one for one, _ in found.objects}
+    assert Sources().read(f"{store.url}/{found.snapshot}") == b"snapshot"
+
+
+def test_a_damaged_manifest_is_an_error_and_makes_its_partition_a_problem(layout: Layout, store: ObjectStore) -> None:
+    key = ship(layout, a_segment(0, 10), store).manifest_key
+    body = store.get(key)
+    for damaged in (b"", body[: len(body) // 2], body[:-1] + bytes([body[-1] ^ 1]) * 2):
+        with pytest.raises(FormatError):
+            layout.read_manifest(key, damaged)
+    store.put(key, b"")
+    log_dir = read(layout, store)
+    assert (len(log_dir.partitions), len(log_dir.problems)) == (0, 1)
+
+
+@pytest.mark.parametrize("change", ["gone", "cut"])
+def test_a_segment_whose_log_is_gone_or_cut_is_a_problem_of_its_partition(
+    layout: Layout, store: ObjectStore, change: str
+) -> None:
+    key = ship(layout, a_segment(0, 10), store).manifest_key
+    log = layout.read_manifest(key, store.get(key)).log_key
+    body = store.get(log)
+    if change == "gone":
+        store.delete(log)
+    else:
+        store.put(log, body[:-1])
+    log_dir = read(layout, store)
+    assert (len(log_dir.partitions), len(log_dir.problems)) == (0, 1)
+
+
+def test_nothing_is_shipped_beside_what_another_run_has_shipped(layout: Layout, store: ObjectStore) -> None:
+    ship(layout, a_segment(0, 10), store)
+    with pytest.raises(ShippedMeanwhileError):
+        ship(layout, a_segment(0, 10, snapshot=b"other"), store)
+    ship(layout, a_segment(10, 25), store)
+    assert visible(layout, store) == [(0, 10), (10, 25)]
+
+
+def test_a_manifest_that_is_there_already_must_be_the_same(layout: Layout, store: ObjectStore) -> None:
+    objects = ship(layout, a_segment(0, 10), store)
+    layout.check_same(objects.manifest_key, store.get(objects.manifest_key), objects.manifest)
+    with pytest.raises((FormatError, VerificationError)):
+        layout.check_same(objects.manifest_key, b"something else", objects.manifest)
+
+
+def test_segments_with_a_gap_between_them_are_a_problem(layout: Layout, store: ObjectStore) -> None:
+    ship(layout, a_segment(0, 10), store)
+    ship(layout, a_segment(15, 25), store)
+    log_dir = read(layout, store)
+    assert [str(problem.error).partition(":")[0] for problem in log_dir.problems] == ["payments-3"]
+    assert log_dir.partitions == ()
+
+
+def test_of_two_topics_of_one_name_a_reader_takes_the_one_that_is_chosen(layout: Layout, store: ObjectStore) -> None:
+    ship(layout, a_segment(0, 10), store)
+    ship(layout, a_segment(0, 20, topic_id=OTHER_ID), store)
+    assert len(read(layout, store).problems) == 1
+    log_dir = layout.log_dir(store, store.list(), None, topic_ids={"payments": OTHER_ID})
+    assert [one.topic_id for one in log_dir.partitions] == [OTHER_ID]
+
+
+def test_a_reader_gets_the_partitions_that_it_wants(layout: Layout, store: ObjectStore) -> None:
+    ship(layout, a_segment(0, 10), store)
+    ship(layout, a_segment(0, 10, topic_partition=TopicPartition("payments", 4)), store)
+    log_dir = layout.log_dir(store, store.list(), lambda one: one.partition == 4)
+    assert [one.topic_partition.partition for one in log_dir.partitions] == [4]
+
+
+def test_what_others_keep_in_the_store_is_not_seen(layout: Layout, store: ObjectStore) -> None:
+    store.put("notes/readme.txt", b"not ours")
+    store.put(".resnap/leases/payments", b"a lease")
+    assert visible(layout, store) == []
+    ship(layout, a_segment(0, 10), store)
+    assert visible(layout, store) == [(0, 10)]
+
+
+@pytest.mark.parametrize("name", IDS_IN_KEYS)
+def test_a_layout_with_the_topic_id_in_its_keys_needs_it(name: str, store: ObjectStore) -> None:
+    with pytest.raises(TopicIdUnknownError, match="nothing tells the id of payments"):
+        LAYOUTS[name].objects_of(a_segment(0, 10, topic_id=None), store)
+
+
+@pytest.mark.parametrize("name", ["flat", "local-tiered"])
+def test_an_id_that_has_a_tombstone_is_not_used_again(name: str, store: ObjectStore) -> None:
+    layout = LAYOUTS[name]
+    first = ship(layout, a_segment(0, 10), store)
+    store.put(first.manifest_key, TOMBSTONE)
+    assert visible(layout, store) == []
+    again = ship(layout, a_segment(0, 10), store)
+    assert again.manifest_key != first.manifest_key
+    assert visible(layout, store) == [(0, 10)]
+
+
+@pytest.mark.parametrize("name", ["flat", "local-tiered"])
+def test_a_manifest_that_names_what_is_gone_gives_way(name: str, store: ObjectStore) -> None:
+    layout, segment = LAYOUTS[name], a_segment(0, 10, snapshot=b"other")
+    first = ship(layout, a_segment(0, 10), store)
+    store.delete(first.files[0].key)
+    objects = layout.objects_of(segment, store)
+    assert layout.check_missing(segment, store, objects.manifest_key) == [first.manifest_key]
+
+
+@pytest.mark.parametrize("name", ["flat", "aiven", "mirror"])
+def test_a_layout_knows_its_own_keys_alone(name: str, store: ObjectStore) -> None:
+    known: dict[str, Stored] = {"flat": Flat(), "aiven": Aiven(), "mirror": Mirror()}
+    keys = {
+        "flat": [key for key, _ in writes_of(Flat().objects_of(a_segment(0, 10), store))],
+        "aiven": [one.key for one in Aiven().objects_of(a_segment(0, 10), store).files],
+        "mirror": ["payments-3/00000000000000000000.log", "meta.properties"],
+    }
+    assert {other for other, found in keys.items() if all(map(known[name].is_key, found))} == {name}
+    assert not known[name].is_key("notes/readme.txt")
+
+
+def test_a_copy_of_a_log_dir_is_read_with_its_last_segment_active(store: ObjectStore) -> None:
+    for base in (0, 10):
+        for kind in (ObjectKind.LOG, ObjectKind.INDEX):
+            store.put(f"payments-3/{base:020d}.{kind}", f"{kind} {base}".encode())
+    store.put("payments-3/00000000000000000010.snapshot", b"snapshot")
+    store.put("payments-3/leader-epoch-checkpoint", b"0\n1\n4 0\n")
+    (partition,) = read(Mirror(), store).partitions
+    assert visible(Mirror(), store) == [(0, 10), (10, None)]
+    assert partition.topic_partition == PAYMENTS
+    sources = Sources()
+    assert [sources.read(one.path) for one in partition.segments] == [b"log 0", b"log 10"]
+    assert [sources.read(one.path) for one in partition.snapshots] == [b"snapshot"]
+    assert partition.leader_epochs is not None
+    assert sources.read(partition.leader_epochs) == b"0\n1\n4 0\n"
