@@ -32,8 +32,9 @@ class Verdict(StrEnum):
     """What a replay says of a snapshot that a broker wrote."""
 
     PROVEN = "proven"
+    """The replay gives the same."""
     UNPROVEN = "unproven"
-    """Nothing contradicts it, but some of its entries rest on batches that are gone."""
+    """Nothing contradicts it, but some of its entries depend on batches that are gone."""
     FALSE_EMPTY = "false-empty"
     """Valid, no entries, though producers are alive below it."""
     FALSE_PARTIAL = "false-partial"

@@ -42,6 +42,7 @@ class SnapshotState(StrEnum):
     """What stands at a boundary, as seen from the outside."""
 
     MISSING = "missing"
+    """There is no file."""
     CORRUPT = "corrupt"
     """Another version, length or checksum than a broker would load."""
     ZERO_BYTE = "zero-byte"

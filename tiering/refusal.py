@@ -16,21 +16,30 @@ class Reason(StrEnum):
     """Why a segment is not shipped; the values are codes that users and programs see, and never change."""
 
     ACTIVE_SEGMENT = "active-segment"
+    """Brokers still write it; in the nature of a log, and blocks nobody."""
     BELOW_LOG_START = "below-log-start"
+    """Retention or a deletion of records has passed it; in the nature of a log, and blocks nobody."""
     COMPACTED = "compacted"
+    """An internal topic, or one that ``cleanup.policy`` or ``cleaner-offset-checkpoint`` says is compacted, or
+    batches that only a cleaner leaves (delete horizon, missing offsets)."""
     DIRECTORY_BUSY = "directory-busy"
-    """A cleaner's or splitter's unfinished files lie in the directory."""
+    """A cleaner's or splitter's unfinished files (``.swap``, ``.cleaned``) lie in the directory."""
     HW_UNKNOWN = "hw-unknown"
+    """Neither ``replication-offset-checkpoint`` nor ``--high-watermark`` says what is committed."""
     ABOVE_HIGH_WATERMARK = "above-high-watermark"
+    """It ends above the high watermark."""
     ABOVE_LAST_STABLE_OFFSET = "above-last-stable-offset"
+    """It ends above the first offset of the oldest transaction without a marker."""
     DAMAGED = "damaged"
-    """This segment, or one below it that its snapshot rests on, is not what Kafka writes."""
+    """This segment, or one below it that its snapshot depends on, is not what Kafka writes."""
     UNREADABLE = "unreadable"
-    """The same, could not be read: the system refused, the disk failed, or the file has gone."""
+    """The same could not be read: permission, a disk that failed, too many open files, or the file has gone."""
     INVALID_TXN_STATE = "invalid-txn-state"
     """Below its end is input that Kafka refuses to load (``InvalidTxnStateException``)."""
     LEADER_EPOCHS_UNKNOWN = "leader-epochs-unknown"
+    """Neither the checkpoint nor the batch headers have its leader epochs, or they contradict each other."""
     INDEX_UNUSABLE = "index-unusable"
+    """Its transaction index is damaged, or the batches contradict an entry of it; other indexes are rebuilt."""
     LINEAGE_CONFLICT = "lineage-conflict"
     """The store holds another history of its offsets, or the same one in pieces to which it cannot be joined."""
     SEGMENT_CHANGED = "segment-changed"
@@ -56,7 +65,7 @@ _REBUILD: Final = (
     "`resnap tier` ships the segment with a rebuilt snapshot; "
     "`resnap regenerate` makes the file, to be put beside the segment while the broker is down"
 )
-_HINTS: Final = {
+HINTS: Final = {
     Reason.ACTIVE_SEGMENT: "nothing to do: it can be shipped once the broker has rolled it",
     Reason.BELOW_LOG_START: "nothing to do: nobody can read it any more",
     Reason.COMPACTED: "leave the topic out (--topic): tiered storage does not take compacted topics",
@@ -108,7 +117,7 @@ def refuse(segment: Segment, reason: Reason, detail: str, *, hint: str | None = 
         next_base_offset=segment.next_base_offset,
         reason=reason,
         detail=detail,
-        hint=hint or _HINTS[reason],
+        hint=hint or HINTS[reason],
     )
 
 

@@ -9,7 +9,19 @@ import json
 import traceback
 from typing import TYPE_CHECKING, Final, TextIO
 
-from resnap.storage.errors import DataError, FormatError, ResnapError, StoreError, limit_met
+from resnap.storage.errors import (
+    ClusterError,
+    ConfigurationError,
+    DataError,
+    FormatError,
+    LockedError,
+    LogDirInUseError,
+    ResnapError,
+    StalePlanError,
+    StoreError,
+    VerificationError,
+    limit_met,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +35,22 @@ INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
 """As a shell tells of a program that SIGPIPE has ended: whoever read the answer wanted no more of it."""
 
+EXIT_CODES: Final = {
+    OK: "ok",
+    FAILED: "failed",
+    USAGE: "usage",
+    PARTIAL: "partly done: some of the work was done, and an error was printed",
+    MISSING_FOUND: "`scan --exit-code` found missing snapshots",
+    ConfigurationError.exit_code: "configuration",
+    LockedError.exit_code: "another run is at the same work",
+    StoreError.exit_code: "the store refused or failed",
+    VerificationError.exit_code: "what was read back or recomputed differs",
+    LogDirInUseError.exit_code: "the log dir is in use: a broker, or another run, holds its lock",
+    StalePlanError.exit_code: "what a saved plan, a staged snapshot or an undoing depends on has changed",
+    ClusterError.exit_code: "the running cluster did not answer, or refused",
+    INTERRUPTED: "interrupted, in order; by a second signal, or after 20 s without an orderly end, as it stands",
+    OUTPUT_CLOSED: "the reader of the answer has gone (`resnap scan ... | head`); nothing is printed",
+}
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
 JSON_FORMS: Final = ("json", "ndjson")
 _DAMAGE_HINT: Final = "take the file from another replica; one that resnap wrote may be deleted, and is made anew"

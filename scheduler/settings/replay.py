@@ -249,13 +249,13 @@ class ReadingSettings(SettingGroup):
 class RunCacheSettings(SettingGroup):
     """What runs keep for later ones."""
 
-    title = "Results of earlier runs"
+    title = "State kept between runs"
 
     state_dir: Annotated[
         Annotated[str, Field(min_length=1)] | None,
         Setting(
-            "Directory where a run keeps its results for later runs; none keeps nothing. Unless given, it is"
-            " $XDG_STATE_HOME/resnap or ~/.local/state/resnap.",
+            "Directory where runs keep results for later runs, and the service its database; none keeps nothing. Unless"
+            " given, it is $XDG_STATE_HOME/resnap or ~/.local/state/resnap.",
             "DIR",
             beside_file=True,
         ),

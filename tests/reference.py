@@ -1,0 +1,157 @@
+"""Makes ``docs/reference.md`` from what the code declares: ``python -m tests.reference`` writes it anew."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from resnap.replay.comparison import Verdict
+from resnap.scheduler.cli.commands import COMMANDS, all_commands
+from resnap.scheduler.cli.failures import EXIT_CODES
+from resnap.scheduler.runs.run import RunKind
+from resnap.scheduler.settings.settings import DECLARED
+from resnap.tiering.installing.installation import Fate
+from resnap.tiering.inventory import SnapshotState
+from resnap.tiering.refusal import HINTS, Reason
+from resnap.tiering.remote_log.announcement import Stop, StopReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from enum import StrEnum
+
+    from resnap.scheduler.settings.declaration import Declared
+
+PAGE: Final = Path(__file__).parent.parent / "docs" / "reference.md"
+HEAD: Final = """# Reference
+
+Made from the declarations in the code by `python -m tests.reference`; a test compares. Do not edit it.
+"""
+
+
+def reference() -> str:
+    """Return the whole page."""
+    return "\n".join([HEAD, *commands(), *settings(), *exit_codes(), *codes(), *runs()])
+
+
+def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table, and an empty one."""
+    heads = list(titles)
+    for row in (heads, ["---"] * len(heads), *rows):
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+    yield ""
+
+
+def commands() -> Iterator[str]:
+    """Yield what each command does, and what it is given; the flags of settings by name alone."""
+    yield "## Commands\n"
+    yield from table(("command", "does"), ((f"[`resnap {name}`](#resnap-{name.replace(' ', '-')})", row.summary)
+                                           for name, row in COMMANDS.items()))  # fmt: skip
+    for name, command in all_commands():
+        yield f"### resnap {name}\n"
+        yield f"{COMMANDS[name].summary}\n"
+        yield f"```sh\n{COMMANDS[name].example}\n```\n"
+        context = typer.Context(command, info_name=name)
+        others = [one for one in command.params if one.name not in DECLARED]
+        records = [record for record in (one.get_help_record(context) for one in others) if record]
+        if records:
+            yield from table(
+                ("argument or flag", ""), ((f"`{given.replace(' <list[str]>', '')}`", says) for given, says in records)
+            )
+        offered = [DECLARED[one.name] for one in command.params if one.name in DECLARED]
+        offered.sort(key=lambda one: list(DECLARED).index(one.name))
+        for title, some in groupby(offered, lambda one: one.group.title):
+            yield f"- [{title}](#{title.lower().replace(' ', '-')}){which(title, list(some))}"
+        yield ""
+
+
+def which(title: str, offered: list[Declared]) -> str:
+    """Return which settings of a group a command offers; nothing if it offers all."""
+    all_there_are = [one for one in DECLARED.values() if one.group.title == title and one.flag]
+    return "" if offered == all_there_are else f": {', '.join(f'`{one.flag}`' for one in offered)}"
+
+
+def settings() -> Iterator[str]:
+    """Yield each setting with its names in all places."""
+    yield "## Settings\n"
+    yield (
+        "A flag wins over the environment, that over the configuration file (`--config`, else `resnap.toml` in the"
+        " working\ndirectory), that over the cluster's metadata log, that over the broker's `server.properties`, and"
+        " that over the default.\nA switch has a `--no-` form. In the file a setting may also be spelled with dots or"
+        " underscores, and in tables. Settings\nwith a star may be set by a schedule or a request for its own runs.\n"
+    )
+    for title, some in groupby(DECLARED.values(), lambda one: one.group.title):
+        yield f"### {title}\n"
+        yield from table(("flag", "environment", "file", "default", ""), map(setting_row, some))
+
+
+def setting_row(one: Declared) -> list[str]:
+    """Return the cells of a setting."""
+    flag = " ".join(filter(None, (one.flag, one.setting.metavar))) if one.flag else ""
+    variable = one.flag.removeprefix("--").replace("-", "_") or one.name
+    keys = one.setting.kafka or (one.key,)
+    star = " \\*" if one.setting.for_runs else ""
+    return [
+        f"`{flag}`{star}" if flag else "",
+        "" if one.name == "schedules" else f"`RESNAP_{variable.upper()}`",
+        ", ".join(f"`{key}`" for key in keys),
+        f"`{one.default}`" if one.default else "",
+        one.setting.description,
+    ]
+
+
+def exit_codes() -> Iterator[str]:
+    """Yield the exit codes."""
+    yield "## Exit codes\n"
+    yield from table(("code", "means"), ((str(code), means) for code, means in EXIT_CODES.items()))
+
+
+def codes() -> Iterator[str]:
+    """Yield the codes that answers contain, with what they mean and what to do."""
+    yield "## Codes in answers\n"
+    kinds: tuple[tuple[str, type[StrEnum], dict[Any, str]], ...] = (
+        ("State of a snapshot, by the directory", SnapshotState, {}),
+        ("State of a snapshot, by a replay", Verdict, {}),
+        ("Why a segment is not shipped", Reason, dict(HINTS)),
+        ("Why a segment is not announced", StopReason, {one: Stop(one, 0, "").hint for one in StopReason}),
+        ("What became of a staged snapshot", Fate, {}),
+    )
+    for title, kind, hints in kinds:
+        yield f"### {title}\n"
+        meanings = meanings_in(kind)
+        if hints:
+            yield from table(("code", "means", "what to do"),
+                             ((f"`{one.value}`", meanings[one.name], hints.get(one, "")) for one in kind))  # fmt: skip
+        else:
+            yield from table(("code", "means"), ((f"`{one.value}`", meanings[one.name]) for one in kind))
+
+
+def runs() -> Iterator[str]:
+    """Yield the kinds of runs that schedules and the API know."""
+    yield "## Runs of the service\n"
+    yield from table(("kind", "does"), ((f"`{one.value}`", meanings_in(RunKind)[one.name]) for one in RunKind))
+    yield "Metrics are listed in [operations.md](operations.md), requests of the API in [api.md](api.md)."
+
+
+def meanings_in(kind: type[StrEnum]) -> dict[str, str]:
+    """Return the text below each member of an enumeration; empty where there is none."""
+    [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    found = dict.fromkeys(kind.__members__, "")
+    for above, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(above, ast.Assign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            [name] = above.targets
+            assert isinstance(name, ast.Name)
+            found[name.id] = " ".join(str(below.value.value).replace("``", "`").split())
+    return found
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")
+    sys.exit(0)
