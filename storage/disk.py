@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FileGoneError, LogDirError
-from resnap.storage.whole_file import open_file
+from resnap.storage.whole_file import open_file, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -119,11 +119,7 @@ class Disk:
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in the directory durable."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(path)
 
 
 def write_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None = None) -> FileDigest:

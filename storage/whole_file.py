@@ -79,3 +79,12 @@ def write_whole(path: Path, parts: tuple[bytes, ...]) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in the directory ``path`` durable; raises ``OSError``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

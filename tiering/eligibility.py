@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from resnap.replay.results import BoundaryResult, PartitionResult
-    from resnap.storage.log.log_dir import PartitionDir, Segment
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.tiering.inventory import BoundaryStatus, PartitionInventory
 
 __all__ = [

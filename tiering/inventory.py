@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError
-from resnap.storage.log.log_dir import PartitionProblem
 from resnap.storage.log.producer_snapshot import ENTRY, HEADER, VERSION, read_snapshot_array
+from resnap.storage.log.survey import PartitionProblem
 from resnap.storage.side_by_side import each
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.leader_epochs import ALL_KNOWN, known_epochs
@@ -28,7 +28,8 @@ from resnap.tiering.leader_epochs import ALL_KNOWN, known_epochs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from resnap.storage.log.log_dir import LogDir, PartitionDir, Segment, SnapshotFile
+    from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+    from resnap.storage.log.survey import LogDir
     from resnap.storage.sources.files import Sources
     from resnap.tiering.leader_epochs import KnownEpochs
 

@@ -26,7 +26,7 @@ from resnap.tiering.inventory import Compaction, PartitionInventory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from resnap.storage.log.log_dir import PartitionDir, SnapshotFile
+    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
     from resnap.storage.sources.files import Sources
 
 SAVED_PLAN_VERSION: Final = 1

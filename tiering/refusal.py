@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from resnap.storage.log.log_dir import Segment
+    from resnap.storage.log.partition_dir import Segment
 
 
 class Reason(StrEnum):

@@ -29,8 +29,8 @@ from resnap.scheduler.settings.loading import process_environment
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.version import package_version
 from resnap.storage.errors import ConfigurationError, ResnapError
-from resnap.storage.log.log_dir import LogDir
 from resnap.storage.log.log_dir_lock import lock_holder
+from resnap.storage.log.survey import LogDir
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import open_store

@@ -26,11 +26,11 @@ from resnap.storage.layouts.flat.log import manifest_locator
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.manifest import ObjectKind, read_manifest
 from resnap.storage.log.checkpoints import read_offset_checkpoint
-from resnap.storage.log.log_dir import LogDir, load_log_dir
+from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.partition_dir import read_small, readable
 from resnap.storage.log.properties import is_topic_id
-from resnap.storage.log.survey import LOG_START_OFFSETS
+from resnap.storage.log.survey import LOG_START_OFFSETS, LogDir
 from resnap.storage.sources.files import Sources
 from resnap.tiering.installing.stopped_broker import refuse_running
 from resnap.tiering.keeping.aiven_restoration import Replaced, of_copies

@@ -35,8 +35,8 @@ from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.scheduler.version import resnap_revision, resnap_version
 from resnap.scheduler.wiring import engine_of
 from resnap.storage.errors import ConfigurationError, ResnapError
-from resnap.storage.log.log_dir import META_PROPERTIES
 from resnap.storage.log.properties import read_properties
+from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.quota.quota_metrics import series
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from resnap.storage.errors import VerificationError
     from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.layouts.manifest import Manifest
-    from resnap.storage.log.log_dir import Segment
+    from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification_journal import VerificationJournal

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata, find_metadata_log
 from resnap.storage.disk import is_there
 from resnap.storage.errors import UsageError
-from resnap.storage.log.log_dir import META_PROPERTIES
+from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import is_store_url, local_path
@@ -22,9 +22,9 @@ from resnap.tiering.inventory import take_inventory
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from resnap.storage.log.log_dir import LogDir, PartitionProblem
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.log.survey import LogDir, PartitionProblem
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import ClusterFacts, TopicFacts

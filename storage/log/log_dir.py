@@ -18,8 +18,6 @@ from resnap.storage.log.partition_dir import (
     PARTITION_METADATA,
     Checkpoints,
     PartitionDir,
-    Segment,
-    SnapshotFile,
     read_partition_dir,
     read_small,
     readable,
@@ -29,7 +27,6 @@ from resnap.storage.log.survey import (
     LOG_DIR_MARKS,
     META_PROPERTIES,
     LogDir,
-    PartitionProblem,
     SetAsideDir,
     Survey,
     dir_kind,
@@ -40,21 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from resnap.storage.log.names import TopicPartition
-
-__all__ = [
-    "META_PROPERTIES",
-    "Checkpoints",
-    "LogDir",
-    "PartitionDir",
-    "PartitionProblem",
-    "Segment",
-    "SetAsideDir",
-    "SnapshotFile",
-    "load_log_dir",
-    "load_partition_dir",
-    "log_dir_around",
-    "open_log_dir_or_partition",
-]
 
 _PARTITION_MARKS: Final = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 

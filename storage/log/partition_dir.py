@@ -11,11 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from bisect import bisect_left
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -112,12 +110,6 @@ class PartitionDir:
     def is_remote(self) -> bool:
         """Whether it lies in a store."""
         return isinstance(self.path, StorePath)
-
-    def snapshot_at(self, offset: int) -> SnapshotFile | None:
-        """Return the snapshot for exactly ``offset``."""
-        index = bisect_left(self.snapshots, offset, key=attrgetter("offset"))
-        found = self.snapshots[index] if index < len(self.snapshots) else None
-        return found if found is not None and found.offset == offset else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from resnap.storage.crc32c import Buffer, crc32c
 from resnap.storage.errors import FormatError, in_file
-from resnap.storage.whole_file import MOST_BYTES, read_whole
+from resnap.storage.whole_file import MOST_BYTES, read_whole, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -214,7 +214,7 @@ def store_snapshot_arrays(
         with suppress(OSError):
             temporary.unlink()
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
     return digest
 
 
@@ -294,11 +294,3 @@ def _digest(file: BinaryIO) -> SnapshotDigest:
         sha256.update(block)
         size_bytes += len(block)
     return SnapshotDigest(size_bytes=size_bytes, crc32c=checksum, sha256=sha256.hexdigest())
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,10 @@
 is all there is to a record: its fields in the order of the wire, and the values they have in versions without them.
 What reads and writes it is worked out from that, once per class. All versions of such messages are flexible (KIP-482).
 
-Source: Kafka's message generator, ``MessageDataGenerator``.
+Where a message is the value of a log record, a *frame* comes first: its own version, type and version of the message.
+
+Source: Kafka's message generator, ``MessageDataGenerator``; ``AbstractApiMessageSerde``, ``MetadataRecordSerde`` and
+``RemoteLogMetadataSerde`` for the frame.
 """
 
 from __future__ import annotations
@@ -18,7 +21,19 @@ import base64
 import struct
 import types
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from resnap.storage.messages.varint import write_unsigned_varint
 from resnap.storage.messages.wire import Array, Cursor, Identifier, Nullable, Number, Octets, Text, Wire
@@ -27,6 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 T = TypeVar("T")
+
+FRAME_VERSION: Final = 1
+"""0 was the preview of KRaft in 2.8, from which nobody can upgrade."""
+MAX_INT16: Final = 0x7FFF
 
 Bool: TypeAlias = Annotated[bool, Number(struct.Struct(">?"))]
 Int8: TypeAlias = Annotated[int, Number(struct.Struct(">b"))]
@@ -208,3 +227,37 @@ def _wire(hint: Any) -> Wire:  # noqa: ANN401 - type hints have no type of their
     if get_origin(hint) is tuple:
         return Array(_wire(get_args(hint)[0]))
     return Struct(hint)
+
+
+class Frame(NamedTuple):
+    """Which message follows."""
+
+    api_key: int
+    version: int
+
+
+def read_frame(cursor: Cursor, what: str) -> Frame:
+    """Return the frame that comes next; ``what`` names the record in a message.
+
+    Raises:
+        FormatError: another frame version, or a type or version that is no number of 16 bits.
+
+    """
+    start = cursor.position
+    found = cursor.unsigned()
+    if found != FRAME_VERSION:
+        cursor.position = start
+        raise cursor.wrong(f"{what} frame version", FRAME_VERSION, found)
+    return Frame(_int16(cursor, f"{what} type"), _int16(cursor, f"{what} version"))
+
+
+def write_frame(frame: Frame) -> bytes:
+    """Return the bytes of ``frame``."""
+    return b"".join(map(write_unsigned_varint, (FRAME_VERSION, *frame)))
+
+
+def _int16(cursor: Cursor, what: str) -> int:
+    value = cursor.unsigned()
+    if value > MAX_INT16:
+        raise cursor.wrong(what, f"at most {MAX_INT16}", value)
+    return value

@@ -37,7 +37,7 @@ from resnap.storage.stores.protocol import (
     check_range,
     is_safe_path,
 )
-from resnap.storage.whole_file import open_file
+from resnap.storage.whole_file import open_file, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -142,7 +142,7 @@ class LocalObjectStore:
         self._check_no_link(key)
         with self._translated(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
-            _sync_folder(path.parent)
+            sync_directory(path.parent)
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Yield the temporary files of writes that a crash has ended; see ``ObjectStore.unfinished``."""
@@ -170,7 +170,7 @@ class LocalObjectStore:
             else:
                 temporary.replace(path)
         with self._translated(key):
-            _sync_folder(path.parent)
+            sync_directory(path.parent)
 
     @contextmanager
     def _temporary_file(self, key: str, folder: Path, chunks: Iterable[Buffer]) -> Iterator[Path]:
@@ -214,7 +214,7 @@ class LocalObjectStore:
             found = False
         # A folder found may be another run's, made a moment ago and not yet durable; a root found is the operator's.
         if not (found and folder == self._root):
-            _sync_folder(folder.parent)
+            sync_directory(folder.parent)
         self._durable_folders.add(folder)
 
     def _readable_path(self, key: str) -> Path:
@@ -354,12 +354,3 @@ def _write_fully(file: BinaryIO, chunk: Buffer) -> None:
     view = memoryview(chunk).cast("B")
     while view:
         view = view[file.write(view) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,11 +3,18 @@
 botocore's own retries are off, so that attempts are counted in one place. What a setting adds to requests (encryption,
 the expected owner of the bucket, tags) is put into each operation that knows it, on its way out. Bodies are
 signed where botocore signs them: always over plain HTTP, where a checksum keeps nobody from changing both.
+
+Attempts are spaced by *full jitter*: a random time up to a bound that doubles, so that many clients which were refused
+at once do not come back at once. A time that the store names itself (``Retry-After``) is the least that is waited; if
+it is longer than anybody would wait within a run, the error is raised instead.
 """
 
 from __future__ import annotations
 
+import random
+import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -18,10 +25,9 @@ from botocore.config import Config
 
 from resnap.storage.errors import ConfigurationError, StoreAccessError, StoreError, StoreUnavailableError
 from resnap.storage.stores.protocol import ClaimRefusedError
-from resnap.storage.stores.retries import ATTEMPTS, Retrying
 from resnap.storage.stores.s3_body import send_known_bodies
 from resnap.storage.stores.s3_errors import ErrorAnswer, store_error
-from resnap.storage.stores.slots import Slots
+from resnap.storage.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +38,13 @@ if TYPE_CHECKING:
     from resnap.storage.stores.s3_settings import S3Settings
 
 T = TypeVar("T")
+
+ATTEMPTS: Final = 6
+"""At one request, the first included."""
+FIRST_WAIT_S: Final = 0.2
+LONGEST_WAIT_S: Final = 20.0
+LONGEST_ASKED_S: Final = 120.0
+"""Of the times that stores ask for, the longest that is waited."""
 
 _CONNECTIONS: Final = 64
 """Kept open at most; threads beyond that wait for one instead of making botocore throw connections away."""
@@ -51,6 +64,77 @@ _NO_CREDENTIALS: Final = (
     botocore.exceptions.SSOError,
     botocore.exceptions.LoginError,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrying:
+    """How often something transient is tried, and how long is waited in between."""
+
+    attempts: int = ATTEMPTS
+    first_wait_s: float = FIRST_WAIT_S
+    longest_wait_s: float = LONGEST_WAIT_S
+    sleep: Callable[[float], bool] = pause
+    """Says whether it was let sleep that long."""
+    chance: Callable[[], float] = random.random
+    """Gives numbers in [0, 1)."""
+
+    def call(self, attempt: Callable[[], T]) -> T:
+        """Return what ``attempt`` returns, once it does.
+
+        Raises:
+            StoreUnavailableError: it was still so at the last attempt, or the store wants to be left alone for long.
+            StoreError: anything that would not be otherwise a second time, at once.
+
+        """
+        for number in range(1, self.attempts):
+            try:
+                return attempt()
+            except StoreUnavailableError as error:
+                self.wait(number, error)
+        return attempt()
+
+    def wait(self, failed: int, error: StoreUnavailableError) -> None:
+        """Wait before the next attempt, after ``failed`` of them.
+
+        Raises:
+            StoreUnavailableError: ``error``, where that would take too long, or the process is to end.
+
+        """
+        asked_s = error.retry_after_s or 0.0
+        if asked_s > LONGEST_ASKED_S:
+            raise error
+        bound_s = min(self.longest_wait_s, self.first_wait_s * 2 ** (failed - 1))
+        if not self.sleep(asked_s + bound_s * self.chance()):
+            raise error
+
+
+class Slots:
+    """How many bodies, or parts of them, all writers of one store may hold and send at once."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._free = threading.BoundedSemaphore(most)
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Take a slot for as long as the context lasts; waits for one."""
+        with self._free:
+            yield
+
+    def fill(self, parts: Iterator[bytes]) -> bytes | None:
+        """Take a slot and return the next part for it, which ``release`` gives back; None, and no slot, at the end."""
+        self._free.acquire()
+        part = None
+        try:
+            part = next(parts, None)
+        finally:
+            if part is None:
+                self._free.release()
+        return part
+
+    def release(self, _sent: object = None) -> None:
+        """Give a slot back."""
+        self._free.release()
 
 
 class S3Caller:

@@ -41,7 +41,7 @@ class S3Settings:
     parts_in_flight: int = 1
     """Objects, or parts of large ones, that are on their way to the store at once; each is held in memory."""
     max_attempts: int | None = None
-    """Attempts at one request, the first included (``storage.stores.retries``); botocore makes a single one."""
+    """Attempts at one request, the first included (``storage.stores.s3_client``); botocore makes a single one."""
     connect_timeout_s: float | None = None
     read_timeout_s: float | None = None
     encryption: Encryption | None = None

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.storage.messages.frame import Frame, write_frame
-from resnap.storage.messages.schema import write_message
+from resnap.storage.messages.schema import Frame, write_frame, write_message
 from resnap.storage.messages.wire import uuid_text
 from resnap.tiering.remote_log.codec import encode_record
 from resnap.tiering.remote_log.metadata_cache import fold_events

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from resnap.storage.log.log_dir import PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir
     from tests.strategies import Event
 
 MINUTE_MS: Final = 60_000

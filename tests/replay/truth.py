@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult
-    from resnap.storage.log.log_dir import PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet
 

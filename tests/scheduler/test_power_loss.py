@@ -96,13 +96,12 @@ def test_every_function_that_syncs_is_shown_to_need_it() -> None:
             for function in ast.walk(ast.parse(path.read_bytes())):
                 if isinstance(function, ast.FunctionDef) and _syncs(function):
                     found.add(f"{path.stem}.{function.name}")
-    helpers = {"local._sync_folder", "producer_snapshot._sync_directory"}
-    assert found - helpers == set().union(*SYNCS.values(), ELSEWHERE) - {"disk.make_directories"}
+    assert found - {"whole_file.sync_directory"} == set().union(*SYNCS.values(), ELSEWHERE) - {"disk.make_directories"}
 
 
 def _syncs(function: ast.FunctionDef) -> bool:
     calls = {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
-    return not calls.isdisjoint({"os.fsync", "_sync_folder", "_sync_directory"})
+    return not calls.isdisjoint({"os.fsync", "sync_directory"})
 
 
 def test_a_deletion_is_durable_when_it_returns(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

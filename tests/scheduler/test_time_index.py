@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.replay.plan import PartitionPlan
-    from resnap.storage.log.log_dir import Segment
+    from resnap.storage.log.partition_dir import Segment
     from resnap.tiering.inventory import PartitionInventory
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap

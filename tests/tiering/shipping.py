@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from resnap.replay.results import PartitionResult
     from resnap.storage.layouts.manifest import Manifest
-    from resnap.storage.log.log_dir import LogDir, PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.eligibility import Candidates
     from resnap.tiering.inventory import PartitionInventory

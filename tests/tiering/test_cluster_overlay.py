@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.storage.errors import UsageError
-from resnap.storage.log.log_dir import LogDir, load_log_dir
+from resnap.storage.log.log_dir import load_log_dir
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
 from resnap.tiering.cluster.overlay import with_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from resnap.storage.log.survey import LogDir
     from tests.fixture_sets import FixtureSet
 
 TOPIC_ID = "qRkflhTtSyCfY_5C8Ka4hg"

@@ -14,8 +14,9 @@ from resnap.replay.results import Outcome, PartitionResult, blind_outcome
 from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.errors import FileGoneError, FormatError, LogDirError, StoreUnavailableError
-from resnap.storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
+from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.names import TopicPartition, segment_name
+from resnap.storage.log.partition_dir import Checkpoints
 from resnap.storage.log.producer_snapshot import snapshot_bytes
 from resnap.tiering.eligibility import (
     Candidates,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.storage.errors import ResnapError
-    from resnap.storage.log.log_dir import PartitionDir, Segment
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.tiering.inventory import PartitionInventory
     from tests.fixture_sets import FixtureSet
     from tests.strategies import Event

@@ -20,9 +20,9 @@ from resnap.storage.log.indexes import (
     read_transaction_index,
     write_transaction_index,
 )
-from resnap.storage.log.log_dir import Checkpoints, load_log_dir, load_partition_dir
+from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.partition_dir import LEADER_EPOCHS
+from resnap.storage.log.partition_dir import LEADER_EPOCHS, Checkpoints
 from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
@@ -44,7 +44,7 @@ from tests.strategies import START_MS, DataEvent, LegacyEvent, MarkerEvent, Plai
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resnap.storage.log.log_dir import PartitionDir, Segment
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from tests.fixture_sets import FixtureSet
 
     Sets = Callable[[str], FixtureSet]

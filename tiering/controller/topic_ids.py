@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.survey import LogDir
     from resnap.tiering.controller.metadata.image import MetadataImage
 
 

@@ -24,7 +24,7 @@ from resnap.storage.sources.files import GONE, PLAIN
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from resnap.storage.log.log_dir import Segment
+    from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
 
 FINGERPRINT_FILE: Final = "fingerprint.json"

@@ -24,8 +24,8 @@ from resnap.tiering.installing.fingerprint import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from resnap.storage.log.log_dir import PartitionDir, Segment
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.installing.fingerprint import SegmentPrint
     from resnap.tiering.remembered.memory import KnownBoundary

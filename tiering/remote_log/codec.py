@@ -13,8 +13,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.messages.frame import Frame, read_frame, write_frame
-from resnap.storage.messages.schema import read_message, write_message
+from resnap.storage.messages.schema import Frame, read_frame, read_message, write_frame, write_message
 from resnap.storage.messages.wire import ZERO_UUID, Cursor
 from resnap.tiering.remote_log.records import (
     TYPES,

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.storage.errors import FormatError, LogDirError, UsageError
-from resnap.storage.log.log_dir import (
-    Checkpoints,
-    SetAsideDir,
-    load_log_dir,
-    load_partition_dir,
-    open_log_dir_or_partition,
-)
+from resnap.storage.log.log_dir import load_log_dir, load_partition_dir, open_log_dir_or_partition
 from resnap.storage.log.names import DirKind, TopicPartition, segment_name
+from resnap.storage.log.partition_dir import Checkpoints
+from resnap.storage.log.survey import SetAsideDir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,8 +118,6 @@ def test_a_snapshot_is_found_by_its_exact_offset(tmp_path: Path) -> None:
     names = [segment_name(offset, ".snapshot") for offset in (30, 7, 12)]
     partition = load_partition_dir(make_partition(tmp_path, "payments-0", *names))
     assert [snapshot.offset for snapshot in partition.snapshots] == [7, 12, 30]
-    assert partition.snapshot_at(12) == partition.snapshots[1]
-    assert [partition.snapshot_at(offset) for offset in (0, 8, 31)] == [None, None, None]
 
 
 def test_a_partition_without_a_segment_is_legal(tmp_path: Path) -> None:

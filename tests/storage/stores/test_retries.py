@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from resnap.storage.errors import StoreAccessError, StoreUnavailableError
-from resnap.storage.stores.retries import LONGEST_ASKED_S, Retrying
+from resnap.storage.stores.s3_client import LONGEST_ASKED_S, Retrying
 from resnap.storage.stores.throttle import Throttle
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
-from resnap.storage.messages.frame import Frame, read_frame, write_frame
-from resnap.storage.messages.schema import oldest_version, read_message, write_message
+from resnap.storage.messages.schema import Frame, oldest_version, read_frame, read_message, write_frame, write_message
 from resnap.storage.messages.wire import Cursor
 from resnap.tiering.controller.metadata.records import TYPES_BY_KEY, TYPES_BY_MESSAGE, MetadataRecord, UnknownRecord
 
