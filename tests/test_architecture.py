@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from importlinter.cli import lint_imports
 
+from tests.cases import each
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -113,7 +115,7 @@ def test_nothing_else_is_kept_at_the_top_level() -> None:
     assert {name for name in kept if not name.startswith(".")} == TOP_LEVEL
 
 
-@pytest.mark.parametrize("library", DOORS)
+@each("library", DOORS)
 def test_a_library_has_one_door(library: str) -> None:
     importers = relative(module for module in modules() if library in imported_by(module))
     assert importers

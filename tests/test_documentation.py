@@ -20,6 +20,7 @@ from resnap.tiering.installing.installation import Fate
 from resnap.tiering.inventory import SnapshotState
 from resnap.tiering.refusal import Reason
 from resnap.tiering.remote_log.announcement import StopReason
+from tests.cases import each
 from tests.reference import PAGE, meanings_in, reference
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def test_the_table_of_folders_has_every_folder_and_no_other() -> None:
     assert set(re.findall(r"^\| `([a-z_/]+)/` \|", section("The house"), flags=re.MULTILINE)) == folders | set(packages)
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "docs/architecture.md",

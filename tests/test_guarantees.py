@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.cases import each
 
 ROOT: Final = Path(__file__).parent.parent
 TEXT: Final = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
@@ -15,7 +15,7 @@ PROMISED, NOT_PROMISED = TEXT.split("## What it does not promise")
 NAMED: Final = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PROMISED)
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED)
+@each(("file", "name"), NAMED)
 def test_a_test_that_holds_a_promise_exists(file: str, name: str) -> None:
     tree = ast.parse((ROOT / file).read_bytes())
     assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
-import pytest
-
 from resnap.scheduler.cli.commands import COMMANDS, load_command
+from tests.cases import each
 from tests.kafka.runbook import FOLLOWED, blocks
 
 RESNAP = sorted({
@@ -21,7 +20,7 @@ def test_every_block_of_commands_is_one_that_the_stories_follow() -> None:
     assert {section: len(found) for section, found in blocks().items()} == FOLLOWED
 
 
-@pytest.mark.parametrize("line", RESNAP)
+@each("line", RESNAP)
 def test_a_command_of_the_runbook_is_one_of_ours(line: str) -> None:
     words = shlex.split(line)
     command = load_command(next(called for called in COMMANDS if words[1:][: len(called.split())] == called.split()))

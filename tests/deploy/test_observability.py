@@ -15,6 +15,7 @@ import yaml
 
 from resnap.scheduler.observing.metrics import Metrics, Watched
 from resnap.tiering.quota.quota_metrics import series
+from tests.cases import each
 from tests.deploy.promql import parse
 from tests.tiering.quota.quotas import ALICE, manager, sequential
 
@@ -71,7 +72,7 @@ def shown() -> Iterator[tuple[str, str]]:
 EXPRESSIONS: Final = [(name, rule["expr"]) for name, rule in alerts()] + list(shown())
 
 
-@pytest.mark.parametrize(("title", "expression"), EXPRESSIONS)
+@each(("title", "expression"), EXPRESSIONS)
 def test_an_expression_speaks_of_series_and_labels_that_there_are(title: str, expression: str) -> None:
     found = parse(expression)
     assert found.selectors, title
@@ -85,7 +86,7 @@ def test_an_expression_speaks_of_series_and_labels_that_there_are(title: str, ex
         assert set(labels) <= labels_there, (word, labels)
 
 
-@pytest.mark.parametrize(("title", "expression"), EXPRESSIONS)
+@each(("title", "expression"), EXPRESSIONS)
 def test_counters_are_asked_for_their_growth_and_gauges_are_not(title: str, expression: str) -> None:
     grown = set(re.findall(r"(?:rate|increase)\((\w+)", expression))
     told_as_they_are = {name for name, _ in parse(expression).selectors} - grown
@@ -95,7 +96,7 @@ def test_counters_are_asked_for_their_growth_and_gauges_are_not(title: str, expr
     assert told_as_they_are & counters <= {"resnap_runs_orphaned_total"}, title
 
 
-@pytest.mark.parametrize(("name", "rule"), list(alerts()))
+@each(("name", "rule"), list(alerts()))
 def test_an_alert_says_what_is_wrong_by_labels_that_its_expression_leaves(name: str, rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in {"warning", "critical"}
     assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}

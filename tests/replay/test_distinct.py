@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.distributed.distinct import SAMPLE, estimated, join, range_starts, sketch
+from tests.cases import each
 
 ids = st.lists(st.integers(0, 5_000), max_size=3_000).map(lambda drawn: np.array(drawn, dtype=np.int64))
 
@@ -25,8 +26,8 @@ def test_few_ids_are_counted_exactly(producer_ids: np.ndarray) -> None:
         assert estimated(sketch(producer_ids)) == distinct
 
 
-@pytest.mark.parametrize("first", [0, 1_000, 1 << 40])
-@pytest.mark.parametrize(("count", "step"), [(5_000, 1), (400_000, 1), (100_000, 1_000)])
+@each("first", [0, 1_000, 1 << 40])
+@each(("count", "step"), [(5_000, 1), (400_000, 1), (100_000, 1_000)])
 def test_many_ids_are_counted_to_some_percent_however_they_lie(first: int, count: int, step: int) -> None:
     producer_ids = first + step * np.arange(count, dtype=np.int64)
     assert estimated(sketch(producer_ids)) == pytest.approx(count, rel=0.12)

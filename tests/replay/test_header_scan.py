@@ -16,6 +16,7 @@ from resnap.storage.log.control_record import COMMIT
 from resnap.storage.log.record_batch import CONTROL, MAGIC_V2, NO_PRODUCER_ID, RecordBatchHeader, read_header, seal
 from resnap.storage.readers import BytesReader
 from tests.builders import a_batch, a_marker
+from tests.cases import each
 from tests.examples import examples
 from tests.replay.specification import columns, events_of
 from tests.strategies import START_MS, LegacyEvent, PlainEvent, encode_events, histories
@@ -92,7 +93,7 @@ def test_facts_tell_of_the_segment_as_a_whole(events: list[Event], first_offset:
         assert facts.batches == len(events)
 
 
-@pytest.mark.parametrize("block_bytes", range(61, 161))
+@each("block_bytes", range(61, 161))
 def test_a_marker_is_found_whole_wherever_a_block_ends(block_bytes: int) -> None:
     data = closed_segment()
     assert scanned(data, next_base=10, block_bytes=block_bytes)[0].tolist() == columns(events_of(data))[0].tolist()
@@ -133,8 +134,8 @@ def test_each_leader_epoch_is_noted_where_it_begins() -> None:
         assert scanned(data, block_bytes=block_bytes)[1].leader_epochs == [(4, 0), (6, 2), (9, 5)]
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 17, b"\0" * 18, b"\0" * 5_000], ids=len)
-@pytest.mark.parametrize("block_bytes", BLOCK_SIZES)
+@each("tail", [b"\0" * 17, b"\0" * 18, b"\0" * 5_000], ids=len)
+@each("block_bytes", BLOCK_SIZES)
 def test_the_zeros_of_a_preallocated_active_segment_are_its_end(tail: bytes, block_bytes: int) -> None:
     data = closed_segment()
     found, facts = scanned(data + tail, block_bytes=block_bytes)
@@ -167,7 +168,7 @@ def test_a_closed_segment_that_is_cut_within_a_batch_is_damaged_there() -> None:
         assert caught.value.file == "<segment>"
 
 
-@pytest.mark.parametrize("size", range(1, 40))
+@each("size", range(1, 40))
 def test_zeros_after_the_last_batch_of_a_closed_segment_are_damage(size: int) -> None:
     data = closed_segment()
     with pytest.raises(FormatError) as caught:
@@ -179,7 +180,7 @@ UNPROTECTED = [*range(12), 16]
 """Bytes of a header that no checksum covers and that lead through the log: base offset, length, magic."""
 
 
-@pytest.mark.parametrize("bit", range(8))
+@each("bit", range(8))
 def test_a_flipped_bit_in_offset_length_or_magic_of_any_batch_is_damage(bit: int) -> None:
     data = closed_segment()
     for start in [*batch_positions(data)][:-1]:

@@ -32,6 +32,7 @@ from resnap.storage.log.record_batch import (
 from resnap.storage.messages.varint import write_varint
 from resnap.storage.readers import BytesReader, open_reader
 from tests.builders import a_batch, a_marker
+from tests.cases import each
 from tests.examples import examples
 from tests.fixture_sets import NAMES, unpack
 from tests.replay.specification import entries_in, events_of, illegal_in
@@ -243,7 +244,7 @@ def test_of_damaged_bytes_the_kernel_says_what_the_plain_path_says(seed: int, se
     assert outcomes == {True, False}
 
 
-@pytest.mark.parametrize("bit", range(8))
+@each("bit", range(8))
 def test_each_flipped_bit_of_a_small_segment_is_told_alike(bit: int) -> None:
     data = b"".join((
         a_batch(offset=0, records=3, transactional=True),
@@ -309,18 +310,18 @@ ODD_RECORDS = {
 }
 
 
-@pytest.mark.parametrize("producer_id", [7, -1])
-@pytest.mark.parametrize("attributes", [0x30, 0x38, 0x20, 0x31, 0x70], ids=hex)
-@pytest.mark.parametrize("records", [0, 1, 2, -1])
-@pytest.mark.parametrize("name", ODD_RECORDS)
+@each("producer_id", [7, -1])
+@each("attributes", [0x30, 0x38, 0x20, 0x31, 0x70], ids=hex)
+@each("records", [0, 1, 2, -1])
+@each("name", ODD_RECORDS)
 def test_a_control_record_is_understood_alike(name: str, records: int, attributes: int, producer_id: int) -> None:
     data = a_control_batch(ODD_RECORDS[name], attributes=attributes, records=records, producer_id=producer_id)
     expected, found = both(data + a_batch(offset=1), a_split(len(data), next_base=2))
     assert found == expected
 
 
-@pytest.mark.parametrize("timestamp", [-(2**63), -5, -1, 0, 2**63 - 1])
-@pytest.mark.parametrize("attributes", [CONTROL, CONTROL | LOG_APPEND_TIME], ids=hex)
+@each("timestamp", [-(2**63), -5, -1, 0, 2**63 - 1])
+@each("attributes", [CONTROL, CONTROL | LOG_APPEND_TIME], ids=hex)
 def test_clocks_at_the_ends_of_time_are_understood_alike(timestamp: int, attributes: int) -> None:
     marker = a_control_batch(a_record(), attributes=attributes, timestamp=timestamp)
     data = marker + a_batch(offset=1, append_time=timestamp) + a_batch(offset=2, **PLAIN, append_time=timestamp)

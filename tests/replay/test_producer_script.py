@@ -14,6 +14,7 @@ from resnap.replay.leader.simulated_partition import SimulatedPartition
 from resnap.replay.producer_state import Expiry
 from resnap.storage.errors import UsageError
 from resnap.storage.kafka_errors import KafkaError
+from tests.cases import each
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "expired-producer.jsonl"
 
@@ -158,7 +159,7 @@ def test_from_4_0_on_a_late_batch_of_the_last_transaction_is_refused() -> None:
     assert verdicts(*steps)[-1] == "INVALID_PRODUCER_EPOCH"
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "said"),
     [
         ("{", "not JSON"),

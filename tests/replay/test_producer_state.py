@@ -9,6 +9,7 @@ import pytest
 from resnap.replay.producer_state import DataBatch, Expiry, Marker, ProducerStates, ServerTime
 from resnap.storage.log.producer_snapshot import ProducerEntry
 from resnap.storage.log.record_batch import MAX_SEQUENCE
+from tests.cases import each
 
 if TYPE_CHECKING:
     from resnap.replay.producer_state import Event
@@ -121,7 +122,7 @@ def test_events_may_come_in_any_portions() -> None:
 REBORN, KEPT = -1, 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("between", "after", "expected"),
     [
         ([], data(9, timestamp=NOW_MS + 1_100), KEPT),

@@ -16,6 +16,7 @@ from resnap.replay.partial_state import SUMMARY_DTYPE
 from resnap.replay.scan.kernel_table import KernelTable
 from resnap.replay.scan.producer_table import PlainTable, producer_table
 from resnap.replay.scan.splits import NOTHING, Piece, join
+from tests.cases import each
 from tests.examples import examples
 from tests.replay.specification import piece_of
 from tests.replay.strategies import EXPIRY, event_lists
@@ -73,8 +74,8 @@ def many_pieces(seed: int, *, producers: int, pieces: int, share: float) -> list
     return made
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("share", [0.02, 0.5, 1.0])
+@each("seed", range(6))
+@each("share", [0.02, 0.5, 1.0])
 def test_tables_of_many_producers_grow_and_stay_in_order(seed: int, share: float) -> None:
     pieces = many_pieces(seed, producers=5_000, pieces=12, share=share)
     table = KernelTable(1)

@@ -13,6 +13,7 @@ from resnap.storage.readers import open_reader
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
 from tests.builders import a_batch, a_marker
+from tests.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -242,7 +243,7 @@ def test_a_damaged_checkpoint_is_told_with_file_and_position(tmp_path: Path) -> 
     assert damaged(path)[1].expected == "2 entries"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "kind"),
     [
         ("00000000000000000158.log", Kind.SEGMENT),

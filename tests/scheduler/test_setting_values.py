@@ -16,6 +16,7 @@ from resnap.scheduler.settings.values import (
     shown_as,
     split_list,
 )
+from tests.cases import each
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_a_duration_is_numbers_with_units(text: str, expected: timedelta) -> Non
     assert parse_duration(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "7", "d", "7 days", "-1h", "1.5h", "7d!", "999999999999w"])
+@each("text", ["", "7", "d", "7 days", "-1h", "1.5h", "7d!", "999999999999w"])
 def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
         parse_duration(text)
@@ -61,7 +62,7 @@ def test_a_size_is_a_number_with_a_binary_unit_or_of_bytes(text: str, expected: 
     assert parse_size(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "k", "1k", "1MB", "1.5MiB", "-1KiB", "1 MiB 2", "٣KiB3"])
+@each("text", ["", "k", "1k", "1MB", "1.5MiB", "-1KiB", "1 MiB 2", "٣KiB3"])
 def test_a_size_that_could_mean_two_things_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         parse_size(text)
@@ -104,7 +105,7 @@ def test_entries_with_telling_names_are_masked() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "listener.name.ssl.ssl.keystore.password",

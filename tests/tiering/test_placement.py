@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.layouts.lineage import Span
 from resnap.tiering.shipping.placement import Placement, Verdict, place
+from tests.cases import each
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def spans(*ranges: tuple[int, int]) -> list[Span]:
     return [Span(*one) for one in ranges]
 
 
-@pytest.mark.parametrize(
+@each(
     ("stored", "candidates", "placed"),
     [
         pytest.param([], [(0, 4), (4, 9)], [(0, 4), (4, 9)], id="an empty store"),

@@ -18,6 +18,7 @@ from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.keeping.garbage import collect, find_garbage
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
+from tests.cases import each
 from tests.tiering.shipping import LATER_MS, UPGRADED, check_objects, manifest_keys, manifests
 from tests.tiering.stores import PassingStore
 from tests.tiering.test_uploader import a_cargo
@@ -156,8 +157,8 @@ RUNS: Final = [("tier", "retain", "tier"), ("tier", "gc", "tier"), ("retain", "t
                ("tier", "retain", "gc"), ("tier", "tier", "retain")]  # fmt: skip
 
 
-@pytest.mark.parametrize("runs", RUNS, ids=" ".join)
-@pytest.mark.parametrize("beginning", BEGINNINGS)
+@each("runs", RUNS, ids=" ".join)
+@each("beginning", BEGINNINGS)
 def test_where_conditions_hold_no_manifest_ever_names_what_is_gone(runs: tuple[str, ...], beginning: str) -> None:
     """At any moment, not only in the end; and what was said to be shipped stays until somebody means to delete it."""
     first = World(BEGINNINGS[beginning], tuple((kind, 0, 0) for kind in runs), frozenset(), keeps_conditions=True)
@@ -168,8 +169,8 @@ def test_where_conditions_hold_no_manifest_ever_names_what_is_gone(runs: tuple[s
             assert alone(world, "tier").visible(), world
 
 
-@pytest.mark.parametrize("runs", [one for one in RUNS if "gc" not in one], ids=" ".join)
-@pytest.mark.parametrize("beginning", BEGINNINGS)
+@each("runs", [one for one in RUNS if "gc" not in one], ids=" ".join)
+@each("beginning", BEGINNINGS)
 def test_where_they_do_not_a_rerun_of_tier_repairs_what_a_late_manifest_names(
     runs: tuple[str, ...], beginning: str
 ) -> None:

@@ -17,6 +17,7 @@ from resnap.tiering.installing.undo_manifest import (
     read_manifest,
     write_manifest,
 )
+from tests.cases import each
 
 numbers = st.integers(0, 2**63 - 1)
 words = st.text(max_size=8)
@@ -82,7 +83,7 @@ def changed(path: tuple[str | int, ...], value: object) -> bytes:
     return json.dumps(content).encode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "value"),
     [
         (("logDir",), "data"),

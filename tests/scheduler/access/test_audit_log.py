@@ -10,6 +10,7 @@ import pytest
 from resnap.scheduler.access.audit_log import AuditFilter, AuditLog
 from resnap.scheduler.answers.redaction import redacted
 from resnap.storage.errors import UsageError
+from tests.cases import each
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import FixedClock
@@ -91,7 +92,7 @@ def test_what_is_kept_is_bounded(audit: AuditLog) -> None:
     assert len(str(entry.detail)) < 4500
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         f"s3://AKIAIOSFODNN7EXAMPLE:{SECRET}@bucket/prefix",
@@ -112,7 +113,7 @@ def test_secrets_of_every_form_are_masked(text: str) -> None:
     assert "***" in said
 
 
-@pytest.mark.parametrize("unit", ["z", "secret", "?key", "://", "://a:", "bearer ", "token =", " ", "&a", "resnap_"])
+@each("unit", ["z", "secret", "?key", "://", "://a:", "bearer ", "token =", " ", "&a", "resnap_"])
 def test_a_text_made_to_take_long_does_not(unit: str) -> None:
     assert len(redacted(unit * (200_000 // len(unit)))) > 0
 

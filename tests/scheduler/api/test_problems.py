@@ -24,6 +24,7 @@ from resnap.scheduler.observing.logs import set_up
 from resnap.scheduler.state.database import StateError
 from resnap.storage import errors
 from resnap.storage.errors import FormatError, LockedError, ResnapError, StoreAccessError, StoreUnavailableError
+from tests.cases import each
 from tests.scheduler.api.serving import Served, served
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def test_codes_are_told_apart() -> None:
     assert len(BY_CODE) == len(KINDS)
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         kind

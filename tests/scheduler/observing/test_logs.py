@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from resnap.scheduler.answers.redaction import redacted
 from resnap.scheduler.observing import logs
 from resnap.scheduler.observing.logs import redacted_value
+from tests.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,7 +186,7 @@ def test_setting_up_again_changes_form_and_level_without_a_second_handler() -> N
 SECRET = "s3cr3t-wJalrXUtnFEMI"
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         f"https://user:{SECRET}@store/bucket: refused",
@@ -224,7 +225,7 @@ def test_values_under_names_that_tell_a_secret_are_masked(name: str) -> None:
     assert redacted_value("settings", {name: SECRET, "topic": "payments"}) == {name: "***", "topic": "payments"}
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "run began",

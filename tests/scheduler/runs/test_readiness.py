@@ -9,6 +9,7 @@ import pytest
 from resnap.scheduler.runs.readiness import Mending, Readiness, judge
 from resnap.scheduler.runs.sightings import SeenFilter, Sightings
 from resnap.scheduler.state.database import Database
+from tests.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ def made(how: Literal["regenerated", "shipped"], *offsets: int) -> Mending:
     return Mending(how=how, destination="/out", offsets=frozenset(offsets), run_id="r", at_ms=1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("seen", "mendings", "answer", "reason"),
     [
         (row(stop=None), [], Readiness.READY, None),

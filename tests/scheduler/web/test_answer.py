@@ -7,6 +7,7 @@ import pytest
 from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.web.answer import answer_of
 from resnap.scheduler.web.words import READINESS, ago, moment, some
+from tests.cases import each
 
 NOW_MS = 1_700_000_000_000
 
@@ -15,7 +16,7 @@ def counts(**given: int) -> dict[Readiness, int]:
     return {one: given.get(one.value, 0) for one in Readiness}
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "word"),
     [
         ({}, "Not known yet"),
@@ -56,7 +57,7 @@ def test_every_readiness_has_a_sign_of_its_own_or_means_as_good() -> None:
     assert {one for one, word in READINESS.items() if word.sign == "✓"} == {Readiness.READY, Readiness.SHIPPED}
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "said"),
     [(0, "just now"), (59, "just now"), (61, "1 min ago"), (7199, "119 min ago"), (7200, "2 h ago"),
      (172_800, "2 d ago"), (-5, "in less than a minute"), (-3600, "in 60 min")],

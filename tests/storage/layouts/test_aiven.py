@@ -38,6 +38,7 @@ from resnap.storage.layouts.aiven.pieces import compressed, decompressed, frame_
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.wire import uuid_text
+from tests.cases import each
 from tests.fixture_sets import AIVEN
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def test_keys_come_apart_as_they_were_put_together(topic: str, tid: str, number:
         assert (found.partition, found.base_offset, found.segment_id) == (number, base, sid)
 
 
-@pytest.mark.parametrize(
+@each(
     "key",
     [
         "",
@@ -340,13 +341,13 @@ GARBAGE: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", GARBAGE)
+@each("what", GARBAGE)
 def test_what_no_broker_could_read_is_refused(what: str) -> None:
     with pytest.raises(FormatError):
         read(GARBAGE[what])
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         b"",

@@ -17,6 +17,7 @@ from resnap.storage.layouts.flat.keys import (
     segment_id,
 )
 from resnap.storage.stores.protocol import MAX_KEY_BYTES, check_key
+from tests.cases import each
 from tests.storage.layouts.manifests import topics
 
 ID = UUID("6f8e0d8e-1234-5000-8000-0123456789ab")
@@ -115,7 +116,7 @@ def test_all_keys_of_a_topic_lie_below_its_prefix_and_no_others() -> None:
         assert not other.startswith(prefix)
 
 
-@pytest.mark.parametrize(
+@each(
     "key",
     [
         "",
@@ -153,7 +154,7 @@ def test_a_segment_id_is_a_uuid_of_version_5_that_never_changes() -> None:
     assert str(an_id()) == "07d80f6d-1a3c-5baa-b92d-76b541cf0065"
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [{"cluster_id": None}, {"cluster_id": "c2"}, {"topic": "others"}, {"topic_id": None}, {"partition": 4},
      {"base_offset": 101}, {"next_base_offset": 201}, {"digests": {"log": "ab" * 32}},

@@ -17,6 +17,7 @@ from resnap.storage.log.checkpoints import (
     write_offset_checkpoint,
 )
 from resnap.storage.log.names import TopicPartition
+from tests.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ def test_the_last_entry_of_a_partition_wins() -> None:
     assert read_offset_checkpoint(offset_checkpoint("a 0 1", "a 0 2")) == {TopicPartition("a", 0): 2}
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "position", "message"),
     [
         (b"1\n0\n", 0, "checkpoint version at byte 0: expected 0, found 1"),

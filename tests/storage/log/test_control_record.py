@@ -28,6 +28,7 @@ from resnap.storage.log.record_batch import (
     write_header,
 )
 from resnap.storage.messages.varint import write_varint
+from tests.cases import each
 from tests.storage.log import golden
 
 ABORT_KEY = struct.pack(">hh", 0, ABORT)
@@ -182,7 +183,7 @@ def test_batch_of_another_length_than_its_header_says_is_refused(batch: bytes) -
         read(batch, at=300)
 
 
-@pytest.mark.parametrize(("records", "count", "message"), [
+@each(("records", "count", "message"), [
     (b"", 1, "integer cut short at byte 361"),
     (write_varint(0), 1, "record length at byte 361: expected 1 to 0, found 0"),
     (write_varint(-5), 1, "record length at byte 361.* found -5"),

@@ -18,6 +18,7 @@ from resnap.storage.log.names import (
     segment_name,
     topic_name_problem,
 )
+from tests.cases import each
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 
@@ -56,7 +57,7 @@ def test_the_digits_of_another_locale_are_read() -> None:
     assert parse_file_name(arabic) == LogFile(FileKind.LOG, 42, FileState.LIVE)
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "",
@@ -117,7 +118,7 @@ def test_a_deleted_topic_with_a_long_name_shows_only_its_front() -> None:
     assert found.kind is DirKind.DELETE
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "",

@@ -27,6 +27,7 @@ from resnap.storage.log.producer_snapshot import (
     store_snapshot,
     store_snapshot_arrays,
 )
+from tests.cases import each
 from tests.storage.log import golden
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def test_producer_id_that_comes_twice_is_never_written() -> None:
         snapshot_bytes([golden.ONE_ENTRY, golden.MARKER_ONLY_ENTRY])
 
 
-@pytest.mark.parametrize(("data", "message"), [
+@each(("data", "message"), [
     (b"", "header cut short at byte 0: expected 10 bytes, found 0 bytes"),
     (PARTITION_SNAPSHOT[:9], "header cut short at byte 9: expected 10 bytes, found 9 bytes"),
     (PARTITION_SNAPSHOT[:-1], "length at byte 147: expected 148 bytes for 3 entries, found 147 bytes"),

@@ -18,6 +18,7 @@ from resnap.storage.log.properties import (
     write_partition_metadata,
     write_properties,
 )
+from tests.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ def error_of(read: Callable[[bytes], object], text: bytes) -> FormatError | None
     return None
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         (b"a=b", {"a": "b"}),

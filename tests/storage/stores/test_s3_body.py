@@ -19,6 +19,7 @@ from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_body import S3Body
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.stores.s3_upload import PART_BYTES, WHOLE_BYTES
+from tests.cases import each
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest
@@ -53,8 +54,8 @@ def test_what_is_read_in_any_pieces_is_the_body_and_so_it_is_from_the_start_agai
         assert b"".join(iter(lambda: body.read(1 << 17), b"")) == data
 
 
-@pytest.mark.parametrize("length", [1, CHUNK_BYTES, 3 * CHUNK_BYTES, 3 * CHUNK_BYTES + 1])
-@pytest.mark.parametrize("harm", ["flipped", "shorter", "longer"])
+@each("length", [1, CHUNK_BYTES, 3 * CHUNK_BYTES, 3 * CHUNK_BYTES + 1])
+@each("harm", ["flipped", "shorter", "longer"])
 def test_of_a_body_that_is_not_what_was_said_the_end_never_comes(length: int, harm: str) -> None:
     said = bytes(length)
     found = {"flipped": b"\1" + said[1:], "shorter": said[:-1], "longer": said + b"x"}[harm]

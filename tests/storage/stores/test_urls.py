@@ -12,12 +12,13 @@ from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.stores.urls import is_store_url, open_store
+from tests.cases import each
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "kind", "canonical"),
     [
         ("memory://name", MemoryObjectStore, "memory://name"),
@@ -40,7 +41,7 @@ def test_a_url_opens_its_kind_of_store_and_the_stores_own_url_opens_it_again(
     assert open_store(store.url).url == canonical
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "", "/srv/dir", "srv", "s3:bucket", "s3:/bucket", "gs://bucket", "://x", "s3://", "s3:///prefix", "memory://",

@@ -30,6 +30,7 @@ from resnap.tiering.controller.metadata.image import (
     ResourceType,
 )
 from resnap.tiering.controller.metadata.records import SupportedFeature
+from tests.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ def test_the_dynamic_default_of_a_real_cluster_is_found_with_its_record(name: st
     assert [one.expiration.value_ms for one in expiration_history(found, 1, {})] == [DAY_MS, 43_200_000]
 
 
-@pytest.mark.parametrize(
+@each(
     ("own", "of_all", "static", "expected"),
     [
         ("1", "2", "3", (1, Level.BROKER, ("dynamic-default=2", "server-properties=3"))),
@@ -158,7 +159,7 @@ def test_a_live_change_is_in_force_from_when_it_was_made() -> None:
     assert history == [(0, 400), (10, 100), (30, 300), (50, 200), (60, 400)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "value"),
     [("1", 1), (" 86400000\n", DAY_MS), ("+5", 5), ("2147483647", 2**31 - 1), ("2147483648", None), ("0", None),
      ("-1", None), ("", None), ("1.5", None), ("1d", None), ("0x10", None), ("9" * 50, None)],

@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import pytest
-
+from tests.cases import each
 from tests.tiering.controller.kafkas_own_tests import NOT_HERE, OWN_TESTS
 
 ROOT: Final = Path(__file__).parents[3]
@@ -27,7 +26,7 @@ def plain(name: str) -> str:
     return name.replace("_", "").lower().removeprefix("test")
 
 
-@pytest.mark.parametrize(("kind", "name"), ALL, ids=[name for _, name in ALL])
+@each(("kind", "name"), ALL, ids=[name for _, name in ALL])
 def test_what_kafka_asks_is_asked_here_or_the_text_says_why_not(kind: str, name: str) -> None:
     is_here = any(plain(name) in names_in(file) for file in OWN_TESTS[kind].files)
     assert is_here is not (name in NOT_HERE)

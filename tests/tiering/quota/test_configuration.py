@@ -26,6 +26,7 @@ from resnap.tiering.quota.client_quotas import (
 )
 from resnap.tiering.quota.quota_manager import SEEN
 from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
+from tests.cases import each
 from tests.tiering.quota.quotas import ALICE, BOB, manager, sequential, steady, tokens
 
 RATE = PRODUCER_IDS_RATE
@@ -98,7 +99,7 @@ def test_s28_half_an_id_an_hour_is_a_rate() -> None:
     assert ClientQuotas().altered({user("u"): [QuotaChange(RATE, 0.5)]}) == [QuotaRecord(user("u"), RATE, 0.5)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("entity", "key", "value", "says"),
     [
         ((), RATE, 1.0, "without any type"),

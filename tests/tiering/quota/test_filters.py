@@ -19,6 +19,7 @@ from resnap.tiering.quota.layers import Layers, Sizing
 from resnap.tiering.quota.profiles import NAMES, life_cycle
 from resnap.tiering.quota.quota_manager import SEEN
 from resnap.tiering.quota.shape import Shape, rate_of_one, shape_for
+from tests.cases import each
 from tests.examples import examples
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, Watch, blockwise, manager, scattered, sequential
 
@@ -65,8 +66,8 @@ def test_s34_no_filter_is_made_for_nothing(items: int) -> None:
         shape_for(1 << 40, 0.01)
 
 
-@pytest.mark.parametrize("ids", [sequential, blockwise, scattered])
-@pytest.mark.parametrize("count", [50, 1_000, 100_000, 1_000_000])
+@each("ids", [sequential, blockwise, scattered])
+@each("count", [50, 1_000, 100_000, 1_000_000])
 def test_s35_all_live_layers_together_keep_to_the_rate_whatever_the_ids(ids: Callable[[int], Ids], count: int) -> None:
     layers = Layers(life_cycle("P-C", W, capacity=count), Sizing(false_positive_rate=0.01), BloomStore(seed=11))
     known = ids(2 * count)
@@ -77,8 +78,8 @@ def test_s35_all_live_layers_together_keep_to_the_rate_whatever_the_ids(ids: Cal
     assert (layers.find_many(known, W // 2) != UNSEEN).all()
 
 
-@pytest.mark.parametrize("profile", NAMES)
-@pytest.mark.parametrize("per_span", [[1_000] * 12, [1_000, 40_000, 1_000, 0, 0, 7_000, 7_000, 100_000, 10]])
+@each("profile", NAMES)
+@each("per_span", [[1_000] * 12, [1_000, 40_000, 1_000, 0, 0, 7_000, 7_000, 100_000, 10]])
 def test_s35_through_bursts_and_idle_times_the_rate_is_kept_at_every_moment(profile: str, per_span: list[int]) -> None:
     cycle = life_cycle(profile, W)
     layers = Layers(cycle, Sizing(items=1_000, false_positive_rate=0.01), BloomStore(seed=12))

@@ -23,6 +23,7 @@ from resnap.tiering.quota.token_bucket import (
     java_round,
     throttle_ms,
 )
+from tests.cases import each
 from tests.tiering.quota.quotas import (
     ALICE,
     BOB,
@@ -181,7 +182,7 @@ def test_s23_a_cap_is_kept_and_the_longest_of_several_quotas_counts() -> None:
     assert combined_throttle_ms() == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "wanted"), [(0.5, 1), (-0.5, 0), (-0.51, -1), (1.5, 2), (2.5, 3), (0.49999999999999994, 0), (math.nan, 0),
                           (math.inf, (1 << 63) - 1), (-math.inf, -(1 << 63))]
 )  # fmt: skip

@@ -21,6 +21,7 @@ from resnap.tiering.quota.profiles import NAMES, life_cycle
 from resnap.tiering.quota.simulation import Rules, simulate, without_limit
 from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
 from tests.builders import a_batch, a_marker
+from tests.cases import each
 from tests.tiering.quota.logs import a_topic
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, scattered, steady
 
@@ -75,8 +76,8 @@ def test_the_exact_companion_counts_what_filters_let_through(profile: str) -> No
     assert simulate(ALICE, log, 1e6, exact).free == 0
 
 
-@pytest.mark.parametrize("rate", [50.0, 2_000.0])
-@pytest.mark.parametrize("profile", NAMES)
+@each("rate", [50.0, 2_000.0])
+@each("profile", NAMES)
 def test_whatever_was_charged_or_passed_for_free_was_new(profile: str, rate: float) -> None:
     random = np.random.default_rng(5)
     at_ms, ids = random.integers(0, 6 * HOUR_MS, 24_000), random.integers(0, 2_500, 24_000)
@@ -214,7 +215,7 @@ def test_principals_of_odd_characters_may_be_quoted() -> None:
     assert owners(read_principal_map([MAP[0], ',,"CN=a, O=""b"" ~*"'], "map.csv"), "t", 1) == {1: 'CN=a, O="b" ~*'}
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "says"),
     [
         ([], "first line"),

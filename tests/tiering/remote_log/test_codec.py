@@ -20,6 +20,7 @@ from resnap.tiering.remote_log.records import (
     SegmentState,
     TopicIdPartition,
 )
+from tests.cases import each
 from tests.tiering.controller.metadata.record_strategies import messages
 
 PARTITION = TopicIdPartition(name="t", id="AAAAAAAAAAEAAAAAAAAAAg", partition=3)
@@ -119,7 +120,7 @@ def test_any_bytes_are_a_record_or_a_format_error(junk: bytes) -> None:
     assert encode_record(record)
 
 
-@pytest.mark.parametrize(
+@each(
     ("record", "complaint"),
     [
         (replace(STARTED, remote_log_segment_state=1), "state of a first record"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from resnap.tiering.remote_log.records import TopicIdPartition, metadata_partition, murmur2
+from tests.cases import each
 
 WHERE = {
     ("AAAAAAAAAAEAAAAAAAAAAg", 3): 15,
@@ -19,7 +20,7 @@ WHERE = {
 """What Kafka's own partitioner says of fifty partitions."""
 
 
-@pytest.mark.parametrize("topic_id, number", WHERE)  # noqa: PT006 - one pair per case
+@each("topic_id, number", WHERE)
 def test_records_go_where_kafkas_partitioner_puts_them(topic_id: str, number: int) -> None:
     partition = TopicIdPartition(name="whatever", id=topic_id, partition=number)
     assert metadata_partition(partition, 50) == WHERE[topic_id, number]

@@ -17,6 +17,7 @@ from resnap.tiering.controller.metadata.records import (
     TopicRecord,
     UnknownRecord,
 )
+from tests.cases import each
 from tests.tiering.controller.metadata.record_strategies import records_in_a_version
 
 TOPIC_ID = "YMc4MP1-R6O2oJbmBbBiPg"
@@ -94,7 +95,7 @@ def test_a_tagged_field_of_another_size_than_it_says_is_damage() -> None:
         decode_record(wrong)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "complaint"),
     [
         (frame(15, 0, frame_version=0), r"metadata record frame version at byte 0: expected 1, found 0"),

@@ -20,6 +20,7 @@ from resnap.tiering.controller.producer_ids.zookeeper_blocks import (
     records_to_migrate,
     take_block,
 )
+from tests.cases import each
 
 
 class Znode:
@@ -77,7 +78,7 @@ def test_the_bytes_are_those_of_kafka() -> None:
     assert read_block_json(data) == ProducerIdsBlock(broker_id=3, first=8000)
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         b"{", b"[]", b"7", b"\xff", b'{"version":1,"broker":0,"block_start":0,"block_end":"9"}',

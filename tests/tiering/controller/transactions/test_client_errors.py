@@ -16,6 +16,7 @@ from resnap.tiering.controller.transactions.client_errors import (
     on_coordinator_error,
     on_produce_error,
 )
+from tests.cases import each
 
 FAIL, RETRY = BatchFate.FAIL, BatchFate.RETRY
 FATAL, ABORTABLE = ClientState.FATAL, ClientState.ABORTABLE
@@ -169,7 +170,7 @@ def test_abortable_error_while_abort_in_progress() -> None:
     assert transactional(45, is_ending=True, is_aborting=True) == Reaction(batch=FAIL)
 
 
-@pytest.mark.parametrize("code", [2, 3, 6, 7, 13, 19, 20, 56])
+@each("code", [2, 3, 6, 7, 13, 19, 20, 56])
 def test_retriable_errors_of_a_batch_are_retried_until_retries_are_used_up(code: int) -> None:
     assert idempotent(code) == transactional(code) == AGAIN
     assert idempotent(code, has_retries=False) == Reaction(batch=FAIL)
@@ -180,8 +181,8 @@ def test_producer_id_reset() -> None:
     assert [bumped_by_itself(epoch) for epoch in (0, 32_766, 32_767)] == [1, 32_767, None]
 
 
-@pytest.mark.parametrize("code", [3, 7, 14, 51])
-@pytest.mark.parametrize("request_", [Request.INIT_PRODUCER_ID, Request.ADD_PARTITIONS, Request.END_TXN])
+@each("code", [3, 7, 14, 51])
+@each("request_", [Request.INIT_PRODUCER_ID, Request.ADD_PARTITIONS, Request.END_TXN])
 def test_retriable_errors(code: int, request_: Request) -> None:
     assert on_coordinator_error(request_, KafkaError(code)) == AGAIN
 
@@ -203,8 +204,8 @@ def test_a_commit_of_offsets_that_timed_out_looks_for_its_coordinator() -> None:
     assert reaction.batch is BatchFate.FIND_COORDINATOR
 
 
-@pytest.mark.parametrize("request_", Request)
-@pytest.mark.parametrize("code", [47, 90])
+@each("request_", Request)
+@each("code", [47, 90])
 def test_producer_fenced_and_invalid_producer_epoch_are_fatal_in_every_request(request_: Request, code: int) -> None:
     assert on_coordinator_error(request_, KafkaError(code)).state is FATAL
 
@@ -242,7 +243,7 @@ def test_an_invalid_transaction_state_is_fatal(request_: Request) -> None:
     assert on_coordinator_error(request_, KafkaError.INVALID_TXN_STATE).state is FATAL
 
 
-@pytest.mark.parametrize(
+@each(
     ("request_", "code", "state"),
     [
         (Request.INIT_PRODUCER_ID, 35, FATAL),

@@ -8,6 +8,7 @@ from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.tiering.controller.producer_ids.requests import InitProducerIdRequest
 from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator, error_of_append
 from resnap.tiering.controller.transactions.metadata import TransactionState
+from tests.cases import each
 from tests.tiering.controller.transactions.coordinators import (
     AGAIN,
     FENCED,
@@ -331,7 +332,7 @@ def test_bump_transactional_epoch_after_invalid_producer_id_mapping(ours: Coordi
     assert ours.begin(PID + 1, 0) == given(PID + 1, 0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("written", "heard"),
     [(3, 15), (19, 15), (20, 15), (7, 15), (6, 16), (56, 16), (10, -1), (18, -1), (14, 14)],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.tiering.controller.transactions.metadata import TransactionMetadata, TransactionState, Transition
+from tests.cases import each
 from tests.tiering.controller.transactions.coordinators import PARTITIONS
 
 State = TransactionState
@@ -203,7 +204,7 @@ def test_one_step_at_a_time() -> None:
     illegal(lambda: known.prepare_increment(30_000, None, NOW))
 
 
-@pytest.mark.parametrize("state", State)
+@each("state", State)
 def test_steps_begin_where_kafka_lets_them(state: State) -> None:
     done = {State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}
     steps = {
