@@ -36,6 +36,7 @@ from resnap.tiering.checking.aiven_verification import holds_copies
 from resnap.tiering.checking.verification import ShippedListing, StoreReader, list_shipped
 from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
 from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key
 
 _HIDDEN: Final = (
     "run again: unless it was shipped just now, the store's listings leave out what is there, and to go by them would"
@@ -119,7 +120,21 @@ def _delete(
 
     place = lease_place(one.cluster_id, one.topic_partition)
     with leased(store, place, who=f"{this_run()} (retain)", now_ms=now_ms) as lease:
+        lease.hold()
+        _note(store, one)
         delete_beyond(store, one, done, lease.hold)
+
+
+def _note(store: ObjectStore, one: PartitionRetention) -> None:
+    """Note first where the log starts then: nothing of it is shipped again, wherever the deletion is ended."""
+    last = one.beyond[-1]
+    left = RetentionNote(
+        log_start_offset=last.manifest.next_base_offset,
+        last_base_offset=last.manifest.base_offset,
+        last_log_bytes=last.log_bytes,
+    )
+    key = retained_key(one.cluster_id, one.topic_partition, one.topic_id)
+    note_retained(store, key, left)
 
 
 def _sound_manifests(store: ObjectStore, within: str, scope: Scope, faults: list[ResnapError]) -> dict[str, Manifest]:

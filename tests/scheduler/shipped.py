@@ -89,7 +89,8 @@ def manifests(objects: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
 
 def without_tombstones(objects: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return ``objects`` without what deleted segments have left."""
-    return {key: body for key, body in objects.items() if not (key.endswith(".manifest") and body == TOMBSTONE)}
+    there = {key: body for key, body in objects.items() if not key.startswith(".resnap/retained/")}
+    return {key: body for key, body in there.items() if not (key.endswith(".manifest") and body == TOMBSTONE)}
 
 
 def _read_manifest(body: bytes) -> dict[str, Any]:

@@ -39,6 +39,9 @@ _OTHER_BOUNDARIES: Final = (
     "no history is in doubt, the store has the same log in other pieces: go on from the log dir that shipped them, or"
     " from a replica that still has a boundary in common with them; where none has, ship to another prefix"
 )
+_RETAINED: Final = (
+    "nothing to do; to have it shipped again delete what `.resnap/retained/` of the store holds of its partition"
+)
 
 
 class ToShip(NamedTuple):
@@ -94,7 +97,39 @@ def _remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources) 
     judged = look.judge(deep=False)
     if not judged.placement.is_attached and not judged.beside.is_all_below:
         judged = look.judge(deep=True)
-    return judged.remainder(candidates)
+    if judged.placement.is_attached:
+        return judged.remainder(candidates)
+    left = _without_retained(candidates, judged, shipped)
+    return judged.remainder(candidates) if left is None else remainder(left, shipped, sources)
+
+
+def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedTopic) -> Candidates | None:
+    """Return ``candidates`` without those that `retain` has deleted from the store; None if it has none of them.
+
+    A manifest that came late may name what was deleted: then all is shipped again, so that it is whole.
+    """
+    if judged.has_torn:
+        return None
+    partition = candidates.inventory.partition
+    number, topic_id = partition.topic_partition.partition, partition.topic_id
+    retained = shipped.retained(number, topic_id)
+    if retained is None or not retained.is_of(partition.segments, topic_id):
+        return None
+    start = retained.log_start_offset
+    gone = [
+        segment
+        for segment, verdict in zip(candidates.segments, judged.placement.verdicts, strict=True)
+        if _end(segment) <= start and verdict is not Verdict.HELD
+    ]
+    if not gone:
+        return None
+    what = f"`resnap retain` has deleted it from the store, where the log starts at offset {start} since"
+    refused = [refuse(one, Reason.BELOW_LOG_START, what, hint=_RETAINED) for one in gone]
+    return replace(
+        candidates,
+        segments=tuple(one for one in candidates.segments if one not in gone),
+        refusals=tuple(sorted((*candidates.refusals, *refused), key=attrgetter("base_offset"))),
+    )
 
 
 class _Judged(NamedTuple):
@@ -107,6 +142,8 @@ class _Judged(NamedTuple):
     placement: Placement
     apart: frozenset[str]
     shown: tuple[SnapshotFile, ...]
+    has_torn: bool
+    """Whether a manifest names what is gone, and its segment is to be shipped again."""
 
     def remainder(self, candidates: Candidates) -> Remainder:
         segments, placement = candidates.segments, self.placement
@@ -172,7 +209,9 @@ class _Look(NamedTuple):
         start, end = spans[0].start, spans[-1].end
         number, topic_id = partition.topic_partition.partition, partition.topic_id
         beside = self.shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
-        beside = beside._replace(segments=[one for one in beside.segments if not self._is_repaired(one, spans)])
+        whole = [one for one in beside.segments if not self._is_repaired(one, spans)]
+        has_torn = len(whole) < len(beside.segments)
+        beside = beside._replace(segments=whole)
         others = same_topic.strangers(partition, beside.segments, self.shipped, self.lineage.sources)
         elsewhere = frozenset(
             one.manifest_key
@@ -200,7 +239,7 @@ class _Look(NamedTuple):
             knows_below=not any(one.base_offset < start for one in beside.unreadable),
         )
         shown = tuple(self._shown([one for one in beside.segments if one.manifest_key not in others]))
-        return _Judged(spans, beside, strangers, failures, placement, elsewhere, shown)
+        return _Judged(spans, beside, strangers, failures, placement, elsewhere, shown, has_torn)
 
     def _shown(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
         """Yield the stored snapshot where the log here begins, or the nearest ones; none if that is its beginning."""

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.storage.errors import FormatError, VerificationError, in_file
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.protocol import ShippedSegment, length_of
+from resnap.storage.log.names import TopicPartition
 from resnap.storage.side_by_side import each
+from resnap.tiering.shipping.retained import read_retained, retained_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from resnap.storage.layouts.protocol import Layout, Place
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+    from resnap.tiering.shipping.retained import RetentionNote
 
 
 class Unreadable(NamedTuple):
@@ -54,6 +57,7 @@ class ShippedTopic:
     ) -> None:
         """List the whole topic, or what lies below the prefixes ``only`` of it."""
         self.store, self._layout, self._topic, self._brokers = store, layout, topic, BrokersFolders(store)
+        self._cluster_id = cluster_id
         self._prefixes = [layout.topic_prefix(cluster_id, topic)] if only is None else only
         self._sizes: dict[str, int] = {}
         self._places: dict[str, Place] = {}
@@ -108,6 +112,16 @@ class ShippedTopic:
         origins = each(lambda one: self._layout.origin_of(one, self.store), unknown, remote=bool(unknown))
         known = {one.manifest_key: origin for one, origin in zip(unknown, origins, strict=True)}
         return [replace(one, origin=one.origin or known[one.manifest_key]) for one in told]
+
+    def retained(self, partition: int, topic_id: str | None) -> RetentionNote | None:
+        """Return what `retain` has left of a partition; None where it has deleted nothing.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        place = TopicPartition(self._topic, partition)
+        return read_retained(self.store, retained_key(self._cluster_id, place, topic_id))
 
     def find(
         self, partition: int, base_offset: int, next_base_offset: int, *, topic_id: str | None = None

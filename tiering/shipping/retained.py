@@ -1,0 +1,76 @@
+"""Up to where ``retain`` has deleted a partition from a store, so that ``tier`` does not ship it again.
+
+A broker that keeps a log for longer than the store does has the segments still that were deleted from there; shipped
+again each night they would leave a tombstone each night. So ``retain`` notes where the log in the store starts then, in
+an object of its own, and that only ever goes up. Beside it stands which segment was the last to go: a topic without an
+id may have been made anew under its name, and of that one nothing was deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.errors import ObjectNotFoundError
+from resnap.storage.layouts.flat.keys import partition_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.stores.protocol import ObjectStore
+
+RETAINED_PREFIX: Final = ".resnap/retained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionNote:
+    """What retention has left of a partition."""
+
+    log_start_offset: int
+    """Everything below was deleted from the store."""
+    last_base_offset: int
+    """Of the last segment that was deleted, which ended there."""
+    last_log_bytes: int
+    """Size of its log."""
+
+    def is_of(self, segments: Sequence[Segment], topic_id: str | None) -> bool:
+        """Whether it was said of the log of ``segments``, in whose key the id is, if there is one."""
+        last = (self.last_base_offset, self.log_start_offset, self.last_log_bytes)
+        return topic_id is not None or last in {(s.base_offset, s.next_base_offset, s.size_bytes) for s in segments}
+
+
+def retained_key(cluster_id: str | None, topic_partition: TopicPartition, topic_id: str | None) -> str:
+    """Return where the note of a partition lies, of a topic of just this id."""
+    topic, partition = topic_partition
+    prefix = partition_prefix(cluster_id=cluster_id, topic=topic, topic_id=topic_id, partition=partition)
+    return f"{RETAINED_PREFIX}/{prefix.removesuffix('/')}.json"
+
+
+def read_retained(store: ObjectStore, key: str) -> RetentionNote | None:
+    """Return the note at ``key``; None where there is none, or none in a form of ours.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    with suppress(ObjectNotFoundError, ValueError, RecursionError):
+        match json.loads(store.get(key)):
+            case {"log_start_offset": int(start), "last_base_offset": int(base), "last_log_bytes": int(log_bytes)}:
+                return RetentionNote(log_start_offset=start, last_base_offset=base, last_log_bytes=log_bytes)
+    return None
+
+
+def note_retained(store: ObjectStore, key: str, retained: RetentionNote) -> None:
+    """Put the note at ``key``, unless what is there says more.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    there = read_retained(store, key)
+    if there is None or there.log_start_offset < retained.log_start_offset:
+        store.put(key, json.dumps(asdict(retained)).encode())
