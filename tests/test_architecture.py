@@ -50,7 +50,7 @@ DOORS: Final = {
     "Crypto": "storage/layouts/aiven/encryption.py",
     "jinja2": "scheduler/web/*.py",
     "fastavro": "storage/layouts/manifest.py",
-    "matplotlib": "scheduler/quotas/plot.py",
+    "matplotlib": "scheduler/jobs/quota_plot.py",
     "mmh3": "tiering/quota/bloom_store.py",
     "prometheus_client": "scheduler/observing/*.py",
     "sqlite3": "scheduler/runs/*.py scheduler/state/*.py",

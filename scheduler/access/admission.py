@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.errors import QuotaExceededError
 from resnap.scheduler.disk_reads import READ_S, DiskReads
-from resnap.scheduler.quotas.client_quotas import Origin, rates_of
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, ResnapError
 from resnap.tiering.quota.client_quotas import PREFIX, ClientQuotas
 from resnap.tiering.quota.metadata_quotas import MetadataQuotas
 from resnap.tiering.quota.quota_file import QuotaFile
 from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
+from resnap.tiering.quota.user_quotas import Origin, rates_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

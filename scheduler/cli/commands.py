@@ -132,21 +132,21 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap producer simulate docs/examples/expired-producer.jsonl",
     ),
     "quota set": CommandRow(
-        f"{_CLI}.quota:set_quota", "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"
+        f"{_JOBS}.quota:set_quota", "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"
     ),
     "quota delete": CommandRow(
-        f"{_CLI}.quota:delete_quota", "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice"
+        f"{_JOBS}.quota:delete_quota", "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice"
     ),
     "quota describe": CommandRow(
-        f"{_CLI}.quota:describe_quotas", "Show the quotas that are set, and where.", "resnap quota describe"
+        f"{_JOBS}.quota:describe_quotas", "Show the quotas that are set, and where.", "resnap quota describe"
     ),
     "quota simulate": CommandRow(
-        f"{_CLI}.quota_trial:simulate_quota",
+        f"{_JOBS}.quota_simulate:simulate_quota",
         "Show whom a quota would have throttled.",
         "resnap quota simulate /var/lib/kafka --rate 100",
     ),
     "quota advise": CommandRow(
-        f"{_CLI}.quota_trial:advise_quota",
+        f"{_JOBS}.quota_advise:advise_quota",
         "Find a rate that throttles few.",
         "resnap quota advise /var/lib/kafka --share 0.95",
     ),

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.quotas.client_quotas import Named, set_rate
 from resnap.storage.disk import Disk
 from resnap.tiering.controller.metadata.records import ClientQuotaRecord, EntityData
 from resnap.tiering.controller.metadata.writer import open_metadata_log
 from resnap.tiering.quota.quota_file import QuotaFile
+from resnap.tiering.quota.user_quotas import Named, set_rate
 from tests.tiering.quota.logs import a_topic
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def test_a_time_that_a_client_made_up_does_not_keep_a_picture_from_being_drawn(c
 def test_batches_that_no_time_is_known_of_are_told(command: Resnap, tmp_path: Path) -> None:
     a_topic(tmp_path / "data", "plain", [(-1, 1), (-1, 2)])
     ran = command("quota", "advise", tmp_path / "data", *LOCAL)
-    assert (ran.code, "without one before them, are left out: 2" in ran.err) == (0, True)
+    assert (ran.code, "without one before them, are skipped: 2" in ran.err) == (0, True)
 
 
 def test_what_was_never_set_is_not_deleted_and_leaves_no_directory(command: Resnap, tmp_path: Path) -> None:

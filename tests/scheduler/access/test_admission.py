@@ -9,13 +9,13 @@ import pytest
 
 from resnap.scheduler.access.admission import AdmissionControl
 from resnap.scheduler.access.errors import QuotaExceededError
-from resnap.scheduler.quotas.client_quotas import Named, delete_rate, set_rate
 from resnap.storage.disk import Disk
 from resnap.tiering.controller.metadata.records import ClientQuotaRecord, EntityData
 from resnap.tiering.controller.metadata.writer import open_metadata_log
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE
 from resnap.tiering.quota.quota_file import QuotaFile
 from resnap.tiering.quota.quota_metrics import series
+from resnap.tiering.quota.user_quotas import Named, delete_rate, set_rate
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,13 +14,13 @@ import pytest
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.daemon.app import create_app
-from resnap.scheduler.quotas.client_quotas import Named, set_rate
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunState
 from resnap.scheduler.service.services import Services, services_of
 from resnap.storage.disk import Disk
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.tiering.quota.quota_file import QuotaFile
+from resnap.tiering.quota.user_quotas import Named, set_rate
 from tests.scheduler.api.serving import START_MS, listening
 
 if TYPE_CHECKING:

@@ -1,0 +1,239 @@
+"""`resnap quota set|delete|describe`: the quota of active producer ids (KIP-936) of each user."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.rendering import Column, Row, plain_text
+from resnap.scheduler.cli.flags import STATE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.job import Caller, Context, Result, View
+from resnap.scheduler.settings.loading import process_environment, state_directory
+from resnap.storage.disk import Disk
+from resnap.storage.errors import UsageError
+from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, Entity, FilterPart, Match, shown_entity, user_name
+from resnap.tiering.quota.quota_file import QuotaFile
+from resnap.tiering.quota.user_quotas import Named, Origin, delete_rate, origins, rates_of, set_rate
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+_EXACT: Final = 2.0**53
+
+
+def number(value: object) -> str:
+    """Return a rate or a number of tokens as people read it; whole ones to the last digit, since they were set so."""
+    if not isinstance(value, float):
+        return plain_text(value)
+    return f"{value:.0f}" if value.is_integer() and value < _EXACT else f"{value:.6g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Whose ``producer_ids_rate`` is to be set; a rate of None deletes it."""
+
+    whom: Named
+    rate: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed(Result):
+    """What was set or deleted, as it is shown."""
+
+    facts: Row
+
+
+def run(request: Request, context: Context) -> Iterator[Changed]:
+    """Set or delete the rate of one user.
+
+    Raises:
+        UsageError: there is no state directory.
+        QuotaRequestError: Kafka would refuse it.
+        ConfigurationError, LogDirError: the file cannot be read or written.
+
+    """
+    file = _quota_file(context)
+    if file is None:
+        raise UsageError("there is no state directory to keep quotas in", hint="give --state-dir")
+    name = request.whom.name
+    if request.rate is None:
+        delete_rate(file, request.whom)
+        yield Changed(facts={"user": name, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
+        return
+    changed = set_rate(file, request.whom, request.rate)
+    facts = {"user": name, PRODUCER_IDS_RATE: request.rate, "changed": changed, "file": str(file.path)}
+    yield Changed(facts=facts)
+
+
+class ChangedView(View[Changed]):
+    """The facts alone."""
+
+    _facts: Row
+
+    def row(self, result: Changed) -> None:
+        """Keep the facts."""
+        self._facts = result.facts
+
+    def totals(self) -> Row:
+        """Return them."""
+        return self._facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeRequest:
+    """Whose quotas are to be shown, None for all users; and those of which cluster."""
+
+    whom: Named | None
+    metadata_log: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota(Result):
+    """One quota of an entity."""
+
+    entity: Entity
+    key: str
+    value: float
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoQuota(Result):
+    """Nothing is set; what that means."""
+
+    text: str
+
+
+def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | NoQuota]:
+    """Yield the quotas that are set, with their origin.
+
+    Raises:
+        ResnapError: the file, or the metadata log, cannot be read.
+
+    """
+    whom, parts = request.whom, []
+    if whom is not None:
+        parts = [FilterPart("user", Match.DEFAULT if whom.name is None else Match.EXACT, whom.name)]
+    found = quota_origins(context, request.metadata_log)
+    is_empty = True
+    for origin in found:
+        for entity, values in origin.quotas.described(parts):
+            for key, value in sorted(values.items()):
+                is_empty = False
+                yield Quota(entity=entity, key=key, value=value, origin=origin.text)
+    if is_empty:
+        yield NoQuota(text=_consequence(found, whom))
+
+
+def _consequence(found: list[Origin], whom: Named | None) -> str:
+    """Return what it means that nothing is set for ``whom``, None for anybody."""
+    default = rates_of(found, lambda _: None).default
+    if whom is None:
+        return "No quota is set: nobody is limited."
+    if whom.name is None:
+        return "The default user has no quota: who has none of their own is not limited."
+    if default is None:
+        return f"User {whom.name!r} has no quota, nor has the default user: no limit."
+    return f"User {whom.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:.15g}."
+
+
+class QuotaView(View[Quota | NoQuota]):
+    """A row per quota."""
+
+    name = "quotas"
+    kind = "quota"
+    columns = (
+        Column(key="entityText", title="ENTITY"),
+        Column(key="key", title="QUOTA"),
+        Column(key="value", title="VALUE", right=True, show=number),
+        Column(key="origin", title="ORIGIN"),
+    )
+
+    def __init__(self) -> None:
+        self._closing: list[str] = []
+
+    def row(self, result: Quota | NoQuota) -> Row | None:
+        """Return the row of a quota."""
+        if isinstance(result, NoQuota):
+            self._closing.append(result.text)
+            return None
+        return {
+            "entity": dict(result.entity),
+            "entityText": shown_entity(result.entity),
+            "key": result.key,
+            # A cluster may hold what JSON cannot.
+            "value": result.value if math.isfinite(result.value) else str(result.value),
+            "origin": result.origin,
+        }
+
+    def closing(self) -> list[str]:
+        """Return what it means that there is none."""
+        return self._closing
+
+
+def quota_origins(context: Context, metadata_log: Path | None) -> list[Origin]:
+    """Return the quotas of the state directory, and of a cluster's metadata log where one is given."""
+    return origins(_quota_file(context), metadata_log, context.warn)
+
+
+def _quota_file(context: Context) -> QuotaFile | None:
+    directory = state_directory(context.settings, process_environment())
+    return None if directory is None else QuotaFile(directory, Disk(), context.note)
+
+
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user; `User:NAME` means the same.")]
+UserDefault = Annotated[
+    bool, typer.Option("--user-default", help="The default user: all users without a rate of their own.")
+]
+MetadataLog = Annotated[
+    Path | None,
+    typer.Option("--metadata-log", metavar="DIR", help="A cluster's metadata log, or the log dir that contains it."),
+]
+
+
+@with_settings(STATE)
+def set_quota(
+    context: Invocation,
+    rate: Annotated[float, typer.Argument(metavar="RATE", help="producer_ids_rate: new producer ids an hour.")],
+    *,
+    user: User = None,
+    user_default: UserDefault = False,
+) -> None:
+    """Set the producer_ids_rate of a user, or of the default user."""
+    request = Request(whom=_one(_named(user, default=user_default)), rate=rate)
+    context.show(run(request, context), ChangedView())
+
+
+@with_settings(STATE)
+def delete_quota(context: Invocation, *, user: User = None, user_default: UserDefault = False) -> None:
+    """Delete the producer_ids_rate of a user, or of the default user."""
+    request = Request(whom=_one(_named(user, default=user_default)), rate=None)
+    context.show(run(request, context), ChangedView())
+
+
+@with_settings(STATE)
+def describe_quotas(
+    context: Invocation, *, user: User = None, user_default: UserDefault = False, metadata_log: MetadataLog = None
+) -> None:
+    """Show the quotas that are set, and those of a cluster, with their origin."""
+    request = DescribeRequest(whom=_named(user, default=user_default), metadata_log=metadata_log)
+    context.show(describe(request, context), QuotaView())
+
+
+def _named(name: str | None, *, default: bool) -> Named | None:
+    """Return whom ``--user`` or ``--user-default`` names, also where that is as a principal; None for neither."""
+    if name is not None and default:
+        raise UsageError("--user and --user-default name two", hint="give one of them")
+    name = None if name is None else user_name(name)
+    if name == "":
+        raise UsageError("--user without a name", hint="the default user is --user-default")
+    return Named(name=name) if name is not None or default else None
+
+
+def _one(whom: Named | None) -> Named:
+    if whom is None:
+        raise UsageError("whose quota?", hint="give --user NAME or --user-default")
+    return whom

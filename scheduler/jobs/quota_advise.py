@@ -1,0 +1,151 @@
+"""`resnap quota advise`: the rate that would have left most principals alone, and what it would have stopped."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.rendering import Column, Row
+from resnap.scheduler.cli.flags import ENGINE, STORE, TOPIC, Sources
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.jobs.quota import number
+from resnap.scheduler.jobs.quota_simulate import shown_duration
+from resnap.scheduler.jobs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, rules_of, uses_of
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.wiring import scope_of
+from resnap.tiering.quota.advice import advised_rate, least_rate
+from resnap.tiering.quota.simulation import Outcome, Rules, simulate, without_limit
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Which log is to be judged; ``share`` is how many principals, the quietest, the rate must not throttle."""
+
+    scope: Scope
+    rules: Rules
+    share: float
+    principal_map: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice(Result):
+    """The rate that leaves so large a share of principals alone; the first result. None where there is none."""
+
+    rate: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised(Result):
+    """What one principal needs, and what the advised rate would have done to it."""
+
+    new_ids: int
+    least_rate: float
+    """At which it would have been left alone."""
+    outcome: Outcome
+
+
+def run(request: Request, context: Context) -> Iterator[Advice | Advised | Unread]:
+    """Find the rate, and yield what each principal needs, the most first.
+
+    Raises:
+        UsageError: a source cannot be listed.
+        ResnapError: Spark failed.
+
+    """
+    uses, rules = uses_of(request.scope, request.principal_map, context), request.rules
+    found: list[tuple[float, str, int]] = []
+    for principal, theirs in uses.by_principal.items():
+        if len(theirs.at_ms):
+            free = without_limit(principal, theirs, rules)
+            found.append((least_rate(free.arrivals_ms, rules.config), principal, free.new_ids))
+    found.sort()
+    rate = advised_rate([least for least, _, _ in found], request.share) if found else None
+    yield Advice(rate=rate)
+    for least, principal, new_ids in reversed(found):
+        outcome = simulate(principal, uses.by_principal[principal], rate or 0.0, rules)
+        yield Advised(new_ids=new_ids, least_rate=least, outcome=outcome)
+    yield from uses.unread()
+
+
+class AdviceView(View[Advice | Advised | Unread]):
+    """A row per principal."""
+
+    name = "principals"
+    kind = "principal"
+    columns = (
+        Column(key="principal", title="PRINCIPAL"),
+        Column(key="newIds", title="NEW IDS", right=True),
+        Column(key="leastRate", title="LEAST RATE", right=True, show=number),
+        Column(key="untouched", title="UNTOUCHED"),
+        Column(key="refusedIds", title="REFUSED", right=True),
+        Column(key="throttledMs", title="THROTTLED", right=True, show=shown_duration),
+    )
+    _rate: float | None
+
+    def __init__(self, *, unit: str, share: float, is_table: bool) -> None:
+        self._unit, self._share, self._is_table = unit, share, is_table
+        self._principals = self._untouched = 0
+
+    def row(self, result: Advice | Advised | Unread) -> Row | None:
+        """Return the row of a principal, and count it."""
+        if isinstance(result, Advice):
+            self._rate = result.rate
+        if not isinstance(result, Advised):
+            return None
+        outcome = result.outcome
+        self._principals += 1
+        self._untouched += not outcome.is_throttled
+        return {
+            "principal": outcome.principal,
+            "newIds": result.new_ids,
+            "leastRate": result.least_rate,
+            "untouched": not outcome.is_throttled,
+            "refusedIds": len(outcome.refused_ids),
+            "throttledMs": outcome.throttled_ms,
+        }
+
+    def head(self) -> Row:
+        """Return the rate; people read it in the closing line."""
+        return {} if self._is_table else {"rate": self._rate, "unit": self._unit, "share": self._share}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the advice in words."""
+        if self._rate is None:
+            yield "No producer id in it: nothing to advise."
+        else:
+            alone = f"{self._untouched} of {self._principals} principals alone"
+            yield f"Rate {number(self._rate)} (per {self._unit}) leaves {alone}."
+
+
+@with_settings(TOPIC, ENGINE, STORE)
+def advise_quota(
+    context: Invocation,
+    sources: Sources = None,
+    *,
+    share: Annotated[
+        float,
+        typer.Option(
+            "--share", min=0.01, max=1, help="Share of principals, the quietest ones, that the rate must not throttle."
+        ),
+    ] = 0.99,
+    principal_map: PrincipalFile = None,
+    profile: Profile = "P-C",
+    samples: Samples = 11,
+    window_seconds: WindowSeconds = 3600,
+    unit: Unit = "hour",
+) -> None:
+    """Find the rate that would have left the quietest 99 % of principals alone, and what it would have stopped."""
+    request = Request(
+        scope=scope_of(context.settings, sources),
+        rules=rules_of(profile, samples, window_seconds, unit, 0.01, permissive=False),
+        share=share,
+        principal_map=principal_map,
+    )
+    view = AdviceView(unit=unit, share=share, is_table=context.output.form == "table")
+    context.show(run(request, context), view)

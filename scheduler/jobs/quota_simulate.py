@@ -1,0 +1,239 @@
+"""`resnap quota simulate`: whom a quota would have throttled, when, and for how long."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.rendering import Column, Row, human_bytes, human_count, human_duration
+from resnap.scheduler.cli.flags import ENGINE, STATE, STORE, TOPIC, Sources
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.clock import instant
+from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.jobs.quota import MetadataLog, number, quota_origins
+from resnap.scheduler.jobs.quota_plot import check_plot, draw
+from resnap.scheduler.jobs.quota_uses import (
+    LogUses,
+    PrincipalFile,
+    Profile,
+    Samples,
+    Unit,
+    WindowSeconds,
+    rules_of,
+    uses_of,
+)
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.wiring import scope_of
+from resnap.storage.errors import UsageError
+from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
+from resnap.tiering.quota.simulation import Outcome, Rules, simulate
+from resnap.tiering.quota.user_quotas import rates_of
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Which log is to be put through which quota.
+
+    Attributes:
+        rate: one rate for everybody; None for the rates that are set, and those of ``metadata_log``.
+        principal_map: a file that names the owner of each id; None for one principal per topic.
+        plot: a file to draw ids, tokens and throttling into.
+
+    """
+
+    scope: Scope
+    rules: Rules
+    rate: float | None = None
+    metadata_log: Path | None = None
+    principal_map: Path | None = None
+    plot: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead(Result):
+    """What the log holds, and the principals that no rate is for; the first result."""
+
+    uses: LogUses
+    unlimited: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated(Result):
+    """What the quota would have done to one principal."""
+
+    outcome: Outcome
+
+
+def run(request: Request, context: Context) -> Iterator[LogRead | Simulated | Unread]:
+    """Put the uses of producer ids of a log through the quota, principal by principal.
+
+    Raises:
+        UsageError: there is no rate, or a source cannot be listed.
+        ConfigurationError: what draws is not installed.
+        ResnapError: Spark failed, rates cannot be read, or the picture cannot be written.
+
+    """
+    if request.plot is not None:
+        check_plot(request.plot)
+    rates = _rates(request, context)
+    uses = uses_of(request.scope, request.principal_map, context)
+    unlimited = [principal for principal in uses.by_principal if rates.of(principal) is None]
+    several = f"{human_count(len(unlimited))} of {human_count(len(uses.by_principal))}"
+    warnings = [f"principals without a rate are skipped: {several}, {one!r} the first of them" for one in unlimited[:1]]
+    yield LogRead(uses=uses, unlimited=unlimited, warnings=tuple(warnings))
+    outcomes = []
+    for principal, theirs in uses.by_principal.items():
+        rate = rates.of(principal)
+        if rate is not None and len(theirs.at_ms):
+            outcomes.append(simulate(principal, theirs, rate, request.rules))
+            yield Simulated(outcome=outcomes[-1])
+    if request.plot is not None:
+        draw(outcomes, request.plot)
+        context.note(f"drawn into {request.plot}")
+    yield from uses.unread()
+
+
+def _rates(request: Request, context: Context) -> UserRates:
+    if request.rate is not None:
+        check_value(user(None), PRODUCER_IDS_RATE, request.rate)
+        return UserRates(default=request.rate)
+    rates = rates_of(quota_origins(context, request.metadata_log), context.warn)
+    if rates == UserRates():
+        raise UsageError("no rate to try out", hint="give --rate, set one by `resnap quota set`, or --metadata-log DIR")
+    return rates
+
+
+def shown_duration(value: object) -> str:
+    """Return milliseconds for people; nothing for none."""
+    return human_duration(value / 1000) if isinstance(value, int) and value else ""
+
+
+class SimulationView(View[LogRead | Simulated | Unread]):
+    """A row per principal."""
+
+    name = "principals"
+    kind = "principal"
+    columns = (
+        Column(key="principal", title="PRINCIPAL"),
+        Column(key="rate", title="RATE", right=True, show=number),
+        Column(key="newIds", title="NEW IDS", right=True),
+        Column(key="charged", title="ADMITTED", right=True),
+        Column(key="refusedIds", title="REFUSED", right=True),
+        Column(key="free", title="FREE", right=True),
+        Column(key="throttledMs", title="THROTTLED", right=True, show=shown_duration),
+        Column(key="longestThrottleMs", title="LONGEST", right=True, show=shown_duration),
+        Column(key="firstThrottled", title="FROM"),
+        Column(key="lastThrottled", title="TO"),
+        Column(key="peakActive", title="PEAK", right=True),
+        Column(key="peakBytes", title="MEMORY", right=True, show=lambda value: human_bytes(int(str(value)))),
+    )
+    _read: LogRead
+
+    def __init__(self) -> None:
+        self._outcomes: list[Outcome] = []
+
+    def row(self, result: LogRead | Simulated | Unread) -> Row | None:
+        """Return the row of a principal."""
+        if isinstance(result, LogRead):
+            self._read = result
+        if not isinstance(result, Simulated):
+            return None
+        one = result.outcome
+        self._outcomes.append(one)
+        first, last = one.first_throttled_ms, one.last_throttled_ms
+        return {
+            "principal": one.principal,
+            "rate": one.rate,
+            "uses": one.uses,
+            "newIds": one.new_ids,
+            "charged": one.charged,
+            "free": one.free,
+            "refusedIds": len(one.refused_ids),
+            "refusedUses": one.refused_uses,
+            "throttledMs": one.throttled_ms,
+            "longestThrottleMs": one.longest_throttle_ms,
+            "firstThrottled": None if first is None else instant(first),
+            "lastThrottled": None if last is None else instant(last),
+            "leastTokens": one.least_tokens,
+            "peakActive": one.peak_active,
+            "peakBytes": one.peak_bytes,
+        }
+
+    def totals(self) -> Row:
+        """Return the totals over all principals, and how much was read."""
+        return {
+            "principals": len(self._outcomes),
+            "throttledPrincipals": sum(one.is_throttled for one in self._outcomes),
+            "newIds": sum(one.new_ids for one in self._outcomes),
+            "charged": sum(one.charged for one in self._outcomes),
+            "free": sum(one.free for one in self._outcomes),
+            "refusedIds": sum(len(one.refused_ids) for one in self._outcomes),
+            "peakBytes": sum(one.peak_bytes for one in self._outcomes),
+            "withoutRate": len(self._read.unlimited),
+            "segments": self._read.uses.segments,
+            "batches": self._read.uses.batches,
+        }
+
+    def closing(self) -> Iterator[str]:
+        """Yield the same in words."""
+        uses, outcomes = self._read.uses, self._outcomes
+        read = f"{human_count(uses.batches)} batches of {human_count(uses.segments)} segments"
+        throttled = [one for one in outcomes if one.is_throttled]
+        yield f"{len(throttled)} of {len(outcomes)} principals would have been throttled; from {read}."
+        new, free = sum(one.new_ids for one in outcomes), sum(one.free for one in outcomes)
+        memory = sum(one.peak_bytes for one in outcomes)
+        yield (
+            f"Of {human_count(new)} new ids {human_count(free)} passed for free by a filter's error;"
+            f" {human_bytes(memory)} of memory at most."
+        )
+
+
+FalsePositives = Annotated[
+    float,
+    typer.Option(
+        "--false-positive-rate", min=1e-9, max=0.5, help="Share of new ids that may pass without being counted."
+    ),
+]
+
+
+@with_settings(TOPIC, ENGINE, STATE, STORE)
+def simulate_quota(
+    context: Invocation,
+    sources: Sources = None,
+    *,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", help="One rate for everybody; the default is the rates that are set, and those of --metadata-log."
+        ),
+    ] = None,
+    principal_map: PrincipalFile = None,
+    profile: Profile = "P-C",
+    permissive: Annotated[
+        bool, typer.Option("--permissive", help="Let all requests pass, and report how long each would have to wait.")
+    ] = False,
+    samples: Samples = 11,
+    window_seconds: WindowSeconds = 3600,
+    unit: Unit = "hour",
+    false_positive_rate: FalsePositives = 0.01,
+    metadata_log: MetadataLog = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file."),
+    ] = None,
+) -> None:
+    """Replay a log's producers through a quota, and show whom it would have throttled, when, and for how long."""
+    request = Request(
+        scope=scope_of(context.settings, sources),
+        rules=rules_of(profile, samples, window_seconds, unit, false_positive_rate, permissive=permissive),
+        rate=rate,
+        metadata_log=metadata_log,
+        principal_map=principal_map,
+        plot=plot,
+    )
+    context.show(run(request, context), SimulationView())

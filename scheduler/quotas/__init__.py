@@ -1,1 +1,0 @@
-"""`resnap quota`: quotas of users, and what they would have done to a log."""
