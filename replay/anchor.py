@@ -1,6 +1,6 @@
 """Anchors: the state at an offset, kept by one replay for later ones, which then read only what lies above it.
 
-A state is itself a summary (``partial_state``), so a run that begins with the rows of an anchor ends where a run from
+A state is itself a summary (``kernel.summary``), so a run that begins with the rows of an anchor ends where a run from
 that run's own start would have ended. With the rows goes what the run knew of itself: from where on it had read, since
 when it had seen everything, and the clocks.
 
@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resnap.replay.boundary_state import in_doubt, may_have_begun_below
-from resnap.replay.partial_state import NONE
+from resnap.replay.kernel.summary import NONE
 from resnap.replay.state_file import StateFile, write_state
 from resnap.storage.log.names import segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from resnap.replay.partial_state import BoolArray
+    from resnap.replay.kernel.summary import Array, BoolArray
     from resnap.replay.plan import PartitionPlan, Run
-    from resnap.replay.scan.header_scan import Array
     from resnap.replay.scan.splits import Piece
 
 

@@ -14,8 +14,8 @@ first offset W that is read is known by the snapshots at or above it:
 Of a transaction that began below W and goes on in the run any snapshot at or above W that shows it open tells where it
 began, and the coordinator epoch before it; the batch that stood at W is not known then.
 
-Such entries are rows of a summary like any others (``partial_state``), and come before those of the first segment: what
-the batches say later is composed onto them. That a snapshot does *not* have a producer proves nothing.
+Such entries are rows of a summary like any others (``kernel.summary``), and come before those of the first segment:
+what the batches say later is composed onto them. That a snapshot does *not* have a producer proves nothing.
 
 What remains undecided is named, and not written: entries that only snapshots below W have, producers that snapshots at
 or above W show with different batches, and those of which a marker came between W and the snapshot.
@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from resnap.replay.evidence import NOTHING_SHOWN, SHOWN_DTYPE
-from resnap.replay.partial_state import NONE, SUMMARY_DTYPE, BoolArray, IntArray
+from resnap.replay.kernel.summary import NONE, SUMMARY_DTYPE, BoolArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from resnap.replay.evidence import Evidence
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
 
 
 class Base(NamedTuple):

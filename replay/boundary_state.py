@@ -26,17 +26,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from resnap.replay.base_state import NO_BASE, Base
-from resnap.replay.partial_state import NONE, BoolArray, IntArray
+from resnap.replay.kernel.summary import NONE, BoolArray, IntArray
 from resnap.replay.plan import Coverage
-from resnap.replay.scan.producer_table import Past
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
     from resnap.replay.evidence import OpenTransaction
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary, PartitionPlan, Run
-    from resnap.replay.scan.header_scan import Array
     from resnap.replay.scan.producer_table import ProducerTable
     from resnap.storage.log.producer_snapshot import ProducerEntry
 
@@ -177,20 +176,20 @@ def undoubted_state(
     is_below = bool(len(base.undecided)) or bool(plan.moved)
     if boundary.coverage is Coverage.BEYOND_WINDOW or run.cut_through or evident or is_below:
         return None
-    entries = table.entries(plan.rules.kept_after_ms(as_of_ms), _past(plan, run, oldest_clock_ms))
+    past_ms = _past_ms(plan, run, oldest_clock_ms)
+    entries = table.entries(plan.rules.kept_after_ms(as_of_ms), past_ms, past_ms)
     return None if entries is None else BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
 
 
-def _past(plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> Past:
+def _past_ms(plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> int:
+    """Return up to when a producer that first appears may have been there before, with a batch or a transaction."""
     if run.seen_since_ms is None:
-        is_cut = _cut_by_retention(plan, run)
-        return Past(_ALWAYS_MS, _ALWAYS_MS) if is_cut else Past(_NEVER_MS, _NEVER_MS)
-    until_ms = _silent_from_ms(run, plan.rules.silence_ms, oldest_clock_ms) - 1
-    return Past(until_ms, until_ms)
+        return _ALWAYS_MS if _cut_by_retention(plan, run) else _NEVER_MS
+    return _silent_from_ms(run, plan.rules.silence_ms, oldest_clock_ms) - 1
 
 
-_NEVER_MS = np.iinfo(np.int64).min
-_ALWAYS_MS = np.iinfo(np.int64).max
+_NEVER_MS: Final = int(np.iinfo(np.int64).min)
+_ALWAYS_MS: Final = int(np.iinfo(np.int64).max)
 
 
 def idle_state(boundary: Boundary) -> BoundaryState:

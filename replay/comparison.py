@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from resnap.replay.partial_state import NONE, BoolArray, IntArray
+from resnap.replay.kernel.summary import NONE, BoolArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
 
 MOST_NAMED: Final = 1000
 """A false-empty snapshot lacks everybody, and a log may have thousands of them: what a driver holds is bounded."""

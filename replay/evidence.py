@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
     from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.sources.files import Sources
 

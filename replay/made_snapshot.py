@@ -17,10 +17,9 @@ from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
     from resnap.replay.distributed.ranges import IdRange
-    from resnap.replay.partial_state import IntArray
+    from resnap.replay.kernel.summary import Array, IntArray
     from resnap.replay.plan import Boundary, PartitionPlan
     from resnap.replay.results import SnapshotSink
-    from resnap.replay.scan.header_scan import Array
     from resnap.storage.sources.files import Sources
 
 

@@ -1,7 +1,7 @@
 """The fold: what ``ProducerStateManager`` holds after a run of batches, one batch at a time.
 
-This is the readable specification. The columnar path (``header_scan``, ``partial_state``) must equal it, batch for
-batch. ``append_validation`` puts a broker's checks before the same two steps, ``after_data`` and ``after_marker``.
+This is the readable specification. The fold that is run (``replay.kernel``) must equal it, batch for batch.
+``append_validation`` puts a broker's checks before the same two steps, ``after_data`` and ``after_marker``.
 
 A log is a sequence of events in offset order. Per producer id, with origin REPLICATION (no sequence is validated, lower
 epochs and older coordinator epochs are applied as they stand):

@@ -21,11 +21,10 @@ from resnap.replay.boundary_state import (
     undoubted_state,
     with_a_past,
 )
+from resnap.replay.kernel.summary import NONE, IntArray
 from resnap.replay.made_snapshot import make_snapshot
-from resnap.replay.partial_state import NONE, IntArray
 from resnap.replay.plan import Coverage
 from resnap.replay.results import BoundaryResult, Outcome, RunResult, blind_outcome
-from resnap.replay.scan.producer_table import ProducerTable, producer_table
 from resnap.replay.scan.splits import ANCHOR_PART, Piece
 from resnap.replay.window import roll_time_ms
 from resnap.storage.sources.files import PLAIN
@@ -35,9 +34,10 @@ if TYPE_CHECKING:
 
     from resnap.replay.anchor import Anchor
     from resnap.replay.distributed.ranges import IdRange
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary, PartitionPlan, Run
     from resnap.replay.results import SnapshotSink
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.scan.producer_table import ProducerTable
     from resnap.replay.scan.splits import SplitSummary
     from resnap.storage.errors import ResnapError
     from resnap.storage.sources.files import Sources
@@ -76,11 +76,13 @@ class RunCombine:
     """The anchor that the run began with has gone, or lacks what turned out to matter."""
 
     def __post_init__(self) -> None:
-        self._table = producer_table(self.plan.rules.written_under.certain_silence_ms)
+        from resnap.replay.scan.producer_table import ProducerTable  # noqa: PLC0415 - loads numba
+
+        self._table = ProducerTable(self.plan.rules.written_under.certain_silence_ms)
         self._kept_places = kept_places(self.plan, self.run)
         self._base = _begun_with(self.plan, self.run)
         if len(rows := self._base.rows):
-            self._compose(Piece(rows, NONE))
+            self._table.append(Piece(rows, NONE))
         self._by_segment = {boundary.segment_index: boundary for boundary in self.run.boundaries}
 
     def add(self, split: SplitSummary) -> None:
@@ -99,7 +101,7 @@ class RunCombine:
         for piece in split.pieces:
             if piece.above and len(piece.rows):
                 self._pass_high_watermark()
-            self._compose(piece)
+            self._table.append(piece)
         if split.ends_segment:
             self._waiting = self._by_segment.get(split.segment_index)
             self._keep(split.segment_index)
@@ -114,7 +116,7 @@ class RunCombine:
         unknown = np.concatenate((self._base.shown, self._base.begun))
         for piece in kept.pieces:
             unknown = unknown[~np.isin(unknown["producer_id"], piece.rows["producer_id"])]
-            self._compose(piece)
+            self._table.append(piece)
         self._forsaken = self._forsaken or may_be_pruned(unknown, self.run)
 
     def _keep(self, segment_index: int) -> None:
@@ -200,9 +202,6 @@ class RunCombine:
     @property
     def _seen(self) -> Piece:
         return Piece(self._state, self._table.clock_ms)
-
-    def _compose(self, piece: Piece) -> None:
-        self._table.append(piece)
 
     def _pass_high_watermark(self) -> None:
         if self._at_high_watermark:

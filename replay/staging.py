@@ -33,8 +33,8 @@ from resnap.storage.stores.urls import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.results import PartSink
-    from resnap.replay.scan.header_scan import Array
     from resnap.storage.crc32c import Buffer
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from resnap.replay.partial_state import SUMMARY_DTYPE
+from resnap.replay.kernel.summary import SUMMARY_DTYPE
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LogDirError, in_file
 from resnap.storage.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
 
 MAGIC: Final = b"RSNPSTAT"
 LAYOUT: Final = crc32c(repr(SUMMARY_DTYPE.descr).encode())

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from resnap.replay.partial_state import SUMMARY_DTYPE, empty
+from resnap.replay.kernel.summary import SUMMARY_DTYPE, empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resnap.replay.distributed.spool import Stored
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
-    from resnap.replay.scan.header_scan import Array
     from resnap.replay.scan.splits import Piece, Split, SplitSummary
     from resnap.storage.crc32c import Buffer
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from resnap.replay.distributed.blocks import Block
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.results import BoundaryResult, PartSink, RunResult
-    from resnap.replay.scan.header_scan import Array
     from resnap.replay.scan.reading import Reading
     from resnap.replay.scan.splits import SplitSummary
     from resnap.storage.log.names import TopicPartition

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from resnap.replay.anchor import Anchor
     from resnap.replay.comparison import Comparison
     from resnap.replay.evidence import BoundaryEvidence, Evidence
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.results import BoundaryResult, RunResult
-    from resnap.replay.scan.header_scan import Array
     from resnap.replay.scan.splits import SplitSummary
 
 _T = TypeVar("_T")

@@ -1,11 +1,8 @@
-"""CRC-32C in machine code: by folding, by the processor's instruction, three streams at a time, or by a table.
+"""CRC-32C in machine code: by the processor's instruction, three streams at a time, or by a table.
 
 The instruction takes eight bytes a cycle but answers three cycles later, so long stretches are cut into three whose
 registers run side by side. Registers join because the checksum is linear: that of a stretch followed by others is its
 own register pushed through as many zero bytes, and a table says what a kilobyte of zeros makes of each byte of it.
-
-Folding is twice as fast, and needs a processor that multiplies vectors without carries: each 256 bytes, times what
-their distance makes of them, are added onto the next ones, until a single block is left, whose register is that of all.
 """
 
 from __future__ import annotations
@@ -16,21 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from resnap.replay.kernel.compiling import inlined
-from resnap.replay.kernel.machine import (
-    FOLD_BYTES,
-    HAS_CARRYLESS,
-    HAS_CRC32C,
-    crc32_8,
-    crc32_64,
-    crc32_by_folding,
-    load_8,
-)
+from resnap.replay.kernel.machine import HAS_CRC32C, crc32_8, crc32_64, load_8
 
 IntTable = npt.NDArray[np.int64]
 
 STREAM_BYTES: Final = 1024
-FOLDED_FROM_BYTES: Final = 4 * FOLD_BYTES
-"""Below this folding saves nothing."""
 _POLYNOMIAL: Final = 0x82F63B78
 _ALL_ONES: Final = 0xFFFFFFFF
 
@@ -57,40 +44,12 @@ def _zeros_table(length: int) -> IntTable:
 ZEROS_TABLE: Final = _zeros_table(STREAM_BYTES)
 
 
-def _power(bits: int) -> int:
-    """Return what so many zero bits make of the register that holds 1, as a factor."""
-    register = 1 << 31
-    for _ in range(bits):
-        register = register >> 1 ^ (_POLYNOMIAL if register & 1 else 0)
-    # A product without carries of two reversed numbers is one bit short.
-    return register << 1
-
-
-_FOLD_BITS: Final = 8 * FOLD_BYTES
-_folded = crc32_by_folding((_power(_FOLD_BITS + 32), _power(_FOLD_BITS - 32)))
-
-
 @inlined
 def crc32c(address: int, length: int, checksum: int) -> int:
     """Return the checksum of ``length`` bytes at ``address``, continued from ``checksum``."""
     register = checksum ^ _ALL_ONES
-    if HAS_CARRYLESS:
-        register = by_folding(address, length, register)
-    elif HAS_CRC32C:
-        register = by_instruction(address, length, register)
-    else:
-        register = by_table(address, length, register)
+    register = by_instruction(address, length, register) if HAS_CRC32C else by_table(address, length, register)
     return register ^ _ALL_ONES
-
-
-@inlined
-def by_folding(address: int, length: int, register: int) -> int:
-    """Return ``register`` with ``length`` bytes at ``address`` taken in, where the processor can do that."""
-    if length < FOLDED_FROM_BYTES:
-        return by_instruction(address, length, register)
-    blocks = length // FOLD_BYTES
-    register = _folded(register, address, blocks)
-    return by_instruction(address + blocks * FOLD_BYTES, length - blocks * FOLD_BYTES, register)
 
 
 @inlined

@@ -1,20 +1,22 @@
-"""The ordered combine in machine code: the rows of a later piece onto those of everything before it, in place.
+"""The ordered combine: the rows of a later piece onto those of everything before it, in place.
 
-This is ``partial_state.compose`` without a copy, so that its cost follows the piece and not the state. The clocks of
+Its cost follows the piece and not the state. The clocks of
 later pieces count for every row that they do not touch; that is looked up when a row is next touched or shown, in the
 stack of ``fold``, whose events are whole pieces here.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from resnap.replay.kernel.compiling import compiled, inlined
+from resnap.replay.kernel.compiling import compiled, inlined, record_at
 from resnap.replay.kernel.fold import FREE, find_slot, newest_since, push_clock, record_of_fold, row_at
-from resnap.replay.kernel.machine import Record, record_at
-from resnap.replay.partial_state import NONE
+from resnap.replay.kernel.summary import NONE
+
+if TYPE_CHECKING:
+    from resnap.replay.kernel.machine import Record
 
 JOINED_DTYPE: Final = np.dtype([("piece", "i8")])
 """The number of the piece up to whose end ``clock_since_ms`` of a row is known."""

@@ -8,15 +8,17 @@ Most rows tell all that is asked in their first cache line. Nothing in doubt is 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from resnap.replay.kernel.compiling import compiled, inlined
+from resnap.replay.kernel.compiling import compiled, inlined, record_at, store_16, store_32, store_64
 from resnap.replay.kernel.fold import record_of_fold, row_at
-from resnap.replay.kernel.machine import Record, record_at, store_16, store_32, store_64
-from resnap.replay.partial_state import NONE
+from resnap.replay.kernel.summary import NONE
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
+
+if TYPE_CHECKING:
+    from resnap.replay.kernel.machine import Record
 
 ORDER_DTYPE: Final = np.dtype([("row", "i8")])
 """The number of the row that stands at a place."""

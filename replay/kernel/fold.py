@@ -1,4 +1,4 @@
-"""The fold in machine code: one event of a producer onto its row of ``partial_state.SUMMARY_DTYPE``.
+"""The fold: one event of a producer onto its row of ``summary.SUMMARY_DTYPE``.
 
 Rows stand in the order in which producers first appear; an open-addressing table of their numbers finds them. While a
 fold is open, ``clock_since_ms`` of a row holds the number of the producer's last event instead of a clock. What clocks
@@ -10,14 +10,15 @@ decrease, and the first one above an event's number is the newest since. Clocks 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from resnap.replay.kernel.compiling import compiled, inlined
-from resnap.replay.kernel.machine import Record, record_at
-from resnap.replay.partial_state import NONE, SUMMARY_DTYPE
-from resnap.replay.scan.producer_events import EVENT_DTYPE
+from resnap.replay.kernel.compiling import compiled, inlined, record_at
+from resnap.replay.kernel.summary import EVENT_DTYPE, NONE, SUMMARY_DTYPE
+
+if TYPE_CHECKING:
+    from resnap.replay.kernel.machine import Record
 
 FOLD_DTYPE: Final = np.dtype(
     [

@@ -1,7 +1,7 @@
 """The scan in machine code: from header to header over a block, and from block to block over a file.
 
-It does what ``header_scan``, ``producer_events`` and ``partial_state.summarise`` do together, and stops before the
-first batch that is out of the ordinary: the plain path takes that one, or says what is wrong with it.
+It does what ``header_scan``, ``producer_events`` and ``fold.append_events`` do together, and stops before the first
+batch that is out of the ordinary: the plain path takes that one, or says what is wrong with it.
 
 How a file is read is decided as it goes, by the mean size of the batches just passed (``SCAN_DTYPE.mean_bytes``):
 header by header where batches are large; header by header as long as the page cache has them where they are smaller

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import llvmlite.binding  # type: ignore[import-untyped]
 from llvmlite import ir
 from numba import from_dtype, types
-from numba.core import cgutils, config
+from numba.core import config
 from numba.extending import intrinsic
 
 if sys.byteorder != "little" or not hasattr(ctypes.CDLL(None), "preadv2"):
@@ -33,16 +33,10 @@ HAS_CRC32C: Final = bool(
 )
 """Whether the processor has an instruction for CRC-32C that can be used here."""
 
-HAS_CARRYLESS: Final = HAS_CRC32C and all(
-    llvmlite.binding.get_host_cpu_features().get(name, False) for name in ("avx512f", "vpclmulqdq")
-)
-"""Whether it multiplies without carries, four lanes of 128 bits at once."""
-
 RWF_NOWAIT: Final = 0x00000008
 """``preadv2``: give what is in the page cache, and do not wait for the disk."""
 
 _LONG = ir.IntType(64)
-_LANES = ir.VectorType(_LONG, 8)
 
 pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.int64, types.int64, types.int64))
 """``pread(descriptor, address, length, position)``: how many bytes came, or -1."""
@@ -147,60 +141,3 @@ prefetch: Intrinsic = intrinsic(_prefetch)
 
 crc32_8 = _crc32(8)
 crc32_64 = _crc32(64)
-
-FOLD_BYTES: Final = 4 * 64
-"""What four vectors hold."""
-
-
-def crc32_by_folding(factors: tuple[int, int]) -> Intrinsic:
-    """Make the function that takes ``blocks`` of ``FOLD_BYTES`` at an address into a CRC-32C register; at least one.
-
-    ``factors`` are what a block's distance makes of the low and the high half of a lane. A block times them is a block
-    that leaves the same register when it stands in place of the next; so all become one, which is taken in as it is.
-    """
-
-    def fold(typing: Any, register: Any, address: Any, blocks: Any) -> Any:  # noqa: ANN401, ARG001
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
-            register, address, blocks = arguments
-            one, none = ir.Constant(_LONG, 1), ir.Constant(_LANES, None)
-            first = builder.insert_element(none, register, ir.Constant(_LONG, 0))
-            folded = [cgutils.alloca_once(builder, _LANES) for _ in range(4)]  # type: ignore[no-untyped-call]
-            for number, vector in enumerate(folded):
-                loaded = _load_lanes(builder, address, number)
-                builder.store(loaded if number else builder.xor(loaded, first), vector)
-            with cgutils.for_range(builder, builder.sub(blocks, one)) as loop:
-                block = builder.add(address, builder.mul(builder.add(loop.index, one), ir.Constant(_LONG, FOLD_BYTES)))
-                for number, vector in enumerate(folded):
-                    moved = _multiply_lanes(builder, builder.load(vector), factors)
-                    builder.store(builder.xor(moved, _load_lanes(builder, block, number)), vector)
-            return _crc32_of_lanes(builder, [builder.load(vector) for vector in folded])
-
-        return types.int64(types.int64, types.int64, types.int64), generate
-
-    return intrinsic(fold)
-
-
-def _load_lanes(builder: Any, address: Any, number: int) -> Any:  # noqa: ANN401
-    at = builder.add(address, ir.Constant(_LONG, 64 * number))
-    return builder.load(builder.inttoptr(at, _LANES.as_pointer()), align=1)
-
-
-def _multiply_lanes(builder: Any, lanes: Any, factors: tuple[int, int]) -> Any:  # noqa: ANN401
-    """Return the sum of both halves of each lane, each times its factor."""
-    byte = ir.IntType(8)
-    kind = ir.FunctionType(_LANES, [_LANES, _LANES, byte])
-    multiply = builder.module.declare_intrinsic("llvm.x86.pclmulqdq.512", (), kind)
-    by = ir.Constant(_LANES, [ir.Constant(_LONG, factor) for factor in factors * 4])
-    low, high = (builder.call(multiply, [lanes, by, ir.Constant(byte, halves)]) for halves in (0x00, 0x11))
-    return builder.xor(low, high)
-
-
-def _crc32_of_lanes(builder: Any, vectors: Any) -> Any:  # noqa: ANN401
-    kind = ir.FunctionType(_LONG, [_LONG, _LONG])
-    instruction = builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", (), kind)
-    register = ir.Constant(_LONG, 0)
-    for vector in vectors:
-        for number in range(8):
-            lane = builder.extract_element(vector, ir.Constant(_LONG, number))
-            register = builder.call(instruction, [register, lane])
-    return register

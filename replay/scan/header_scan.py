@@ -38,11 +38,9 @@ from resnap.storage.log.record_batch import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resnap.replay.kernel.summary import Array
     from resnap.storage.crc32c import Buffer
     from resnap.storage.readers import RangeReader
-
-Array = npt.NDArray[np.void]
-"""A structured array; the dtype is named where it matters."""
 
 HEADER_DTYPE: Final = np.dtype(
     [

@@ -1,4 +1,4 @@
-"""The scan of a split by machine code: what ``plain_scan`` gives, at the speed of memory.
+"""The scan of a split by machine code, at the speed of memory; ``plain_scan`` gives the same where there is none.
 
 The compiled loop (``replay.kernel.hop``) runs until something needs Python: room, the high watermark, or a batch out of
 the ordinary. That one goes through the plain path, which takes it or raises, and the loop goes on behind it. So there
@@ -23,7 +23,8 @@ from resnap.storage.readers import FileReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.replay.scan.header_scan import Array, ScanFacts
+    from resnap.replay.kernel.summary import Array
+    from resnap.replay.scan.header_scan import ScanFacts
     from resnap.replay.scan.reading import Reading
     from resnap.replay.scan.splits import Piece, Split
     from resnap.storage.readers import RangeReader

@@ -1,27 +1,21 @@
-"""The scan of a split without machine code: events in columns, summarised a chunk at a time.
-
-It runs where the kernel cannot, and it is what the kernel must equal.
-"""
+"""The scan of a split whose headers are not read by machine code: block by block, event by event into the same fold."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resnap.replay import partial_state
 from resnap.replay.scan.producer_events import scan
-from resnap.replay.scan.splits import NOTHING, Piece, join
+from resnap.replay.scan.producer_fold import ProducerFold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.replay.scan.header_scan import Array, ScanFacts
-    from resnap.replay.scan.splits import Split
+    from resnap.replay.kernel.summary import Array
+    from resnap.replay.scan.header_scan import ScanFacts
+    from resnap.replay.scan.splits import Piece, Split
     from resnap.storage.readers import RangeReader
-
-CHUNK_EVENTS: Final = 1 << 17
-"""Events summarised at once: bounds the memory of a scan to some tens of MiB, whatever the segment's size."""
 
 
 def plain_pieces(
@@ -35,36 +29,21 @@ def plain_pieces(
         FormatError: damage, with file and position; what was yielded before is of no use then.
 
     """
-    piece, is_above = NOTHING, False
-    for events in _gathered(scan(reader, split.range, facts)):
-        lower, upper = divide(events, split.high_watermark)
-        piece = _append(piece, lower, certain_silence_ms)
-        if len(upper) and not is_above:
-            yield piece
-            piece, is_above = NOTHING, True
-        piece = _append(piece, upper, certain_silence_ms)
-        if len(piece.rows) >= most_producers:
-            yield piece._replace(above=is_above)
-            piece = NOTHING
+    fold, is_above = ProducerFold(certain_silence_ms), False
+    for events in scan(reader, split.range, facts):
+        lower, upper = divide(events, None if is_above else split.high_watermark)
+        fold.append(lower)
+        if len(upper):
+            yield fold.finish()
+            fold, is_above = ProducerFold(certain_silence_ms), True
+            fold.append(upper)
+        if len(fold) >= most_producers:
+            yield fold.finish()._replace(above=is_above)
+            fold = ProducerFold(certain_silence_ms)
     if split.high_watermark is not None and not is_above:
-        yield piece
-        piece, is_above = NOTHING, True
-    trailing = Piece(partial_state.empty(), facts.clock_since_event_ms)
-    yield join(piece, trailing, certain_silence_ms)._replace(above=is_above)
-
-
-def _gathered(chunks: Iterator[Array]) -> Iterator[Array]:
-    """Join small chunks, since summarising costs the same for one event as for thousands."""
-    waiting: list[Array] = []
-    count = 0
-    for chunk in chunks:
-        waiting.append(chunk)
-        count += len(chunk)
-        if count >= CHUNK_EVENTS:
-            yield np.concatenate(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield np.concatenate(waiting)
+        yield fold.finish()
+        fold, is_above = ProducerFold(certain_silence_ms), True
+    yield fold.finish(facts.clock_since_event_ms)._replace(above=is_above)
 
 
 def divide(events: Array, high_watermark: int | None) -> tuple[Array, Array]:
@@ -73,10 +52,3 @@ def divide(events: Array, high_watermark: int | None) -> tuple[Array, Array]:
         return events, events[:0]
     at = int(np.searchsorted(events["offset"], high_watermark))
     return events[:at], events[at:]
-
-
-def _append(piece: Piece, events: Array, certain_silence_ms: int) -> Piece:
-    if not len(events):
-        return piece
-    later = Piece(partial_state.summarise(events, certain_silence_ms), int(events["clock_ms"].max()))
-    return join(piece, later, certain_silence_ms)

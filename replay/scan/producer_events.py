@@ -6,11 +6,12 @@ What comes out per block is what ``producer_state`` calls events. This is the pl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from resnap.replay.kernel.summary import EVENT_DTYPE
 from resnap.replay.scan.header_scan import last_sequences, read_blocks, whole_batch
 from resnap.storage.errors import FormatError, in_file
 from resnap.storage.log.control_record import ABORT, COMMIT, read_control_record
@@ -19,28 +20,10 @@ from resnap.storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIO
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.replay.scan.header_scan import Array, Block, ScanFacts, SegmentRange
+    from resnap.replay.kernel.summary import Array
+    from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange
     from resnap.storage.crc32c import Buffer
     from resnap.storage.readers import RangeReader
-
-EVENT_DTYPE: Final = np.dtype(
-    [
-        ("producer_id", "i8"),
-        ("offset", "i8"),
-        ("last_offset", "i8"),
-        ("timestamp", "i8"),
-        ("producer_epoch", "i2"),
-        ("base_sequence", "i4"),
-        ("last_sequence", "i4"),
-        ("coordinator_epoch", "i4"),
-        ("clock_ms", "i8"),
-        ("is_marker", "?"),
-        ("is_transactional", "?"),
-    ]
-)
-"""One data batch or marker of a producer. ``coordinator_epoch`` is meaningful for markers alone. ``clock_ms`` is the
-newest server clock (marker timestamp, LogAppendTime) among the batches after the event before this one, up to and
-including this one; -1 if they have none."""
 
 
 def scan(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Array]:

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from resnap.replay.kernel import fold as kernel
-from resnap.replay.partial_state import NONE, SUMMARY_DTYPE
+from resnap.replay.kernel.summary import NONE, SUMMARY_DTYPE
 from resnap.replay.scan.splits import Piece
 
 if TYPE_CHECKING:
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
 
 ROWS_AT_FIRST: Final = 1024
 CLOCKS_AT_FIRST: Final = 64

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from resnap.replay.scan.header_scan import ScanFacts
-from resnap.replay.scan.plain_scan import plain_pieces
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import PartStart, Piece, Split, SplitSummary
 from resnap.replay.state_file import read_state
@@ -78,6 +77,8 @@ def _pieces(
     reader: RangeReader, split: Split, certain_silence_ms: int, facts: ScanFacts, reading: Reading
 ) -> Iterator[Piece]:
     if not reading.kernel or why_no_kernel() is not None:
+        from resnap.replay.scan.plain_scan import plain_pieces  # noqa: PLC0415 - loads numba, where it is
+
         return plain_pieces(reader, split, certain_silence_ms, facts, reading.producers_per_task)
     from resnap.replay.scan.kernel_scan import kernel_pieces  # noqa: PLC0415 - loads numba
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.replay import partial_state
-from resnap.replay.scan.header_scan import Array, ScanFacts, SegmentRange
+from resnap.replay.kernel.summary import Array, empty
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -92,7 +92,7 @@ class SplitSummary:
 
 ANCHOR_PART: Final = -1
 """Number of the part that is no part of its segment, but the state below it."""
-NOTHING: Final = Piece(partial_state.empty(), -1)
+NOTHING: Final = Piece(empty(), -1)
 
 
 def plan_splits(plan: PartitionPlan, run: Run, part_bytes: int | None = None) -> Iterator[Split]:
@@ -163,11 +163,3 @@ def _anchor_split(run: Run, anchor: Anchor) -> Split:
         ends_segment=False,
         anchor=anchor,
     )
-
-
-def join(left: Piece, right: Piece, certain_silence_ms: int) -> Piece:
-    """Return the piece that is ``left`` followed by ``right``."""
-    rows = partial_state.compose(
-        left.rows, right.rows, certain_silence_ms, left_clock_ms=left.clock_ms, right_clock_ms=right.clock_ms
-    )
-    return Piece(rows, max(left.clock_ms, right.clock_ms))

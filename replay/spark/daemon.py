@@ -28,7 +28,7 @@ def preload() -> None:
     for name in _NEEDED:
         import_module(name)
     if why_no_kernel() is None:
-        import_module("resnap.replay.scan.kernel_table")
+        import_module("resnap.replay.scan.producer_table")
     gc.collect()
     gc.freeze()
 

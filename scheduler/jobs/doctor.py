@@ -96,7 +96,7 @@ def _kernel() -> Finding:
     if reason is not None:
         return warn("numba", f"segments are read by the slow path: {reason}",
                     "install resnap again, on a platform that numba supports")  # fmt: skip
-    from resnap.replay.kernel.compiling import cache_directory  # noqa: PLC0415 - loads numba, which may not be there
+    from resnap.replay.kernel.code_cache import cache_directory  # noqa: PLC0415 - loads numba, which may not be there
 
     version, kept = package_version("numba"), cache_directory()
     if kept is None:

@@ -9,6 +9,7 @@ from resnap.replay.evidence import load_evidence, segment_spans
 from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.scan.reading import Reading
 from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import load_partition_dir
@@ -70,10 +71,10 @@ def planned(
     )
 
 
-def replayed(plan: PartitionPlan) -> Replayed:
+def replayed(plan: PartitionPlan, reading: Reading | None = None) -> Replayed:
     """Carry ``plan`` out in this process."""
     sink = MemorySink()
-    (result,) = rebuild_locally([plan], sink)
+    (result,) = rebuild_locally([plan], sink, reading=reading or Reading())
     return Replayed(
         result=result, snapshots={offset: as_entries(entries) for (_, offset), entries in sink.snapshots.items()}
     )

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resnap.replay import partial_state
 from resnap.replay.boundary_state import entries_of
-from resnap.replay.partial_state import NONE
+from resnap.replay.kernel.summary import EVENT_DTYPE, NONE
 from resnap.replay.producer_state import DataBatch, Event, Marker, ServerTime
-from resnap.replay.scan.producer_events import EVENT_DTYPE
-from resnap.replay.scan.splits import NOTHING, Piece, join
+from resnap.replay.scan.producer_fold import ProducerFold
+from resnap.replay.scan.producer_table import ProducerTable
+from resnap.replay.scan.splits import Piece
 from resnap.storage.log.control_record import read_control_record
 from resnap.storage.log.message_set import read_legacy_message
 from resnap.storage.log.producer_snapshot import ProducerEntry
@@ -20,7 +20,7 @@ from resnap.storage.log.record_batch import MAGIC_POSITION, MAGIC_V2, RecordBatc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
 
 
 def events_of(segment: bytes) -> Iterator[Event]:
@@ -81,9 +81,17 @@ def columns(events: Iterable[Event]) -> tuple[Array, int]:
 def piece_of(events: Sequence[Event], certain_silence_ms: int) -> Piece:
     """Return the summary of ``events`` and their newest server clock."""
     rows, trailing_ms = columns(events)
-    clock_ms = int(rows["clock_ms"].max()) if len(rows) else -1
-    summary = Piece(partial_state.summarise(rows, certain_silence_ms), clock_ms)
-    return join(summary, Piece(NOTHING.rows, trailing_ms), certain_silence_ms)
+    fold = ProducerFold(certain_silence_ms)
+    fold.append(rows)
+    return fold.finish(trailing_ms)
+
+
+def join(left: Piece, right: Piece, certain_silence_ms: int) -> Piece:
+    """Return the piece that is ``left`` followed by ``right``."""
+    table = ProducerTable(certain_silence_ms)
+    table.append(left)
+    table.append(right)
+    return Piece(table.rows(), table.clock_ms)
 
 
 def entries_in(state: Array) -> dict[int, ProducerEntry]:

@@ -17,10 +17,10 @@ from resnap.replay.boundary_state import (
     undoubted_state,
 )
 from resnap.replay.evidence import BoundaryEvidence
-from resnap.replay.partial_state import NONE
+from resnap.replay.kernel.summary import NONE
 from resnap.replay.plan import Boundary, Coverage, Run, plan_partition
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
-from resnap.replay.scan.kernel_table import KernelTable
+from resnap.replay.scan.producer_table import ProducerTable
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
@@ -279,7 +279,7 @@ def test_what_is_beyond_doubt_is_what_the_whole_judgement_gives(
 ) -> None:  # fmt: skip
     plan = a_plan(first_offset, strategies.EXPIRY)
     boundary = a_boundary(evidence, coverage)
-    table = KernelTable(strategies.EXPIRY.certain_silence_ms)
+    table = ProducerTable(strategies.EXPIRY.certain_silence_ms)
     for part in cuts(events, points):
         table.append(piece_of(part, strategies.EXPIRY.certain_silence_ms))
         quick = undoubted_state(table, plan, run, boundary, as_of_ms, oldest_clock_ms=oldest_clock_ms)
@@ -295,7 +295,7 @@ def test_what_is_beyond_doubt_is_what_the_whole_judgement_gives(
 
 
 def test_nothing_is_asked_twice_of_a_run_without_doubt() -> None:
-    table = KernelTable(strategies.EXPIRY.certain_silence_ms)
+    table = ProducerTable(strategies.EXPIRY.certain_silence_ms)
     table.append(piece_of([batch(sequence=0, pid=pid) for pid in (9, 3, 5)], EXPIRY.certain_silence_ms))
     run = Run(start=0, end=1)
     found = undoubted_state(table, a_plan(0), run, a_boundary(), NOW_MS)

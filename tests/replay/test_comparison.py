@@ -9,7 +9,7 @@ from resnap.replay.comparison import MOST_NAMED, Comparison, Producers, Verdict,
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
 
 if TYPE_CHECKING:
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
 
 NOW_MS = 1_700_000_000_000
 EXPIRATION_MS = 1_000

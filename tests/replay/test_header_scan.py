@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from resnap.replay.kernel.summary import EVENT_DTYPE
 from resnap.replay.scan import header_scan
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
-from resnap.replay.scan.producer_events import EVENT_DTYPE, scan
+from resnap.replay.scan.producer_events import scan
 from resnap.storage.errors import FormatError
 from resnap.storage.log.control_record import COMMIT
 from resnap.storage.log.record_batch import CONTROL, MAGIC_V2, NO_PRODUCER_ID, RecordBatchHeader, read_header, seal
@@ -24,7 +25,7 @@ from tests.strategies import START_MS, LegacyEvent, PlainEvent, encode_events, h
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
     from tests.strategies import Event
 
 DEFAULT_BLOCK_BYTES = header_scan.BLOCK_BYTES

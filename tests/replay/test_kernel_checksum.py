@@ -8,19 +8,14 @@ import numpy as np
 import pytest
 
 from resnap.replay.kernel import checksum
-from resnap.replay.kernel.checksum import FOLDED_FROM_BYTES, STREAM_BYTES
-from resnap.replay.kernel.machine import FOLD_BYTES, HAS_CARRYLESS, HAS_CRC32C
+from resnap.replay.kernel.checksum import STREAM_BYTES
+from resnap.replay.kernel.machine import HAS_CRC32C
 from resnap.storage.crc32c import crc32c
 
 LENGTHS = (
-    *range(70), FOLDED_FROM_BYTES - 1, FOLDED_FROM_BYTES, FOLDED_FROM_BYTES + FOLD_BYTES + 9,
-    3 * STREAM_BYTES - 1, 3 * STREAM_BYTES, 3 * STREAM_BYTES + 9, 7 * STREAM_BYTES + 3, 100_001,
+    *range(70), 3 * STREAM_BYTES - 1, 3 * STREAM_BYTES, 3 * STREAM_BYTES + 9, 7 * STREAM_BYTES + 3, 100_001,
 )  # fmt: skip
 WAYS = [
-    pytest.param(
-        checksum.by_folding, marks=pytest.mark.skipif(not HAS_CARRYLESS, reason="the processor has none"),
-        id="by folding",
-    ),
     pytest.param(
         checksum.by_instruction, marks=pytest.mark.skipif(not HAS_CRC32C, reason="the processor has none"),
         id="by instruction",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.kernel.compiling import is_ours
+from resnap.replay.kernel.code_cache import is_ours
 from tests.builders import a_batch
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 FOLD = """
 from resnap.replay.kernel import fold
-from resnap.replay.kernel.compiling import cache_directory
+from resnap.replay.kernel.code_cache import cache_directory
 from resnap.replay.scan.producer_fold import ProducerFold
 assert len(ProducerFold(1)) == 0
 print(cache_directory(), sum(fold.enter_rows.stats.cache_hits.values()))
@@ -130,6 +130,18 @@ def test_without_numba_the_plain_path_does_all_and_says_why(segment: Path) -> No
     found = run(blocked, str(segment))
     assert found.startswith("None 2 False ModuleNotFoundError: ")
     assert "numba" in found
+
+
+def test_without_numba_python_runs_the_same_fold_and_it_equals_the_specification() -> None:
+    program = (
+        "import sys; sys.modules['numba'] = None\n"
+        "import pytest\n"
+        "sys.exit(pytest.main(['-q', '-n0', '-pno:cacheprovider', 'tests/replay/test_partial_state.py',\n"
+        "    'tests/replay/test_boundary_state.py', '-k', 'any_parts or beyond_doubt']))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2 passed" in ran.stdout
 
 
 def test_the_command_line_starts_without_numba() -> None:

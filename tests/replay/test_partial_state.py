@@ -4,24 +4,22 @@ from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnap.replay import partial_state
+from resnap.replay.kernel.summary import NONE
 from resnap.replay.producer_state import DataBatch, Marker, ProducerStates, ServerTime
-from resnap.replay.scan.producer_events import EVENT_DTYPE
-from resnap.replay.scan.splits import NOTHING, Piece, join
+from resnap.replay.scan.splits import NOTHING, Piece
 from tests.examples import examples
-from tests.replay.specification import entries_in, illegal_in, piece_of
+from tests.replay.specification import entries_in, illegal_in, join, piece_of
 from tests.replay.strategies import EXPIRY, FAR_FUTURE, event_lists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.producer_state import Event
-    from resnap.replay.scan.header_scan import Array
 
 SILENCE_MS = EXPIRY.certain_silence_ms
 thorough = examples(300)
@@ -43,7 +41,7 @@ def joined(pieces: Sequence[Piece], shape: st.DataObject) -> Piece:
 
 
 def legal_rows(piece: Piece) -> Array:
-    return piece.rows[piece.rows["illegal_offset"] == partial_state.NONE]
+    return piece.rows[piece.rows["illegal_offset"] == NONE]
 
 
 @thorough
@@ -105,7 +103,7 @@ def test_composing_changes_neither_side(events: list[Event], point: int) -> None
 
 def test_no_events_are_the_neutral_summary() -> None:
     piece = piece_of([_data(1, 0), _marker(2, 5)], SILENCE_MS)
-    assert not len(partial_state.summarise(np.zeros(0, dtype=EVENT_DTYPE), SILENCE_MS))
+    assert not len(piece_of([], SILENCE_MS).rows)
     for side in (join(NOTHING, piece, SILENCE_MS), join(piece, NOTHING, SILENCE_MS)):
         assert side.clock_ms == piece.clock_ms
         assert side.rows.tolist() == piece.rows.tolist()

@@ -16,12 +16,13 @@ from resnap.replay.scan.cuts import index_locator
 from resnap.replay.scan.parts import by_segment, fit, joined, scan_part, whole
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import scan_split
-from resnap.replay.scan.splits import NOTHING, Piece, SplitSummary, join, part_bytes, plan_splits, whole_segment
+from resnap.replay.scan.splits import NOTHING, Piece, SplitSummary, part_bytes, plan_splits, whole_segment
 from resnap.replay.staging import MemorySink
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS, planned
+from tests.replay.specification import join
 from tests.strategies import (
     START_MS,
     DataEvent,
@@ -226,7 +227,6 @@ MANY: list[Event] = [
 def test_of_more_producers_than_a_task_shall_hold_the_summary_comes_in_pieces(
     kernel: bool, high_watermark: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resnap.replay.scan.plain_scan.CHUNK_EVENTS", 500)
     monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", 20_000)
     plan = a_plan(a_partition(tmp_path, [MANY, [PlainEvent()]]), high_watermark=high_watermark)
     split = whole_segment(plan, 0)

@@ -12,22 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.replay.partial_state import SUMMARY_DTYPE
-from resnap.replay.scan.kernel_table import KernelTable
-from resnap.replay.scan.producer_table import PlainTable, producer_table
-from resnap.replay.scan.splits import NOTHING, Piece, join
+from resnap.replay.kernel.summary import SUMMARY_DTYPE
+from resnap.replay.scan.producer_table import ProducerTable
+from resnap.replay.scan.splits import NOTHING, Piece
 from tests.cases import each
 from tests.examples import examples
-from tests.replay.specification import piece_of
+from tests.replay.specification import join, piece_of
 from tests.replay.strategies import EXPIRY, event_lists
 from tests.replay.test_partial_state import cuts
 
 if TYPE_CHECKING:
     from resnap.replay.producer_state import Event
-    from resnap.replay.scan.producer_table import ProducerTable
 
 SILENCE_MS = EXPIRY.certain_silence_ms
-KINDS = {"compiled": KernelTable, "plain": PlainTable}
 thorough = examples(400)
 
 
@@ -43,13 +40,10 @@ def told(piece: Piece) -> tuple[list[object], int]:
     return piece.rows.tolist(), piece.clock_ms
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @thorough
 @given(events=event_lists(max_events=40), points=st.lists(st.integers(0, 40), max_size=12), look=st.booleans())
-def test_a_table_holds_what_joining_its_pieces_gives(
-    kind: str, events: list[Event], points: list[int], look: bool
-) -> None:
-    table, joined = KINDS[kind](SILENCE_MS), NOTHING
+def test_a_table_holds_what_joining_its_pieces_gives(events: list[Event], points: list[int], look: bool) -> None:
+    table, joined = ProducerTable(SILENCE_MS), NOTHING
     for piece in pieces_of(events, points):
         table.append(piece)
         joined = join(joined, piece, SILENCE_MS)
@@ -78,7 +72,7 @@ def many_pieces(seed: int, *, producers: int, pieces: int, share: float) -> list
 @each("share", [0.02, 0.5, 1.0])
 def test_tables_of_many_producers_grow_and_stay_in_order(seed: int, share: float) -> None:
     pieces = many_pieces(seed, producers=5_000, pieces=12, share=share)
-    table = KernelTable(1)
+    table = ProducerTable(1)
     for number, (piece, expected) in enumerate(
         zip(pieces, accumulate(pieces, lambda one, other: join(one, other, 1)), strict=True)
     ):
@@ -87,20 +81,10 @@ def test_tables_of_many_producers_grow_and_stay_in_order(seed: int, share: float
             assert held(table) == told(expected)
 
 
-def test_a_table_may_begin_with_rows() -> None:
-    first, *others = many_pieces(1, producers=3_000, pieces=4, share=0.3)
-    expected = told(reduce(lambda one, other: join(one, other, SILENCE_MS), others, first))
-    for kernel in (True, False):
-        table = producer_table(SILENCE_MS, first, kernel=kernel)
-        for piece in others:
-            table.append(piece)
-        assert held(table) == expected
-
-
 def test_appending_changes_no_piece() -> None:
     pieces = many_pieces(3, producers=100, pieces=3, share=0.5)
     before = [told(piece) for piece in pieces]
-    table = KernelTable(SILENCE_MS)
+    table = ProducerTable(SILENCE_MS)
     for piece in pieces:
         table.append(piece)
         table.rows()
@@ -110,7 +94,7 @@ def test_appending_changes_no_piece() -> None:
 def test_clocks_that_fall_from_piece_to_piece_are_all_remembered() -> None:
     clocks = [Piece(NOTHING.rows, 10_000 - number) for number in range(300)]
     pieces = [many_pieces(0, producers=9, pieces=1, share=1)[0], *clocks]
-    table = KernelTable(SILENCE_MS)
+    table = ProducerTable(SILENCE_MS)
     for piece in pieces:
         table.append(piece)
     assert held(table) == told(reduce(lambda one, other: join(one, other, SILENCE_MS), pieces))
@@ -121,11 +105,11 @@ def test_two_million_producers_fit_into_600_megabytes() -> None:
     program = (
         "import resource\n"
         "import numpy as np\n"
-        "from resnap.replay.scan.kernel_table import KernelTable\n"
-        "from resnap.replay.partial_state import SUMMARY_DTYPE\n"
+        "from resnap.replay.scan.producer_table import ProducerTable\n"
+        "from resnap.replay.kernel.summary import SUMMARY_DTYPE\n"
         "from resnap.replay.scan.splits import Piece\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
-        "table = KernelTable(1_100)\n"
+        "table = ProducerTable(1_100)\n"
         "table.append(Piece(np.zeros(0, dtype=SUMMARY_DTYPE), -1)); table.rows()\n"
         "before = peak()\n"
         "chance = np.random.default_rng(0)\n"

@@ -12,6 +12,7 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
+from resnap.replay.scan.reading import Reading
 from resnap.replay.staging import DirectorySink, MemorySink
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.log_dir import load_partition_dir
@@ -416,12 +417,13 @@ def test_a_stale_open_transaction_in_a_snapshot_is_not_believed_against_the_whol
     assert found.at(2).comparison is not None
 
 
-def test_the_size_of_a_chunk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_the_headers_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = long_silent(tmp_path)
     whole = replayed(planned(directory, now_ms=hour(123), roll=True, to_end=True, high_watermark=124))
-    monkeypatch.setattr("resnap.replay.scan.plain_scan.CHUNK_EVENTS", 1)
     monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", 100)
-    small = replayed(planned(directory, now_ms=hour(123), roll=True, to_end=True, high_watermark=124))
+    small = replayed(
+        planned(directory, now_ms=hour(123), roll=True, to_end=True, high_watermark=124), reading=Reading(kernel=False)
+    )
     assert small.snapshots == whole.snapshots
     assert small.result.first_unstable_offset == whole.result.first_unstable_offset
 

@@ -13,13 +13,14 @@ from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry, ProducerStates
 from resnap.replay.scan import splits
 from resnap.replay.scan.header_scan import HEADER_DTYPE, SegmentRange
+from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import scan_split
 from resnap.replay.scan.splits import Split, plan_splits
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.names import TopicPartition
 from tests.builders import a_batch, a_marker
-from tests.replay.specification import entries_in, events_of
+from tests.replay.specification import entries_in, events_of, join
 from tests.strategies import START_MS
 
 if TYPE_CHECKING:
@@ -69,19 +70,18 @@ def test_at_the_high_watermark_a_split_comes_in_two_pieces(high_watermark: int, 
     states = ProducerStates(EXPIRY)
     states.append(events_of(b"".join(batch for offset, batch in BATCH_AT.items() if offset < high_watermark)))
     assert entries_in(below.rows) == states.entries
-    assert splits.join(below, above, SILENCE_MS).rows.tolist() == whole.rows.tolist()
+    assert join(below, above, SILENCE_MS).rows.tolist() == whole.rows.tolist()
     assert (below.rows["first_offset"] < high_watermark).all()
     assert (above.rows["first_offset"] >= high_watermark).all()
 
 
-@pytest.mark.parametrize("chunk_events", [1, 2, 3])
-def test_chunks_of_any_size_give_the_same_summary(
-    chunk_events: int, segment: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("block_bytes", [61, 200, 300])
+def test_blocks_of_any_size_give_the_same_summary(
+    block_bytes: int, segment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = scan_split(a_split(segment), SILENCE_MS)
-    monkeypatch.setattr("resnap.replay.scan.plain_scan.CHUNK_EVENTS", chunk_events)
-    monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", 61)
-    small = scan_split(a_split(segment), SILENCE_MS)
+    monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", block_bytes)
+    small = scan_split(a_split(segment), SILENCE_MS, Reading(kernel=False))
     assert small.pieces[0].rows.tolist() == whole.pieces[0].rows.tolist()
     assert small.pieces[0].clock_ms == whole.pieces[0].clock_ms
 

@@ -14,7 +14,7 @@ from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, load_snapshot
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
 
 PAYMENTS = TopicPartition("payments", 0)
 KEY = "payments-0/00000000000000000042.snapshot"

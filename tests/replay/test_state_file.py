@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from resnap.replay.partial_state import SUMMARY_DTYPE
+from resnap.replay.kernel.summary import SUMMARY_DTYPE
 from resnap.replay.state_file import read_state, write_state
 from resnap.storage.errors import FormatError, LogDirError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
 
 
 def rows(count: int) -> Array:

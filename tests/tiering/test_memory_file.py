@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from resnap.replay.anchor import Anchor
 from resnap.replay.boundary_state import LeftOut, Unexplained
-from resnap.replay.partial_state import empty
+from resnap.replay.kernel.summary import empty
 from resnap.replay.plan import Coverage
 from resnap.replay.state_file import write_state
 from resnap.storage.log.log_dir import load_partition_dir

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from resnap.replay.scan.header_scan import Array
+    from resnap.replay.kernel.summary import Array
     from resnap.storage.log.indexes import OffsetIndexEntry, TimeIndexEntry
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.readers import RangeReader

@@ -1,0 +1,142 @@
+"""Where machine code is kept, and how numba finds it there.
+
+Compiling takes seconds, loading milliseconds, so what was compiled is kept on disk: in ``NUMBA_CACHE_DIR``, else in
+``__pycache__`` beside the source, else in a directory of this user's below the system's temporary one. The last serves
+read-only installations and code that runs out of a zip, as on Spark's executors. Where nothing can be written the code
+is compiled anew by each process, and works the same.
+
+numba follows the source of one function, not of those it calls, and names files so that two processes with different
+sources might take each other's. So every state of the sources here has a directory of its own, by its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any, Final
+
+from numba.core import caching, config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SOURCES: Final = (
+    "resnap.replay.kernel.code_cache",
+    "resnap.replay.kernel.compiling",
+    "resnap.replay.kernel.machine",
+    "resnap.replay.kernel.checksum",
+    "resnap.replay.kernel.control",
+    "resnap.replay.kernel.fold",
+    "resnap.replay.kernel.stretch",
+    "resnap.replay.kernel.batch",
+    "resnap.replay.kernel.hop",
+    "resnap.replay.kernel.combine",
+    "resnap.replay.kernel.entries",
+    "resnap.replay.kernel.bloom",
+    "resnap.replay.kernel.summary",
+    "resnap.storage.log.control_record",
+    "resnap.storage.log.producer_snapshot",
+    "resnap.storage.log.record_batch",
+)
+"""Modules whose code or constants end up in machine code."""
+
+
+@cache
+def cache_directory() -> Path | None:
+    """Return where machine code of these sources is kept; None where nothing can be written."""
+    for base in _candidates():
+        directory = base / f"resnap-{_digest()}"
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=directory).close()
+        except OSError:
+            continue
+        return directory
+    return None
+
+
+def _candidates() -> Iterator[Path]:
+    chosen = getattr(config, "CACHE_DIR", "")
+    if chosen:
+        yield Path(chosen)
+        return
+    yield Path(__file__).parent / "__pycache__"
+    with suppress(FileNotFoundError):  # there is no temporary directory at all
+        shared = Path(tempfile.gettempdir()) / f"resnap-kernel-{os.geteuid()}"
+        if is_ours(shared):
+            yield shared
+
+
+def is_ours(directory: Path) -> bool:
+    """Make ``directory``, and tell whether nobody else can write there: what is kept there is run."""
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        found = directory.lstat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            digest.update(spec.loader.get_data(str(spec.origin)))  # type: ignore[attr-defined] # of files and of zips
+    return digest.hexdigest()[:16]
+
+
+class _Locator(caching._CacheLocator):  # noqa: SLF001
+    """Tells numba the one directory that was chosen."""
+
+    def __init__(self, function: Callable[..., Any], directory: Path) -> None:
+        self._name = function.__name__
+        self._directory = directory
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator | None:  # noqa: ARG003 - numba's
+        directory = cache_directory()
+        return None if directory is None else cls(py_func, directory)
+
+    def get_cache_path(self) -> str:
+        return str(self._directory)
+
+    def get_source_stamp(self) -> str:
+        return self._directory.name
+
+    def get_disambiguator(self) -> str:
+        return self._name
+
+
+class _Files(caching.CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012 - numba's
+
+
+class CodeCache(caching.Cache):
+    """A cache that is never a reason to fail: what cannot be read is compiled, what cannot be kept is not."""
+
+    _impl_class: Any = _Files
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:  # noqa: ANN401 - numba's own types
+        """Return the code that was kept; None where there is none that can be used."""
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001 - whatever a file that was cut short makes of unpickling
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:  # noqa: ANN401 - numba's own types
+        """Keep the code, where that is possible."""
+        with suppress(OSError):
+            try:
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+            except (EOFError, ValueError, UnpicklingError):  # the index was cut short
+                self.flush()  # type: ignore[no-untyped-call]
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]

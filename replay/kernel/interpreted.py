@@ -1,0 +1,35 @@
+"""What ``machine`` gives to functions that are compiled, for those that Python runs where nothing can be compiled."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def record_at(dtype: np.dtype[np.void]) -> Any:  # noqa: ANN401 - as in ``machine``
+    """Make the function that returns the record ``number`` of an array of ``dtype`` at ``address``."""
+    kind: Any = np.ctypeslib.as_ctypes_type(dtype)  # type: ignore[arg-type] # its stubs know no structures
+
+    def locate(address: int, number: int) -> Any:  # noqa: ANN401 - one class for each dtype
+        return kind.from_address(int(address + number * dtype.itemsize))
+
+    return locate
+
+
+def _store_big_endian(size: int) -> Callable[[int, int, int], None]:
+    """Make the function that stores a number of ``size`` bytes, in network order, at ``address + position``."""
+
+    def store(address: int, position: int, value: int) -> None:
+        ctypes.memmove(address + position, value.to_bytes(size, "big", signed=True), size)
+
+    return store
+
+
+store_16: Any = _store_big_endian(2)
+store_32: Any = _store_big_endian(4)
+store_64: Any = _store_big_endian(8)
