@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from resnap.storage.log.names import parse_partition_dir_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.settings.settings import Settings
     from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.scheduler.use_cases.sources import Sight, Sighted
     from resnap.scheduler.use_cases.work_items import PartitionScan
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
@@ -76,6 +78,28 @@ class Result:
 class Unread(Result):
     """A partition, or something beside one, that could not be read; the run goes on without it."""
 
+    @property
+    def row(self) -> Row:
+        """Why it could not."""
+        return {"reason": str(self.faults[0])}
+
+
+def unread(sight: Sight, *, partly_done: bool = True) -> Iterator[Unread]:
+    """Yield what of the sources could not be read, by partition where it is one, so that it can be retried."""
+    said = {sighted.topic_partition for sighted in sight.partitions}
+    for problem in sight.problems:
+        found = parse_partition_dir_name(problem.path.name)
+        if found is None or found.topic_partition in said:
+            yield Unread(faults=(problem.error,), partly_done=partly_done)
+            continue
+        said.add(found.topic_partition)
+        yield Unread(
+            topic_partition=found.topic_partition,
+            state=PartitionState.FAILED,
+            faults=(problem.error,),
+            partly_done=partly_done,
+        )
+
 
 class Mismatch(StrEnum):
     """What a store holds otherwise than it should, as it is counted."""
@@ -111,8 +135,8 @@ class Observer(Protocol):
         """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
         ...
 
-    def activated(self, snapshot: bytes) -> None:
-        """Charge whoever asked for the run with the producers of a snapshot."""
+    def activated(self, snapshot: bytes | str) -> None:
+        """Charge whoever asked for the run with the producers of a snapshot: its bytes, or its locator."""
         ...
 
     def mismatch(self, kind: Mismatch) -> None:
@@ -137,7 +161,7 @@ class Unobserved:
     ) -> None:
         """Ignore it."""
 
-    def activated(self, snapshot: bytes) -> None:
+    def activated(self, snapshot: bytes | str) -> None:
         """Ignore it."""
 
     def mismatch(self, kind: Mismatch) -> None:
@@ -208,12 +232,12 @@ class View(Generic[R]):
     columns: ClassVar[Sequence[Column]] = ()
 
     def rows(self, result: R) -> Iterable[Row]:
-        """Return the rows that the shell prints of a result."""
+        """Return the rows that the shell prints of a result; of what could not be read it prints the fault alone."""
         row = self.row(result)
-        return () if row is None else (row,)
+        return () if row is None or isinstance(result, Unread) else (row,)
 
     def row(self, result: R) -> Row | None:
-        """Return the row of a result, which the service keeps for its partition; None where there is none."""
+        """Return the row of a result, which the service keeps for its partition, and count it; None for no row."""
         raise NotImplementedError
 
     def rest(self) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""The composition root: from settings to the service. The only place that picks implementations."""
+"""The composition root: from settings to what jobs work with. The only place that picks implementations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from resnap.scheduler.settings.declaration import FLAG_ORIGIN
 from resnap.scheduler.settings.loading import process_environment, state_directory
 from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
 from resnap.scheduler.use_cases.engines import Engine
+from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.remembering import Remembering
-from resnap.scheduler.use_cases.service import Service
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.scheduler.use_cases.tier_run import Uploading
-from resnap.scheduler.version import resnap_version
 from resnap.storage.disk import legible
 from resnap.storage.errors import ConfigurationError, UsageError, in_file
 from resnap.storage.log.log_dir import log_dir_around
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job import Context
     from resnap.scheduler.settings.settings import Settings
 
 
@@ -56,36 +56,36 @@ def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
     )
 
 
-def service_of(
-    settings: Settings,
-    clock: Clock,
-    rules: ReplayRules | None = None,
-    *,
-    ahead: bool = False,
-    engine: Engine | None = None,
-) -> Service:
-    """Return the service of one run: T is fixed here. Its engine whoever asked for it must close.
+def planner_of(
+    context: Context, rules: ReplayRules | None = None, *, replays: bool = True, cached: bool = False
+) -> Planner:
+    """Return what plans and replays for one run: T is fixed here.
 
     Args:
-        settings: what an operator set.
-        clock: what time it is.
+        context: of the run.
         rules: those of a saved plan, where there is one.
-        ahead: whether a replay follows as soon as there is a plan, so that Spark may start before.
-        engine: one of ``engine_of`` that stays for further runs; without it the service has its own.
+        replays: whether whatever is planned is replayed, so that Spark may start meanwhile.
+        cached: whether what earlier runs found out counts.
+
+    Raises:
+        UsageError: the directory that is to keep it is not on this machine, or lies in a broker's log dir.
 
     """
-    return Service(
-        rules=rules or rules_of(settings, clock),
-        engine=engine or engine_of(settings, ahead=ahead),
-        clock=clock,
-        version=resnap_version(),
-        uploading=Uploading(
-            parallel=settings.parallel,
-            bytes_per_s=settings.bwlimit,
-            verification=settings.verify_upload,
-            layout=settings.layout_to_write(),
-        ),
-        asked=_asked(settings),
+    planner = Planner(
+        rules=rules or rules_of(context.settings, context.clock),
+        engine=context.engine(ahead=replays),
+        asked=_asked(context.settings),
+    )
+    return replace(planner, remembering=_run_cache(planner, context)) if cached else planner
+
+
+def uploading_of(settings: Settings) -> Uploading:
+    """Return how objects go up."""
+    return Uploading(
+        parallel=settings.parallel,
+        bytes_per_s=settings.bwlimit,
+        verification=settings.verify_upload,
+        layout=settings.layout_to_write(),
     )
 
 
@@ -98,31 +98,24 @@ def _asked(settings: Settings) -> Asked:
     )
 
 
-def with_memory(service: Service, settings: Settings, complain: Callable[[str], None]) -> Service:
-    """Return ``service``, taking what earlier runs found out and leaving what it finds; ``complain`` hears what cannot.
-
-    Where a run is to write nothing, it leaves nothing.
-
-    Raises:
-        UsageError: what is to keep it is no directory of this machine, or lies in a broker's log dir.
-
-    """
-    directory = _state_directory(settings, complain)
+def _run_cache(planner: Planner, context: Context) -> Remembering | None:
+    """Return what earlier runs found out, and where this run leaves what it finds; a dry run leaves nothing."""
+    settings = context.settings
+    directory = _state_directory(settings, context.warn)
     if directory is None:
-        return service
-    states = not service.engine.is_remote
+        return None
+    states = not planner.engine.is_remote
     if not states and settings.verbose:
-        complain("executors do not see the state directory: segments are read from the window's start on")
-    remembering = Remembering(
-        files=MemoryFiles(directory, complain, read_only=settings.dry_run),
-        rules=service.rules,
-        sources=service.engine.reading.sources,
-        s3=service.engine.s3,
-        now_ms=service.clock.now_ms,
-        fresh=settings.fresh or service.rules.full,
+        context.warn("executors do not see the state directory: segments are read from the window's start on")
+    return Remembering(
+        files=MemoryFiles(directory, context.warn, read_only=settings.dry_run),
+        rules=planner.rules,
+        sources=planner.engine.reading.sources,
+        s3=planner.engine.s3,
+        now_ms=context.clock.now_ms,
+        fresh=settings.fresh or planner.rules.full,
         states=states,
     )
-    return replace(service, remembering=remembering)
 
 
 def journal_of(settings: Settings, clock: Clock, url: str, complain: Callable[[str], None]) -> VerificationJournal:

@@ -4,55 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from resnap.replay.results import Outcome
-from resnap.storage.errors import DataError, UsageError, VerificationError
-from resnap.tiering.refusal import FAULTS
+from resnap.storage.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from resnap.replay.results import PartitionResult
     from resnap.storage.errors import ResnapError
-    from resnap.storage.log.names import TopicPartition
     from resnap.tiering.checking.chains import Chain
-    from resnap.tiering.refusal import Refusal
 
 
 _SHIP_THE_GAP: Final = "ship it from a replica that still has it; a broker that restores from here stops at the gap"
 _CHOOSE: Final = (
     "two histories claim these offsets: keep the one that the cluster has, and delete the other's manifests"
 )
-
-
-def replay_faults(result: PartitionResult) -> Iterator[ResnapError]:
-    """Yield what kept boundaries of a partition from being rebuilt."""
-    if result.error is not None:
-        yield result.error
-    illegal = [found for found in result.boundaries if found.outcome is Outcome.ILLEGAL]
-    if illegal:
-        yield DataError(
-            f"{result.topic_partition}: {illegal[0].reason}: {len(illegal)} boundaries above it are refused",
-            hint="a broker refuses to load this log, too: take the partition from another replica",
-        )
-
-
-def replay_warnings(result: PartitionResult) -> Iterator[str]:
-    """Yield what is to be known of a partition's snapshots, though they were made."""
-    if result.compacted:
-        yield (
-            f"{result.topic_partition}: a cleaner has removed batches: snapshots hold what a broker would rebuild from"
-            " those that are left, which can be older than what producers had written"
-        )
-
-
-def shipping_faults(topic_partition: TopicPartition, refusals: Iterable[Refusal]) -> list[ResnapError]:
-    """Return the first refusal for which the files are at fault, as the error that it is, or nothing."""
-    wrong = [refusal for refusal in refusals if refusal.reason in FAULTS]
-    if not wrong:
-        return []
-    what = f"{topic_partition}: {wrong[0].reason.value}: {wrong[0].detail}"
-    more = f"; {len(wrong)} segments are not shipped for such reasons" if len(wrong) > 1 else ""
-    return [DataError(f"{what}{more}", hint=wrong[0].hint)]
 
 
 def segment_faults(problems: Iterable[str], remedy: str) -> Iterator[ResnapError]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resnap.replay.results import Outcome
+from resnap.scheduler.answers.rendering import human_bytes
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from resnap.replay.explain import Batch, Explanation
-    from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.scheduler.answers.rendering import Row
-    from resnap.scheduler.use_cases.work_items import Cost, Planned
+    from resnap.scheduler.use_cases.work_items import Cost
     from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.names import TopicPartition
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.checking.verification import VerifiedSegment
     from resnap.tiering.refusal import Refusal
-    from resnap.tiering.remembered.memory import KnownBoundary
-    from resnap.tiering.shipping.shipment import PartitionShipment
 
 
 def identity(topic_partition: TopicPartition) -> dict[str, object]:
@@ -36,6 +31,16 @@ def cost_row(cost: Cost) -> Row:
     return {"segments": cost.segments, "bytes": cost.size_bytes}
 
 
+def bytes_of(cost: object) -> str:
+    """Return the bytes of what ``cost_row`` made, for a cell of a table."""
+    return human_bytes(cost["bytes"]) if isinstance(cost, dict) else ""
+
+
+def count_of(value: object) -> str:
+    """Return how many there are in a list, for a cell of a table; nothing for none."""
+    return str(len(value)) if isinstance(value, list) and value else ""
+
+
 def refusal_row(refusal: Refusal | None) -> Row | None:
     """Return why a segment is not shipped."""
     if refusal is None:
@@ -46,115 +51,6 @@ def refusal_row(refusal: Refusal | None) -> Row | None:
         "reason": refusal.reason.value,
         "detail": refusal.detail,
         "hint": refusal.hint,
-    }
-
-
-def plan_row(planned: Planned) -> Row:
-    """Return what would be done with one partition."""
-    plan = planned.plan
-    runs = [
-        {
-            "baseOffset": plan.segments[run.start].base_offset,
-            "nextBaseOffset": plan.segments[run.end - 1].next_base_offset,
-            "segments": run.end - run.start,
-            "anchor": run.anchor.offset if run.anchor is not None else None,
-        }
-        for run in plan.runs
-    ]
-    return {
-        **identity(planned.sighted.topic_partition),
-        "boundaries": [
-            {"offset": boundary.offset, "coverage": boundary.coverage.value} for boundary in plan.boundaries
-        ],
-        "knownFromOffset": plan.known_from(),
-        "snapshots": len(plan.boundaries),
-        "read": cost_row(planned.cost),
-        "runs": runs,
-        "segments": len(plan.segments),
-    }
-
-
-def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
-    """Return what became of one boundary in a replay."""
-    comparison = found.comparison
-    row: dict[str, object] = {
-        **identity(topic_partition),
-        "offset": found.boundary.offset,
-        "outcome": found.outcome.value,
-        "coverage": found.boundary.coverage.value,
-        "asOfMs": found.as_of_ms,
-        "windowStartOffset": found.window_start_offset,
-        "knownFromOffset": found.known_from_offset,
-        "entries": found.entries if found.outcome is Outcome.REBUILT else None,
-        "sha256": found.digest.sha256 if found.digest else None,
-        "leftOut": [{"producerId": pid, "reason": reason.value} for pid, reason in found.left_out],
-        "reason": found.reason,
-    }
-    if comparison is not None:
-        row["verdict"] = comparison.verdict.value
-        for name, producers in (
-            ("missing", comparison.missing),
-            ("different", comparison.different),
-            ("sweptByBroker", comparison.swept),
-            ("coordinatorEpochLost", comparison.coordinator_lost),
-            ("byOlderRules", comparison.older_rules),
-            ("withoutRecords", comparison.unrecorded),
-        ):
-            row |= {name: list(producers.named), f"{name}Count": producers.total}
-    return row
-
-
-def known_row(topic_partition: TopicPartition, known: KnownBoundary) -> Row:
-    """Return one boundary that an earlier run has made, and that was not made again."""
-    return {
-        **identity(topic_partition),
-        "offset": known.offset,
-        "outcome": "unchanged",
-        "coverage": known.coverage.value,
-        "asOfMs": known.as_of_ms,
-        "windowStartOffset": known.window_start_offset,
-        "knownFromOffset": known.known_from_offset,
-        "entries": known.entries,
-        "sha256": known.digest.sha256,
-        "leftOut": [{"producerId": pid, "reason": reason.value} for pid, reason in known.left_out],
-        "reason": None,
-        "madeMs": known.made_ms,
-    }
-
-
-def replay_tail(results: Sequence[PartitionResult]) -> Row:
-    """Return totals over replays."""
-    boundaries = [found for result in results for found in result.boundaries]
-    return {
-        "partitions": len(results),
-        "snapshots": sum(found.outcome is Outcome.REBUILT for found in boundaries),
-        "failed": sum(found.outcome is not Outcome.REBUILT for found in boundaries),
-        "leftOut": sum(len(found.left_out) for found in boundaries),
-        "batches": sum(result.batches for result in results),
-        "bytesRead": sum(result.bytes_read for result in results),
-        "segmentsRead": sum(result.segments_read for result in results),
-    }
-
-
-def shipment_row(shipment: PartitionShipment) -> Row:
-    """Return what became of one partition's segments."""
-    return {
-        **identity(shipment.topic_partition),
-        "shipped": [
-            {
-                "baseOffset": segment.base_offset,
-                "nextBaseOffset": segment.next_base_offset,
-                "bytes": segment.size_bytes,
-                "snapshot": segment.snapshot.value,
-                "entries": segment.entries,
-                "manifest": segment.manifest_key,
-            }
-            for segment in shipment.shipped
-        ],
-        "already": shipment.already,
-        "lastStableOffset": shipment.eligibility.last_stable_offset,
-        "refused": [refusal_row(refusal) for refusal in shipment.eligibility.refusals],
-        "blocking": refusal_row(shipment.eligibility.blocking),
     }
 
 

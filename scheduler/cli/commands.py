@@ -34,20 +34,20 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap scan /var/lib/kafka --topic 'payments*'",
     ),
     "plan": CommandRow(
-        f"{_CLI}.survey:plan", "Show what a replay would read and make.", "resnap plan /var/lib/kafka --save plan.json"
+        f"{_JOBS}.plan:plan", "Show what a replay would read and make.", "resnap plan /var/lib/kafka --save plan.json"
     ),
     "regenerate": CommandRow(
-        f"{_CLI}.work:regenerate",
+        f"{_JOBS}.regenerate:regenerate",
         "Rebuild producer snapshots into a directory or store.",
         "resnap regenerate /var/lib/kafka --into /srv/staged",
     ),
     "tier": CommandRow(
-        f"{_CLI}.work:tier",
+        f"{_JOBS}.tier:tier",
         "Ship eligible segments with their snapshots to a store.",
         "resnap tier /var/lib/kafka --to s3://tiered/cluster-1 --dry-run",
     ),
     "verify": CommandRow(
-        f"{_CLI}.work:verify",
+        f"{_JOBS}.verify:verify",
         "Compare snapshots with a replay, or read a store back.",
         "resnap verify --store s3://tiered/cluster-1 --since 7d",
     ),

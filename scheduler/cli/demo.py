@@ -27,11 +27,12 @@ def demo(
     """See it work: a log loses its snapshots, the whole job is done, and the result compared; in a minute, here."""
     from resnap.scheduler.cli.demo_story import Story
     from resnap.scheduler.demo.story import Demo, rules_at, workplace
-    from resnap.scheduler.wiring import service_of
+    from resnap.scheduler.use_cases.planner import Planner
+    from resnap.scheduler.wiring import engine_of, uploading_of
 
     # Whatever cluster is configured, its executors would not see a directory of this machine.
     settings = run.settings.model_copy(update={"spark_master": "local[*]"})
     with workplace(directory, keep=keep) as root:
-        service = service_of(settings, run.clock, rules_at(run.clock.now_ms()), ahead=True)
-        run.at_end.enter_context(service.engine)
-        Story(run, Demo(root=root, service=service), seed, stays=keep or directory is not None).tell()
+        planner = Planner(rules_at(run.clock.now_ms()), run.at_end.enter_context(engine_of(settings, ahead=True)))
+        demo = Demo(root=root, planner=planner, clock=run.clock, uploading=uploading_of(settings))
+        Story(run, demo, seed, stays=keep or directory is not None).tell()

@@ -15,9 +15,10 @@ from resnap.scheduler.answers.rendering import (
     human_duration,
     partition_name,
 )
-from resnap.scheduler.answers.reports import identity, shipment_row
+from resnap.scheduler.answers.reports import identity
 from resnap.scheduler.demo.proof import Fate
 from resnap.scheduler.jobs.scan import scan_row
+from resnap.scheduler.jobs.tier import shipment_row
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:

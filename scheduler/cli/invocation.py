@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from resnap.replay.window import ReplayRules
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.answers.rendering import Output, Row
     from resnap.scheduler.cli.failures import Failures
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.job import View
     from resnap.scheduler.settings.settings import Settings
     from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.service import Service
 
 R = TypeVar("R", bound=Result)
 
@@ -71,7 +69,7 @@ class Invocation:
         faults: list[ResnapError] = []
         findings: list[ResnapError] = []
         try:
-            rows = _begun(self._rows(results, view, faults, findings))
+            rows = self._rows(_begun(results), view, faults, findings)
             if view.name is None:
                 deque(rows, maxlen=0)
                 self.output.write(Answer(head=view.totals()))
@@ -118,21 +116,6 @@ class Invocation:
         """Print the answer, in the form that was asked for."""
         self.output.write(answer)
 
-    def service(self, rules: ReplayRules | None = None, *, replays: bool = True, remembers: bool = False) -> Service:
-        """Return the service for this command, under the rules of a saved plan if there is one.
-
-        Args:
-            rules: those of the saved plan.
-            replays: whether the command replays whatever it plans, so that Spark may start meanwhile.
-            remembers: whether what earlier runs found out counts.
-
-        """
-        from resnap.scheduler.wiring import service_of, with_memory  # slow to import
-
-        service = service_of(self.settings, self.clock, rules, ahead=replays and not self.settings.dry_run)
-        self.at_end.enter_context(service.engine)
-        return with_memory(service, self.settings, self.warn) if remembers else service
-
     def note(self, text: str) -> None:
         """Say something on standard error; nothing with ``--quiet``."""
         self.failures.note(text)
@@ -152,6 +135,7 @@ class Invocation:
         )
 
 
-def _begun(rows: Iterator[Row]) -> Iterator[Row]:
-    """Return ``rows`` once the first is there, so that of a job that cannot even begin nothing is printed."""
-    return chain(list(islice(rows, 1)), rows)
+def _begun(results: Iterable[R]) -> Iterator[R]:
+    """Return ``results`` once the first is there, so that of a job that cannot even begin nothing is printed."""
+    left = iter(results)
+    return chain(list(islice(left, 1)), left)

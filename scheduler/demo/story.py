@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.demo.log import lose_snapshots, write_demo_log
 from resnap.scheduler.demo.proof import Proof, prove
 from resnap.scheduler.job import Unread
 from resnap.scheduler.jobs.scan import Scanned, scanned
 from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.use_cases.store_check import layout_check
 from resnap.scheduler.use_cases.stored_layouts import ShippedLayout
+from resnap.scheduler.use_cases.tier_run import TierRun, Uploading
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.checking.verification_journal import VerificationJournal
@@ -31,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.clock import Clock
     from resnap.scheduler.demo.log import DemoPartition
-    from resnap.scheduler.use_cases.service import Service
     from resnap.scheduler.use_cases.work_items import PartitionScan
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.shipment import PartitionShipment, Shipped
@@ -61,8 +64,10 @@ class Demo:
 
     root: Path
     """An empty directory."""
-    service: Service
+    planner: Planner
     """With the rules of ``rules_at``: the log ends at their T."""
+    clock: Clock = field(default_factory=SystemClock)
+    uploading: Uploading = field(default_factory=Uploading)
 
     @property
     def log_dir(self) -> Path:
@@ -82,7 +87,7 @@ class Demo:
     @property
     def now_ms(self) -> int:
         """T, when the log ends and expiry is judged."""
-        return self.service.rules.as_of.now_ms
+        return self.planner.rules.as_of.now_ms
 
     def write(self, seed: int) -> tuple[DemoPartition, ...]:
         """Make the log dir, with all snapshots.
@@ -109,7 +114,7 @@ class Demo:
             ResnapError: the log dir that was just made cannot be read.
 
         """
-        results = tuple(scanned(self._scope(), Planner(self.service.rules, self.service.engine, None)))
+        results = tuple(scanned(self._scope(), self.planner))
         for unread in (one for one in results if isinstance(one, Unread)):
             raise unread.faults[0]
         return tuple(one.scan for one in results if isinstance(one, Scanned))
@@ -121,10 +126,10 @@ class Demo:
             ResnapError: engine or store failed.
 
         """
-        store = self._store()
-        orders, _ = self.service.tier_orders(self._scope(), store)
-        planned = self.service.plan_orders(orders)
-        shipments = tuple(self.service.tier(orders, planned, store, replaying=replaying, shipping=shipping))
+        run = TierRun(self.planner, self._store(), self.uploading, self.clock.now_ms)
+        orders = run.orders(self.planner.look(self._scope()), None, None)
+        planned = [self.planner.order(order) for order in orders if order.candidates.segments]
+        shipments = tuple(run.ship(orders, planned, replaying=replaying, shipping=shipping))
         for error in (error for shipment in shipments for error in shipment.failures):
             raise error
         return Tiered(shipments=shipments, already=sum(order.already for order in orders))
@@ -137,7 +142,7 @@ class Demo:
 
         """
         store = self._store()
-        check = self.service.check(ShippedLayout(store=store, scope=self._scope()), VerificationJournal())
+        check = layout_check(self.planner, ShippedLayout(store=store, scope=self._scope()), VerificationJournal())
         return prove(partitions, self.lost, check.segments(progress), store, at_ms=self.now_ms)
 
     def tier_again(self, now_ms: int) -> Tiered:
@@ -147,8 +152,8 @@ class Demo:
             ResnapError: the store failed.
 
         """
-        again = replace(self.service, rules=rules_at(now_ms), engine=replace(self.service.engine, kind="local"))
-        return replace(self, service=again).tier(replaying=SilentProgress(), shipping=SilentProgress())
+        again = Planner(rules_at(now_ms), replace(self.planner.engine, kind="local"))
+        return replace(self, planner=again).tier(replaying=SilentProgress(), shipping=SilentProgress())
 
     def _scope(self) -> Scope:
         return Scope(sources=(str(self.log_dir),))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from resnap.replay.scratch import scratch_directory
 from resnap.replay.staging import DISCARD
+from resnap.scheduler.use_cases.store_check import store_check
 from resnap.scheduler.use_cases.stored_layouts import CopiedLayout
 from resnap.storage.errors import VerificationError
 from resnap.tiering.checking.verification_journal import VerificationJournal
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.use_cases.service import Service
+    from resnap.scheduler.use_cases.planner import Planner
     from resnap.scheduler.use_cases.sources import Scope
     from resnap.scheduler.use_cases.store_check import SnapshotCheck
 
 
 @contextmanager
-def replaced_snapshots(service: Service, progress: Progress, scope: Scope) -> Iterator[Mapping[str, Replaced]]:
+def replaced_snapshots(planner: Planner, progress: Progress, scope: Scope) -> Iterator[Mapping[str, Replaced]]:
     """Give what takes the place of snapshots that are wrong, by their locators; nothing for other layouts.
 
     Raises:
@@ -35,16 +36,16 @@ def replaced_snapshots(service: Service, progress: Progress, scope: Scope) -> It
 
     """
     with scratch_directory("restored") as directory:
-        yield {check.key: _replaced(check, directory) for check in _refused(service, progress, scope, directory)}
+        yield {check.key: _replaced(check, directory) for check in _refused(planner, progress, scope, directory)}
 
 
-def _refused(service: Service, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
-    store = service.engine.reading.sources.store(scope.sources[0].rstrip("/"))
-    check = service.check_store(scope, store, VerificationJournal(), None)
+def _refused(planner: Planner, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
+    store = planner.engine.reading.sources.store(scope.sources[0].rstrip("/"))
+    check = store_check(planner, store, scope, VerificationJournal())
     if not isinstance(check.layout, CopiedLayout):
         return
     # The executors of a cluster cannot write into a directory of this machine.
-    check.sink = DISCARD if service.engine.is_remote else directory.as_uri()
+    check.sink = DISCARD if planner.engine.is_remote else directory.as_uri()
     for key in check.layout.list().manifests:
         manifest = check.layout.verify(key, reads_objects=False).manifest
         if manifest is not None:

@@ -18,7 +18,7 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job import Caller, Context, Result, Unread, View
 from resnap.scheduler.jobs.replaced_snapshots import replaced_snapshots
 from resnap.scheduler.use_cases.sources import Scope, Sighted, look
-from resnap.scheduler.wiring import service_of
+from resnap.scheduler.wiring import planner_of
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.layouts.aiven.members import member_of
@@ -71,10 +71,10 @@ def run(request: Request, context: Context) -> Iterator[RestoredPartition | Unre
     """
     settings = context.settings
     sources = Sources(s3=settings.s3(), keys=settings.keys())
-    service = service_of(settings, context.clock, engine=context.engine())
+    planner = planner_of(context, replays=False)
     with context.progress("restore") as (progress,):
         # A dry run replays nothing.
-        replacing = None if request.dry_run else partial(replaced_snapshots, service, progress)
+        replacing = None if request.dry_run else partial(replaced_snapshots, planner, progress)
         yield from restored(request, sources, progress, replacing=replacing)
 
 

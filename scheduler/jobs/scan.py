@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 import typer
 
 from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
-from resnap.scheduler.answers.reports import cost_row, identity, refusal_row
+from resnap.scheduler.answers.reports import bytes_of, cost_row, identity, refusal_row
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, REPLAY, SOURCE, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
@@ -171,10 +171,6 @@ def _states(inventory: PartitionInventory) -> dict[str, int]:
     return {state.value: sum(boundary.state is state for boundary in inventory.boundaries) for state in SnapshotState}
 
 
-def _read(value: object) -> str:
-    return human_bytes(value["bytes"]) if isinstance(value, dict) else ""
-
-
 def _why(value: object) -> str:
     return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
 
@@ -189,8 +185,8 @@ class ScanView(View["Scanned | Unread"]):
         Column(key="segments", title="SEGMENTS", right=True),
         Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
         Column(key="lost", title="MISSING", right=True),
-        Column(key="replayNow", title="READ NOW", right=True, show=_read),
-        Column(key="replayRoll", title="READ ROLL", right=True, show=_read),
+        Column(key="replayNow", title="READ NOW", right=True, show=bytes_of),
+        Column(key="replayRoll", title="READ ROLL", right=True, show=bytes_of),
         Column(key="brokerStops", title="BROKER STOPS", show=_why),
         Column(key="blocking", title="RESNAP STOPS", show=_why),
     )

@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from resnap.scheduler.answers.planned import plan_row, totals_of
 from resnap.scheduler.answers.records import plain
-from resnap.scheduler.answers.reports import plan_row
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
-from resnap.scheduler.runs.work import dry_totals
 from resnap.scheduler.state.database import Database, inserted
-from resnap.scheduler.wiring import service_of
+from resnap.scheduler.use_cases.planner import Planner
+from resnap.scheduler.wiring import rules_of
 from resnap.tiering.planning import read_saved_plan, write_saved_plan
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class Plans:
 
         """
         settings = self.configuration.of(request)
-        service = service_of(settings, self.clock, engine=self.engine)
+        planner = Planner(rules_of(settings, self.clock), self.engine)
         scope = scope_for(settings, request)
 
         def read() -> tuple[list[Planned], str]:
-            planned, _ = service.plan(scope, boundaries=settings.boundaries)
-            return planned, write_saved_plan(service.save(scope, planned))
+            planned, _ = planner.plan(scope, boundaries=settings.boundaries)
+            return planned, write_saved_plan(planner.save(scope, planned))
 
         planned, text = self.reads.run(read, LONG_READ_S)
         plan = KeptPlan(
@@ -73,7 +73,7 @@ class Plans:
             request=request,
             text=text,
             rows=[plan_row(one) for one in planned],
-            totals=dry_totals(planned),
+            totals={"dryRun": True, **totals_of(planned)},
             principal=principal,
             created_ms=self.clock.now_ms(),
         )
@@ -120,9 +120,9 @@ class Plans:
         """
         saved = read_saved_plan(plan.text)
         settings = self.configuration.of(plan.request)
-        service = service_of(settings, self.clock, saved.rules, engine=self.engine)
+        planner = Planner(saved.rules, self.engine)
         scope = scope_for(settings, plan.request, saved)
-        self.reads.run(lambda: service.plan(scope, boundaries=settings.boundaries, saved=saved), LONG_READ_S)
+        self.reads.run(lambda: planner.plan(scope, boundaries=settings.boundaries, saved=saved), LONG_READ_S)
 
     def prune(self, older_than_ms: int) -> int:
         """Forget plans made before ``older_than_ms``; return how many."""

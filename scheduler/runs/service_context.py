@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from resnap.scheduler.job import Result
 from resnap.scheduler.jobs.scan import scan_row
 from resnap.scheduler.runs.readiness import Mending
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome
 from resnap.scheduler.use_cases.sources import is_of
+from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.tiering.planning import can_be_tiered
 
@@ -23,15 +24,60 @@ if TYPE_CHECKING:
     from resnap.scheduler.job import Mismatch, View
     from resnap.scheduler.runs.reporting import RunReport
     from resnap.scheduler.runs.run import Row, Run
-    from resnap.scheduler.runs.work import Surroundings
+    from resnap.scheduler.runs.sightings import Sightings
     from resnap.scheduler.settings.settings import Settings
     from resnap.scheduler.use_cases.engines import Engine
     from resnap.scheduler.use_cases.sources import Scope, Sighted
     from resnap.scheduler.use_cases.work_items import PartitionScan
-    from resnap.storage.errors import ResnapError
 
 R = TypeVar("R", bound=Result)
 UNKNOWN_CLUSTER = "unknown"
+
+
+class WorkObserver(Protocol):
+    """Counts and logs what runs find and make."""
+
+    def warn(self, text: str) -> None:
+        """Write to the log what may lead to trouble."""
+        ...
+
+    def scanned(self, cluster: str, log_dir: str, *, segments: int, missing: int) -> None:
+        """Count what a scan of one source showed."""
+        ...
+
+    def snapshots(self, cluster: str, *, made: int, failed: int, skipped: int) -> None:
+        """Count the snapshots of one partition."""
+        ...
+
+    def mismatch(self, kind: Mismatch) -> None:
+        """Count something that a store holds otherwise than it should."""
+        ...
+
+
+class Admission(Protocol):
+    """Takes what replays cost."""
+
+    def activated(self, principal: str, producer_ids: Iterable[int]) -> None:
+        """Charge the producer ids that a replay has activated."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all runs share.
+
+    Attributes:
+        engine: with Spark once it runs; for one run after the other.
+        observer: counts and logs what is found and made.
+        admission: takes what replays cost those who asked for them.
+
+    """
+
+    engine: Engine
+    clock: Clock
+    sightings: Sightings
+    observer: WorkObserver
+    admission: Admission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +86,13 @@ class RunObserver:
 
     run: Run
     scope: Scope
-    around: Surroundings
+    shared: Shared
 
     def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
         """Keep what a scan of a whole source showed."""
-        self.around.sightings.saw(source, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
+        self.shared.sightings.saw(source, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
         tierable = [one.sighted.inventory for one in partitions if can_be_tiered(one.sighted.inventory)]
-        self.around.observer.scanned(
+        self.shared.observer.scanned(
             next((one.sighted.log_dir.cluster_id for one in partitions if one.sighted.log_dir.cluster_id), None)
             or UNKNOWN_CLUSTER,
             source,
@@ -56,11 +102,11 @@ class RunObserver:
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all; what was found in it before stays."""
-        self.around.sightings.could_not_see(source, str(error))
+        self.shared.sightings.could_not_see(source, str(error))
 
     def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
         """Count what became of the snapshots of one partition."""
-        self.around.observer.snapshots(cluster_id or UNKNOWN_CLUSTER, made=made, failed=failed, skipped=unchanged)
+        self.shared.observer.snapshots(cluster_id or UNKNOWN_CLUSTER, made=made, failed=failed, skipped=unchanged)
 
     def made(
         self, sighted: Sighted, how: Literal["regenerated", "shipped"], destination: str, offsets: frozenset[int]
@@ -71,22 +117,28 @@ class RunObserver:
             destination=destination,
             offsets=offsets,
             run_id=self.run.id,
-            at_ms=self.around.clock.now_ms(),
+            at_ms=self.shared.clock.now_ms(),
         )
         topic, partition = sighted.topic_partition
         for source in self.scope.sources:
             if is_of(sighted, source):
-                self.around.sightings.mended(source, topic, partition, mending)
+                self.shared.sightings.mended(source, topic, partition, mending)
 
-    def activated(self, snapshot: bytes) -> None:
+    def activated(self, snapshot: bytes | str) -> None:
         """Charge whoever asked for the run with the producers of a snapshot; a schedule pays nothing."""
-        if self.run.origin == BY_API:
-            ids = read_snapshot_array(snapshot)["producer_id"]
-            self.around.admission.activated(self.run.principal, ids.tolist())
+        if self.run.origin != BY_API:
+            return
+        try:
+            data = self.shared.engine.reading.sources.read(snapshot) if isinstance(snapshot, str) else snapshot
+        except ResnapError as error:
+            self.shared.observer.warn(f"{snapshot!r} is not charged to {self.run.principal}: {error}")
+        else:
+            ids = read_snapshot_array(data)["producer_id"]
+            self.shared.admission.activated(self.run.principal, ids.tolist())
 
     def mismatch(self, kind: Mismatch) -> None:
         """Count something that a store holds otherwise than it should."""
-        self.around.observer.mismatch(kind)
+        self.shared.observer.mismatch(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +148,16 @@ class ServiceContext:
     settings: Settings
     observer: RunObserver
     report: RunReport
-    around: Surroundings
+    shared: Shared
 
     @property
     def clock(self) -> Clock:
         """What time it is."""
-        return self.around.clock
+        return self.shared.clock
 
     def engine(self, *, ahead: bool = False) -> Engine:  # noqa: ARG002 - Spark stays, once it runs
         """Return the engine that all runs share."""
-        return self.around.engine
+        return self.shared.engine
 
     def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
         """Give what keeps how far each of ``tasks`` has come."""
@@ -116,7 +168,7 @@ class ServiceContext:
 
     def warn(self, text: str) -> None:
         """Write it to the log."""
-        self.around.observer.warn(text)
+        self.shared.observer.warn(text)
 
     def error(self, error: ResnapError) -> None:
         """Keep what is wrong with a part of the work that no result tells of."""

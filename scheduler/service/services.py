@@ -23,8 +23,8 @@ from resnap.scheduler.runs.looking import Looking
 from resnap.scheduler.runs.plans import Plans
 from resnap.scheduler.runs.reporting import told
 from resnap.scheduler.runs.run import BY_API, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.service_context import Shared
 from resnap.scheduler.runs.sightings import Sightings
-from resnap.scheduler.runs.work import Surroundings
 from resnap.scheduler.runs.worker import Worker
 from resnap.scheduler.service.observation import Observation
 from resnap.scheduler.service.preconditions import check_places, warnings
@@ -200,7 +200,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     execution = Execution(
         configuration=configuration,
         saved_plan=plans.text,
-        around=Surroundings(engine=engine, clock=clock, sightings=sightings, observer=observation, admission=admission),
+        shared=Shared(engine=engine, clock=clock, sightings=sightings, observer=observation, admission=admission),
     )
     worker = Worker(history, execution, ids, clock, observation, queue_size=settings.queue_size)
     return Services(

@@ -6,7 +6,7 @@ A process that runs again and again keeps one engine, and with it one JVM, for a
 
     with engine_of(settings) as engine:
         while ...:
-            service_of(settings, clock, engine=engine).regenerate(...)
+            Planner(rules_of(settings, clock), engine).replay(...)
             engine.close()  # only to give the memory back until the next run, which starts another JVM
 
 A JVM that died between two runs is replaced by the next one, unnoticed; one that dies in the middle of a run fails it,

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from resnap.replay.results import partition_result
+from resnap.replay.staging import DISCARD
 from resnap.scheduler.use_cases.remembering import Remembering, nothing_to_read
-from resnap.scheduler.use_cases.sources import Scope, look
+from resnap.scheduler.use_cases.sources import Scope, Sight, destination_url, look
 from resnap.scheduler.use_cases.staged import staged_snapshots
-from resnap.scheduler.use_cases.work_items import NO_COST, Cost, Planned, TierOrder, cost_of
-from resnap.storage.errors import UsageError
-from resnap.tiering.planning import ReplayFacts, SavedPlan, can_be_tiered, load_facts, lost_boundaries, plan_replay
+from resnap.scheduler.use_cases.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
+from resnap.storage.errors import StalePlanError, UsageError
+from resnap.storage.stores.urls import is_store_url, open_store
+from resnap.tiering.planning import (
+    ReplayFacts,
+    SavedPlan,
+    can_be_tiered,
+    fingerprint,
+    load_facts,
+    lost_boundaries,
+    plan_replay,
+)
 from resnap.tiering.remembered.memory import is_known_as_well
+from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.window import ReplayRules
+    from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.engines import Engine
     from resnap.scheduler.use_cases.sources import Sighted
     from resnap.storage.sources.files import Sources
@@ -30,11 +46,108 @@ class Planner:
 
     rules: ReplayRules
     engine: Engine
-    remembering: Remembering | None
+    remembering: Remembering | None = None
+    """Results of earlier runs; None for runs that find out everything themselves."""
+    asked: Asked = RULES_ALONE
+    """Which of the rules a flag asks for."""
 
     @property
     def _sources(self) -> Sources:
         return self.engine.reading.sources
+
+    def look(self, scope: Scope, saved: SavedPlan | None = None) -> Sight:
+        """Return what is in scope, once it is sure to be still what ``saved`` was made for.
+
+        A partition of the plan that cannot be read is among the problems; one that is not there makes the plan stale.
+
+        Raises:
+            StalePlanError: what ``saved`` was made for has changed.
+            UsageError, LogDirError: a source is not what it should be.
+
+        """
+        sight = look(scope, self._sources, None if self.remembering is None else self.remembering.looks)
+        if saved is None:
+            return sight
+        there = {sighted.topic_partition: sighted for sighted in sight.partitions}
+        unread = {problem.path.name for problem in sight.problems}
+        for topic_partition in saved.boundaries:
+            if topic_partition in there:
+                saved.check_fresh(there[topic_partition].inventory)
+            elif scope.wants(topic_partition.topic) and str(topic_partition) not in unread:
+                raise StalePlanError(f"{topic_partition} is no longer there", hint="make a new plan")
+        return sight
+
+    def plan(
+        self,
+        scope: Scope,
+        *,
+        boundaries: Literal["missing", "all"],
+        saved: SavedPlan | None = None,
+        into: str | None = None,
+    ) -> tuple[list[Planned], Sight]:
+        """Plan the replay of every partition in scope that is not compacted, or that ``saved`` names.
+
+        ``into`` is where the snapshots will go: those that an earlier run has left there need not be made again.
+
+        Raises:
+            StalePlanError: what ``saved`` was made for has changed.
+            UsageError, LogDirError: a source is not what it should be.
+
+        """
+        sight = self.look(scope, saved)
+        # Before segments are read, also where no earlier run counts.
+        url = None if into is None else self.sink_url(into, sight)
+        sink_url = None if self.remembering is None else url
+        planned = []
+        for sighted in sight.partitions:
+            wanted = wanted_boundaries(sighted, boundaries, saved)
+            if wanted is not None:
+                planned.append(self.boundaries(sighted, wanted, scope.high_watermark, sink_url))
+            elif self.remembering is not None and sink_url is not None:
+                self.remembering.keep(self.remembering.recall(sighted.inventory), None)
+        return planned, sight
+
+    def sink_url(self, into: str, sight: Sight) -> str:
+        """Return the URL of ``into``, a directory or a store, once all is known of it that can be without writing.
+
+        Raises:
+            UsageError: no such form of URL, or a directory inside a log dir.
+            StoreError: no such bucket, or no access to it.
+
+        """
+        url = destination_url(into, sight)
+        store = open_store(url, self.engine.s3)
+        if not url.startswith("file:"):
+            # Asked now, since replays may take hours before the first snapshot is written.
+            next(store.list(), None)
+        return url
+
+    def save(self, scope: Scope, planned: Iterable[Planned]) -> SavedPlan:
+        """Return what is to be kept of a plan so that it can be carried out later."""
+        made = list(planned)
+        return SavedPlan(
+            sources=tuple(s if is_store_url(s) else str(Path(s).absolute()) for s in scope.sources),
+            rules=self.rules,
+            boundaries={
+                p.sighted.topic_partition: tuple(boundary.offset for boundary in p.plan.boundaries) for p in made
+            },
+            fingerprints={p.sighted.topic_partition: fingerprint(p.sighted.inventory.partition) for p in made},
+        )
+
+    def replay(self, planned: list[Planned], sink_url: str, progress: Progress) -> Generator[Replayed, None, None]:
+        """Replay what is planned, and write the snapshots to the sink at ``sink_url``."""
+        by_partition = {p.sighted.topic_partition: p for p in planned}
+        progress.expect(sum(p.cost.segments for p in planned), sum(p.cost.size_bytes for p in planned))
+        for one in planned:
+            if one.is_settled:
+                yield Replayed(planned=one, result=partition_result(one.plan, (), ()))
+        left = [p.plan for p in planned if not p.is_settled]
+        for result in self.engine.replay(left, sink_url, progress.advance, progress):
+            yield Replayed(planned=by_partition[result.topic_partition], result=result)
+
+    def prove(self, planned: list[Planned], progress: Progress) -> Iterator[Replayed]:
+        """Replay what is planned, write nothing, and compare with the snapshots that are there."""
+        return self.replay(planned, DISCARD, progress)
 
     def scan_costs(self, inventory: PartitionInventory) -> tuple[Cost, Cost]:
         """Return what making the lost boundaries costs as of now, and with each as of its roll."""

@@ -19,9 +19,11 @@ from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD, snapshot_key
 from resnap.scheduler.clock import instant
 from resnap.scheduler.use_cases.sources import look
-from resnap.scheduler.use_cases.stored_layouts import Held
+from resnap.scheduler.use_cases.stored_layouts import CopiedLayout, Held, ShippedLayout
 from resnap.storage.errors import VerificationError
 from resnap.storage.layouts.manifest import SnapshotHow
+from resnap.storage.sources.log_dirs import shipped_part
+from resnap.tiering.checking.aiven_verification import holds_copies
 from resnap.tiering.checking.chains import Chain, chains_of
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked, is_of_shorter_log, judged_under, made_under
@@ -35,9 +37,12 @@ if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.sources import Sight, Sighted
+    from resnap.scheduler.use_cases.planner import Planner
+    from resnap.scheduler.use_cases.sources import Scope, Sight, Sighted
     from resnap.scheduler.use_cases.stored_layouts import StoredLayout
-    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.aiven.log import CopiedSegment
+    from resnap.storage.layouts.manifest import Manifest, SnapshotOrigin
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification import VerifiedSegment
     from resnap.tiering.checking.verification_journal import VerificationJournal
 
@@ -192,6 +197,40 @@ class StoreCheck(Generic[Held]):
         if origin is not None and self._rules(held[snapshot]) != made_under(origin, self.rules):
             problem += f"; it was made under {rules_made_under(origin)}, and is held against others"
         return SnapshotCheck(snapshot, VerificationError(problem, hint=hint))
+
+
+def store_check(
+    planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal, since_ms: int | None = None
+) -> StoreCheck[Manifest] | StoreCheck[CopiedSegment]:
+    """Return the verification of what lies in ``store``, in the layout of the first segment that is met.
+
+    ``journal`` says how far an earlier one came. Of ``scope`` the topics count; ``store`` may be a part of one.
+    Segments shipped before ``since_ms``, by the store's clock, are not read.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    sources = planner.engine.reading.sources
+    whole, within = shipped_part(store.url, sources)
+    if holds_copies(whole, within):
+        copied = CopiedLayout(store=whole, scope=scope, sources=sources, within=within)
+        return layout_check(planner, copied, journal, since_ms)
+    return layout_check(planner, ShippedLayout(store=whole, scope=scope, within=within), journal, since_ms)
+
+
+def layout_check(
+    planner: Planner, layout: StoredLayout[Held], journal: VerificationJournal, since_ms: int | None = None
+) -> StoreCheck[Held]:
+    """Return the verification of what lies in ``layout``, otherwise as ``store_check``."""
+    return StoreCheck(
+        layout=layout,
+        engine=planner.engine,
+        rules=planner.rules,
+        asked=planner.asked,
+        journal=journal,
+        since_ms=since_ms,
+    )
 
 
 def lacking(

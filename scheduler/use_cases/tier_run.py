@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from resnap.replay.scratch import scratch_directory
+from resnap.scheduler.use_cases.sources import destination_url
 from resnap.scheduler.use_cases.work_items import TierOrder
+from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import LockedError
 from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.layouts.protocol import Layout, Provenance
@@ -32,18 +34,17 @@ from resnap.tiering.shipping.side_by_side import as_done
 from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from resnap.replay.window import ReplayRules
     from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.remembering import Remembering
-    from resnap.scheduler.use_cases.sources import Sighted
-    from resnap.scheduler.use_cases.work_items import Replayed
+    from resnap.scheduler.use_cases.planner import Planner
+    from resnap.scheduler.use_cases.sources import Sight, Sighted
+    from resnap.scheduler.use_cases.work_items import Planned, Replayed
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.planning import SavedPlan
     from resnap.tiering.shipping.delivery import Verification
 
 STAGING_PREFIX: Final = ".staging"
@@ -60,15 +61,6 @@ class Uploading:
     layout: Layout = field(default_factory=partial(layout_named, "flat"))
     """Where objects lie."""
 
-    def shipped(self, store: ObjectStore, cluster_id: str | None, topic: str) -> ShippedTopic:
-        """Return what ``store`` holds of a topic already.
-
-        Raises:
-            StoreError: the store failed.
-
-        """
-        return ShippedTopic(store, self.layout, cluster_id, topic)
-
     def delivery(self, store: ObjectStore) -> Delivery:
         """Return what delivers to ``store`` for one run."""
         return Delivery(
@@ -81,27 +73,45 @@ class Uploading:
 
 @dataclass(frozen=True, slots=True)
 class TierRun:
-    """One run of ``tier``, under the rules that go into its manifests."""
+    """One run of ``tier`` into one store, under the rules of its planner, which go into manifests."""
 
-    rules: ReplayRules
-    engine: Engine
-    version: str
-    remembering: Remembering | None
+    planner: Planner
+    store: ObjectStore
     uploading: Uploading
+    now_ms: Callable[[], int]
 
-    def order(self, sighted: Sighted, shipped: ShippedTopic, store_url: str, high_watermark: int | None) -> TierOrder:
-        """Return what is left to ship of a partition, and what an earlier run has said of it."""
+    def orders(self, sight: Sight, saved: SavedPlan | None, high_watermark: int | None) -> list[TierOrder]:
+        """Return what is left to ship, of the partitions that ``saved`` names if it is given.
+
+        Raises:
+            StoreError: the store cannot be listed.
+            UsageError: the store lies in one of the log dirs.
+
+        """
+        destination_url(self.store.url, sight)
+        topics: dict[tuple[str | None, str], ShippedTopic] = {}
+        orders = []
+        for sighted in sight.partitions:
+            if saved is not None and sighted.topic_partition not in saved.boundaries:
+                continue
+            key = sighted.log_dir.cluster_id, sighted.topic_partition.topic
+            if key not in topics:
+                topics[key] = ShippedTopic(self.store, self.uploading.layout, *key)
+            orders.append(self._order(sighted, topics[key], high_watermark))
+        return orders
+
+    def _order(self, sighted: Sighted, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
         candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
-        left = remainder(candidates, shipped, self.engine.reading.sources)
+        left = remainder(candidates, shipped, self.planner.engine.reading.sources)
         held = shipped.with_origins(left.held)
         recollection = None
-        if self.remembering is not None and left.candidates.segments:
-            recollection = self.remembering.recall(sighted.inventory)
+        if self.planner.remembering is not None and left.candidates.segments:
+            recollection = self.planner.remembering.recall(sighted.inventory)
         return TierOrder(
             sighted=sighted,
-            store_url=store_url,
+            store_url=self.store.url,
             recollection=recollection,
-            settled=recollection.refused(left.candidates, store_url) if recollection is not None else None,
+            settled=recollection.refused(left.candidates, self.store.url) if recollection is not None else None,
             provenance=self._provenance(sighted),
             candidates=left.candidates,
             already=left.already,
@@ -112,7 +122,9 @@ class TierRun:
 
     def _doubts(self, origin: SnapshotOrigin, sighted: Sighted) -> bool:
         """Whether a stored snapshot may lack a producer that this run would keep."""
-        return is_narrower(origin, self.rules) or is_of_shorter_log(origin, first_offset(sighted.inventory.partition))
+        return is_narrower(origin, self.planner.rules) or is_of_shorter_log(
+            origin, first_offset(sighted.inventory.partition)
+        )
 
     def _provenance(self, sighted: Sighted) -> Provenance:
         inventory = sighted.inventory
@@ -123,76 +135,57 @@ class TierRun:
             topic_partition=sighted.topic_partition,
             topic_id=inventory.partition.topic_id,
             compaction_assumption=f"{inventory.compaction}: {inventory.compaction_origin}",
-            resnap_version=self.version,
+            resnap_version=resnap_version(),
         )
 
     def ship(
-        self,
-        orders: list[TierOrder],
-        store: ObjectStore,
-        replay: Callable[[str, Progress], Generator[Replayed, None, None]],
-        now_ms: Callable[[], int],
-        *,
-        replaying: Progress,
-        shipping: Progress,
+        self, orders: Sequence[TierOrder], planned: list[Planned], *, replaying: Progress, shipping: Progress
     ) -> Iterator[PartitionShipment]:
-        """Ship what is eligible of each partition as soon as its replay, to a sink at the URL given, is through.
+        """Ship what is eligible of each partition as soon as its replay is through.
 
         Several partitions are on their way at once, and come as they are done. Where the store has failed those that
         were begun come to their end, and no others are begun.
-        """
-        by_partition = {order.sighted.topic_partition: order for order in orders}
-        with ExitStack() as locks:
-            for directory in _to_be_locked(orders):
-                locks.enter_context(at_work_on(directory))
-            yield from self._ship(by_partition, store, replay, now_ms, replaying=replaying, shipping=shipping)
 
-    def _ship(
-        self,
-        by_partition: dict[TopicPartition, TierOrder],
-        store: ObjectStore,
-        replay: Callable[[str, Progress], Generator[Replayed, None, None]],
-        now_ms: Callable[[], int],
-        *,
-        replaying: Progress,
-        shipping: Progress,
-    ) -> Iterator[PartitionShipment]:
-        orders = by_partition.values()
-        for order in orders:
-            if order.settled is not None:
-                yield PartitionShipment(
-                    topic_partition=order.sighted.topic_partition, eligibility=order.settled, already=order.already
-                )
+        Raises:
+            ResnapError: the replay failed.
+
+        """
+        by_partition = {order.topic_partition: order for order in orders}
         with ExitStack() as stack:
-            staging_url = stack.enter_context(_staging(store, is_remote=self.engine.is_remote))
+            for directory in _to_be_locked(orders):
+                stack.enter_context(at_work_on(directory))
+            for order in orders:
+                if order.settled is not None:
+                    yield PartitionShipment(
+                        topic_partition=order.topic_partition, eligibility=order.settled, already=order.already
+                    )
+            staging_url = stack.enter_context(_staging(self.store, is_remote=self.planner.engine.is_remote))
             parallel = self.uploading.parallel
             threads = stack.enter_context(ThreadPoolExecutor(parallel, SHIPPING_THREADS))
-            work = _Work(self._shipper(store, staging_url, now_ms, shipping, threads), store, by_partition, shipping)
-            replays = stack.enter_context(closing(replay(staging_url, replaying)))
+            work = _Work(self._shipper(staging_url, shipping, threads), self.store, by_partition, shipping)
+            replays = stack.enter_context(closing(self.planner.replay(planned, staging_url, replaying)))
             stop = work.shipper.delivery.stop
             shipments = as_done(
                 work.ship, work.until_failure(replays), parallel, stop, name="resnap-partition", look=work.look
             )
             for replayed, shipped in stack.enter_context(closing(shipments)):
                 order, shipment = by_partition[replayed.result.topic_partition], shipped()
-                recollection = replayed.planned.recollection
-                if self.remembering is not None and recollection is not None:
-                    self.remembering.keep_shipment(recollection, replayed.result, shipment, order)
+                cache, recollection = self.planner.remembering, replayed.planned.recollection
+                if cache is not None and recollection is not None:
+                    cache.keep_shipment(recollection, replayed.result, shipment, order)
                 shipment.already += order.already
                 yield shipment
 
-    def _shipper(
-        self, store: ObjectStore, staging_url: str, now_ms: Callable[[], int], shipping: Progress, threads: Executor
-    ) -> Shipper:
+    def _shipper(self, staging_url: str, shipping: Progress, threads: Executor) -> Shipper:
         return Shipper(
-            delivery=self.uploading.delivery(store),
+            delivery=self.uploading.delivery(self.store),
             layout=self.uploading.layout,
-            staged=open_store(staging_url, self.engine.s3),
-            rules=self.rules,
-            sources=self.engine.reading.sources,
+            staged=open_store(staging_url, self.planner.engine.s3),
+            rules=self.planner.rules,
+            sources=self.planner.engine.reading.sources,
             parallel=self.uploading.parallel,
             threads=threads,
-            now_ms=now_ms,
+            now_ms=self.now_ms,
             expect=shipping.expect,
             progress=shipping.advance,
         )

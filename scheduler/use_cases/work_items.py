@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.sources import Sighted
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.protocol import Provenance, ShippedSegment
+    from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import SnapshotFile
     from resnap.tiering.eligibility import BrokerBlockers, Candidates, Eligibility
     from resnap.tiering.remembered.memory import KnownBoundary
@@ -91,6 +92,11 @@ class TierOrder:
     """What the store holds whose snapshots may lack producers that this run would keep."""
     settled: Eligibility | None = None
     """The last word of an earlier run on what is left, where nothing has changed since."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return self.sighted.topic_partition
 
 
 def cost_of(plan: PartitionPlan) -> Cost:

@@ -21,9 +21,11 @@ from resnap.scheduler.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_
 from resnap.scheduler.demo.proof import Fate, Proof, prove
 from resnap.scheduler.demo.story import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.use_cases.store_check import layout_check
 from resnap.scheduler.use_cases.stored_layouts import ShippedLayout
-from resnap.scheduler.wiring import service_of
+from resnap.scheduler.wiring import engine_of
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.urls import open_store
@@ -63,7 +65,7 @@ class Played:
     def prove(self, *, lost: Path | None = None, partitions: Sequence[DemoPartition] | None = None) -> Proof:
         store = open_store(self.demo.store_url)
         layout = ShippedLayout(store=store, scope=Scope(sources=(store.url,)))
-        check = self.demo.service.check(layout, VerificationJournal())
+        check = layout_check(self.demo.planner, layout, VerificationJournal())
         segments = check.segments(SilentProgress())
         return prove(partitions or self.partitions, lost or self.demo.lost, segments, store, at_ms=NOW_MS)
 
@@ -71,8 +73,8 @@ class Played:
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     clock = FixedClock(NOW_MS)
-    service = service_of(Settings(engine="local"), clock, rules_at(NOW_MS))
-    demo = Demo(root=tmp_path_factory.mktemp("demo"), service=service)
+    planner = Planner(rules_at(NOW_MS), engine_of(Settings(engine="local")))
+    demo = Demo(root=tmp_path_factory.mktemp("demo"), planner=planner, clock=clock)
     partitions = demo.write(seed=1)
     before = contents(demo.log_dir)
     demo.lose(partitions)
@@ -127,8 +129,8 @@ def test_the_broker_forgets_a_silent_producer_only_when_it_has_expired(played: P
 
 
 def test_scan_finds_where_a_broker_stops(tmp_path: Path) -> None:
-    service = service_of(Settings(engine="local"), FixedClock(NOW_MS), rules_at(NOW_MS))
-    demo = Demo(root=tmp_path, service=service)
+    planner = Planner(rules_at(NOW_MS), engine_of(Settings(engine="local")))
+    demo = Demo(root=tmp_path, planner=planner)
     partitions = demo.write(seed=1)
     assert [scanned.blockers.stop for scanned in demo.scan()] == [None, None, None]
     demo.lose(partitions)

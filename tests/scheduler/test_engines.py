@@ -12,15 +12,16 @@ SCRIPT = """
 import json, os, signal
 from pathlib import Path
 from resnap.scheduler.clock import FixedClock
-from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.jobs.regenerate import Request, run
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.wiring import engine_of, service_of
+from resnap.scheduler.wiring import engine_of
+from tests.scheduler.contexts import SilentContext
 from tests.builders import a_partition
 from tests.replay.test_spark_job import NOW_MS, transactions
 
 directory = a_partition(Path.cwd() / "log", [transactions(hour, pids=range(1, 9)) for hour in range(0, 60, 12)])
-settings = Settings(spark_master="local[1]")
+settings = Settings(spark_master="local[1]", boundaries="all", fresh=True)
 
 def jvms():
     threads = (task.read_text().split() for task in Path("/proc/self/task").glob("*/children"))
@@ -28,10 +29,9 @@ def jvms():
     return [int(pid) for pid in found if Path(f"/proc/{pid}/exe").resolve().name == "java"]
 
 def one_run(engine, name):
-    service = service_of(settings, FixedClock(NOW_MS), engine=engine)
-    planned, sight = service.plan(Scope(sources=(str(directory),)), boundaries="all", into=None)
     into = Path.cwd() / name
-    done = list(service.regenerate(planned, service.sink_url(str(into), sight), SilentProgress()))
+    context = SilentContext(settings, FixedClock(NOW_MS), engine)
+    done = list(run(Request(scope=Scope(sources=(str(directory),)), into=str(into)), context))
     return {path.name: path.read_bytes().hex() for path in sorted(into.glob("*/*.snapshot"))}
 
 told = {"jvms": [], "snapshots": []}

@@ -117,8 +117,8 @@ class Failed:
 def import_something(_):
     {body}
 
-scheduler.cli.get_command = import_something
-scheduler.cli.main()
+resnap.scheduler.cli.get_command = import_something
+resnap.scheduler.cli.main()
 """
 IN_THE_MIDST_OF: Final = {
     "code that is made as it is imported": 'exec("work(None)")',

@@ -47,7 +47,7 @@ def test_compacted_partitions_are_said_to_be_left_aside(command: Resnap, broker_
     for arguments in (["plan"], ["regenerate", "--into", tmp_path / "out", *LOCAL], ["verify", *LOCAL]):
         ran = command(*arguments, broker_log / "compacted-0")
         assert ran.code == 0
-        assert "note: 1 compacted partitions are left aside" in ran.err
+        assert "note: 1 compacted partitions are skipped" in ran.err
 
 
 def test_all_boundaries_are_those_of_all_closed_segments(command: Resnap, broker_log: Path) -> None:

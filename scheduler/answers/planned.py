@@ -1,0 +1,162 @@
+"""What would be replayed, as ``plan`` and the dry runs of other jobs show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
+from resnap.scheduler.answers.reports import bytes_of, cost_row, identity
+from resnap.scheduler.job import PartitionState, Result, Unread, View
+from resnap.tiering.planning import can_be_tiered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.answers.rendering import Row
+    from resnap.scheduler.job import Context
+    from resnap.scheduler.use_cases.sources import Sight
+    from resnap.scheduler.use_cases.work_items import Planned
+    from resnap.storage.log.names import TopicPartition
+
+MOST_NAMED: Final = 3
+"""Most partitions that a line names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WouldReplay(Result):
+    """One partition and what would be made of it; without one, a warning alone."""
+
+    planned: Planned | None = None
+
+    @classmethod
+    def of(cls, planned: Planned) -> Self:
+        """Return the result of one partition."""
+        return cls(topic_partition=planned.sighted.topic_partition, state=PartitionState.PLANNED, planned=planned)
+
+
+def note_compacted(sight: Sight, context: Context) -> None:
+    """Say how many partitions are skipped because they are compacted."""
+    compacted = sum(not can_be_tiered(sighted.inventory) for sighted in sight.partitions)
+    if compacted:
+        context.note(f"{human_count(compacted)} compacted partitions are skipped: they cannot be tiered")
+
+
+def plan_row(planned: Planned) -> Row:
+    """Return what would be done with one partition."""
+    plan = planned.plan
+    runs = [
+        {
+            "baseOffset": plan.segments[run.start].base_offset,
+            "nextBaseOffset": plan.segments[run.end - 1].next_base_offset,
+            "segments": run.end - run.start,
+            "anchor": run.anchor.offset if run.anchor is not None else None,
+        }
+        for run in plan.runs
+    ]
+    return {
+        **identity(planned.sighted.topic_partition),
+        "boundaries": [
+            {"offset": boundary.offset, "coverage": boundary.coverage.value} for boundary in plan.boundaries
+        ],
+        "knownFromOffset": plan.known_from(),
+        "snapshots": len(plan.boundaries),
+        "read": cost_row(planned.cost),
+        "runs": runs,
+        "segments": len(plan.segments),
+    }
+
+
+def totals_of(planned: Iterable[Planned]) -> dict[str, int]:
+    """Return what a plan comes to."""
+    totals = {"partitions": 0, "snapshots": 0, "segmentsToRead": 0, "bytesToRead": 0}
+    for one in planned:
+        totals["partitions"] += 1
+        totals["snapshots"] += len(one.plan.boundaries)
+        totals["segmentsToRead"] += one.cost.segments
+        totals["bytesToRead"] += one.cost.size_bytes
+    return totals
+
+
+class DryRunView(View[Any]):
+    """What a run would read and make, in all: of other results it takes no notice."""
+
+    def __init__(self, what: str = "") -> None:
+        self._what = what
+        self.planned: list[Planned] = []
+
+    def row(self, result: Any) -> Row | None:  # noqa: ANN401 - whatever a job yields
+        """Return the row of a planned partition."""
+        if isinstance(result, Unread):
+            return result.row
+        if not isinstance(result, WouldReplay) or result.planned is None:
+            return None
+        self.planned.append(result.planned)
+        return plan_row(result.planned)
+
+    def totals(self) -> Row:
+        """Return what would be read."""
+        return {"dryRun": True, **totals_of(self.planned)}
+
+    def closing(self) -> Iterable[str]:
+        """Return what would be written."""
+        return [f"would write {self._what}. Nothing was written."]
+
+
+def _offsets_read(value: object) -> str:
+    runs = value if isinstance(value, list) else []
+    return ", ".join(
+        f"[{one['baseOffset']}, {'end' if one['nextBaseOffset'] is None else one['nextBaseOffset']})" for one in runs
+    )
+
+
+class PlanView(DryRunView):
+    """A row per partition."""
+
+    name: ClassVar[str | None] = "partitions"
+    kind: ClassVar[str] = "partition"
+    columns: ClassVar[Sequence[Column]] = (
+        PARTITION,
+        Column(key="snapshots", title="SNAPSHOTS", right=True),
+        Column(key="segments", title="SEGMENTS", right=True),
+        Column(key="read", title="READ", right=True, show=bytes_of),
+        Column(key="runs", title="OFFSETS READ", show=_offsets_read),
+    )
+
+    def __init__(self, rules: ReplayRules, expiration_origin: str) -> None:
+        super().__init__()
+        self._rules, self._expiration_origin = rules, expiration_origin
+
+    def head(self) -> Row:
+        """Return the rules of the plan."""
+        return {
+            "asOf": str(self._rules.as_of),
+            "producerIdExpirationMs": self._rules.expiry.expiration_ms,
+            "producerIdExpirationFrom": self._expiration_origin,
+        }
+
+    def totals(self) -> Row:
+        """Return what the plan comes to."""
+        return totals_of(self.planned)
+
+    def closing(self) -> Iterable[str]:
+        """Yield the totals in words, and which logs begin above offset 0."""
+        total = totals_of(self.planned)
+        yield (
+            f"would make {human_count(total['snapshots'])} snapshots from the headers of"
+            f" {human_count(total['segmentsToRead'])} segments ({human_bytes(total['bytesToRead'])})."
+            " Nothing was written."
+        )
+        yield from beginnings_gone({one.sighted.topic_partition: one.plan.known_from() for one in self.planned})
+
+
+def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:
+    """Say which logs begin above offset 0, so that nothing proves who lives on from below."""
+    gone = [f"{topic_partition} begins at {offset}" for topic_partition, offset in known_from.items() if offset]
+    if gone:
+        more = f" and {human_count(len(gone) - MOST_NAMED)} more" if len(gone) > MOST_NAMED else ""
+        yield (
+            f"The log of {', '.join(gone[:MOST_NAMED])}{more}: of producers whose last batch lies below, only those are"
+            " known that snapshots show."
+        )

@@ -1,0 +1,104 @@
+"""The job ``plan``: what a replay would read and make, partition by partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from resnap.scheduler.answers.planned import PlanView, WouldReplay, note_compacted
+from resnap.scheduler.answers.replayed import JudgedView, Rebuilt
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.job import Caller, Unread, unread
+from resnap.scheduler.wiring import planner_of, rules_of, scope_of
+from resnap.storage.errors import ResnapError
+from resnap.storage.whole_file import write_whole
+from resnap.tiering.planning import write_saved_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.job import Context
+    from resnap.scheduler.use_cases.planner import Planner
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.scheduler.use_cases.work_items import Planned
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be planned.
+
+    Attributes:
+        scope: log dirs, and what of them.
+        rules: what the replay goes by.
+        save: a file to write the plan to.
+        prove: replay now, write nothing, and compare the snapshots that are there.
+
+    """
+
+    scope: Scope
+    rules: ReplayRules
+    save: Path | None = None
+    prove: bool = False
+
+
+def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | Rebuilt]:
+    """Return what would be made of each partition, or what the snapshots there are worth; write the plan where asked.
+
+    Raises:
+        UsageError, LogDirError: a source is not what it should be.
+        ResnapError: the plan cannot be written.
+
+    """
+    # A proof goes by nothing that earlier runs found, and a saved plan is for whatever may be known by then.
+    cached = not request.prove and request.save is None
+    planner = planner_of(context, request.rules, replays=request.prove, cached=cached)
+    boundaries = "all" if request.prove else context.settings.boundaries
+    planned, sight = planner.plan(request.scope, boundaries=boundaries)
+    note_compacted(sight, context)
+    if request.save is not None:
+        _keep(request.save, write_saved_plan(planner.save(request.scope, planned)))
+        context.note(f"plan written to {request.save}")
+    results = _prove(planner, planned, context) if request.prove else map(WouldReplay.of, planned)
+    return chain(unread(sight), results)
+
+
+def _prove(planner: Planner, planned: list[Planned], context: Context) -> Iterator[Rebuilt]:
+    with context.progress("replay") as (progress,):
+        for replayed in planner.prove(planned, progress):
+            yield Rebuilt.of(replayed)
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a plan, whole or not at all."""
+    try:
+        write_whole(path.absolute(), (text.encode(),))
+    except OSError as error:
+        what = f"{path}: the plan cannot be written: {error.strerror}"
+        raise ResnapError(what, hint="free some space, or name a file where you may write") from error
+
+
+@with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE)
+def plan(
+    context: Invocation,
+    sources: Sources = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to FILE, for regenerate --plan FILE.")
+    ] = None,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Replay now, write nothing, and compare the snapshots that are there.")
+    ] = False,
+) -> int:
+    """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
+    rules = rules_of(context.settings, context.clock)
+    request = Request(scope=scope_of(context.settings, sources), rules=rules, save=save, prove=prove)
+    view = JudgedView() if prove else PlanView(rules, context.settings.expiration_origin)
+    return context.show(run(request, context), view)

@@ -1,0 +1,165 @@
+"""The job ``regenerate``: rebuilds producer snapshots as files, ``<topic>-<partition>/<offset, 20 digits>.snapshot``.
+
+With the snapshots goes what they were made for, so that whoever installs them sees whether it is still that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from resnap.replay.results import Outcome
+from resnap.replay.staging import snapshot_key
+from resnap.scheduler.answers.planned import DryRunView, WouldReplay, note_compacted
+from resnap.scheduler.answers.replayed import Rebuilt, ReplayView
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE, Sources
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
+from resnap.scheduler.job import Caller, Unread, View, unread
+from resnap.scheduler.use_cases.sources import Scope, lies_beside
+from resnap.scheduler.wiring import planner_of, scope_of
+from resnap.storage.errors import FileGoneError, UsageError
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.installing.fingerprint import print_segment
+from resnap.tiering.installing.staging_area import StagingArea, prints_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from resnap.scheduler.answers.progress import Progress
+    from resnap.scheduler.job import Context
+    from resnap.scheduler.use_cases.planner import Planner
+    from resnap.scheduler.use_cases.work_items import Planned, Replayed
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.tiering.installing.fingerprint import SegmentPrint
+    from resnap.tiering.planning import SavedPlan
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
+REPLANS: Final = 3
+"""So often a partition is planned again in one run because retention deleted what was to be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be rebuilt.
+
+    Attributes:
+        scope: log dirs, and what of them.
+        into: a directory or the URL of a store.
+        saved: a plan to carry out.
+
+    """
+
+    scope: Scope
+    into: str
+    saved: SavedPlan | None = None
+
+
+def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | Rebuilt]:
+    """Return what was rebuilt of each partition; with ``dry_run`` what would be.
+
+    Raises:
+        StalePlanError: what the plan was made for has changed.
+        StoreError: no such bucket, or no access to it.
+        UsageError: a snapshot that lies beside the segments would be replaced.
+        UsageError, LogDirError: a source is not what it should be.
+
+    """
+    planner = planner_of(context, request.saved.rules if request.saved else None, cached=True)
+    boundaries = context.settings.boundaries
+    planned, sight = planner.plan(request.scope, boundaries=boundaries, saved=request.saved, into=request.into)
+    note_compacted(sight, context)
+    if context.settings.dry_run:
+        return chain(unread(sight), map(WouldReplay.of, planned))
+    sink_url = planner.sink_url(request.into, sight)
+    _refuse_replacing(planned, sink_url)
+    return chain(unread(sight), _regenerate(planner, planned, request.into, sink_url, context))
+
+
+def view_of(request: Request, context: Context) -> View[Any]:
+    """Return how the results of this run are shown."""
+    return DryRunView(f"snapshots into {request.into}") if context.settings.dry_run else ReplayView()
+
+
+def _refuse_replacing(planned: Iterable[Planned], sink_url: str) -> None:
+    """Refuse to put a snapshot into the place of one that a broker could load."""
+    for one in planned:
+        if lies_beside(sink_url, one.sighted):
+            there = next((boundary.existing for boundary in one.plan.boundaries if boundary.existing), None)
+            if there is not None:
+                raise UsageError(f"{there} would be replaced",
+                                 hint="leave out --boundaries all, or choose another place")  # fmt: skip
+
+
+def _regenerate(
+    planner: Planner, planned: list[Planned], into: str, sink_url: str, context: Context
+) -> Iterator[Rebuilt]:
+    area = StagingArea(open_store(sink_url, planner.engine.s3))
+    with context.progress("replay") as (progress,):
+        for replayed in _past_retention(planner, planned, sink_url, progress):
+            one = replayed.planned
+            partition = one.sighted.inventory.partition
+            made, unchanged = (prints_of(partition, found) for found in (replayed.result.boundaries, one.standing))
+            area.leave(partition, made, unchanged, partial(_fingerprints, planner))
+            if planner.remembering is not None and one.recollection is not None:
+                planner.remembering.keep(one.recollection, replayed.result)
+            _notify(replayed, into, sink_url, context)
+            yield Rebuilt.of(replayed)
+
+
+def _past_retention(
+    planner: Planner, planned: list[Planned], sink_url: str, progress: Progress, replans: int = REPLANS
+) -> Iterator[Replayed]:
+    """Replay what is planned; where retention was faster, plan the partition again and replay what is left."""
+    overtaken: list[Planned] = []
+    for replayed in planner.replay(planned, sink_url, progress):
+        is_gone = replans and isinstance(replayed.result.error, FileGoneError)
+        again = planner.past_retention(replayed.planned, sink_url) if is_gone else None
+        if again is None:
+            yield replayed
+        else:
+            overtaken.append(again)
+    if overtaken:
+        yield from _past_retention(planner, overtaken, sink_url, progress, replans - 1)
+
+
+def _fingerprints(planner: Planner, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
+    return planner.engine.each(partial(print_segment, sources=planner.engine.reading.sources), segments)
+
+
+def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> None:
+    """Have what was made of a partition counted, and charged to whoever asked for it."""
+    sighted, result = replayed.planned.sighted, replayed.result
+    made = [one.boundary.offset for one in result.boundaries if one.outcome is Outcome.REBUILT]
+    unchanged = [known.offset for known in replayed.planned.standing]
+    context.observer.made(sighted, "regenerated", into, frozenset([*made, *unchanged]))
+    context.observer.snapshots(
+        sighted.log_dir.cluster_id,
+        made=len(made),
+        failed=len(result.boundaries) - len(made),
+        unchanged=len(unchanged),
+    )
+    if made:
+        context.observer.activated(f"{sink_url}/{snapshot_key(result.topic_partition, max(made))}")
+
+
+@with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE)
+def regenerate(
+    context: Invocation,
+    into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")],
+    sources: Sources = None,
+    plan_file: PlanFile = None,
+) -> int:
+    """Rebuild producer snapshots, and write them as DIR/<topic>-<partition>/<offset, 20 digits>.snapshot.
+
+    Safe beside a live broker: nothing is written into a log dir, and nothing in it is changed.
+    """
+    saved = saved_plan(plan_file, sources)
+    scope = scope_of(context.settings, saved.sources if saved else sources)
+    request = Request(scope=scope, into=into, saved=saved)
+    return context.show(run(request, context), view_of(request, context))

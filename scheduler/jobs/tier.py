@@ -1,0 +1,416 @@
+"""The job ``tier``: ships every eligible segment with its indexes, leader epochs and aligned snapshot into a store.
+
+What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+
+import typer
+
+from resnap.scheduler.answers.planned import DryRunView, WouldReplay
+from resnap.scheduler.answers.progress import CountedProgress
+from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
+from resnap.scheduler.answers.reports import count_of, identity, refusal_row
+from resnap.scheduler.cli.flags import (
+    CLUSTER,
+    ENGINE,
+    MEMORY,
+    READING,
+    REPLAY,
+    SOURCE,
+    STORE,
+    UPLOAD,
+    WRITE,
+    Sources,
+)
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
+from resnap.scheduler.clock import instant
+from resnap.scheduler.io_priority import set_io_priority
+from resnap.scheduler.job import Caller, Mismatch, PartitionState, Result, Unread, View, unread
+from resnap.scheduler.use_cases.held_check import HeldCheck
+from resnap.scheduler.use_cases.tier_run import TierRun
+from resnap.scheduler.wiring import planner_of, scope_of, uploading_of
+from resnap.storage.errors import DataError, LockedError, VerificationError
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.eligibility import Eligibility
+from resnap.tiering.refusal import FAULTS
+from resnap.tiering.shipping.shipment import PartitionShipment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from resnap.scheduler.answers.rendering import Row
+    from resnap.scheduler.job import Context
+    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.scheduler.use_cases.work_items import Planned, TierOrder
+    from resnap.storage.errors import ResnapError
+    from resnap.tiering.planning import SavedPlan
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be shipped where.
+
+    Attributes:
+        scope: log dirs, and what of them.
+        to: URL of the store.
+        saved: a plan to carry out, of which only the partitions and the rules count.
+
+    """
+
+    scope: Scope
+    to: str
+    saved: SavedPlan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected(Result):
+    """What is left to ship; comes before everything else."""
+
+    orders: tuple[TierOrder, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenManifests(Result):
+    """Manifests of a partition in the store that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiered(Result):
+    """One partition: what was shipped of it and what was not; also where nothing was left."""
+
+    shipment: PartitionShipment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotReached(Result):
+    """A partition that was not begun, since the store had failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(Result):
+    """The end of shipping, also where the run was cut short.
+
+    Attributes:
+        unfinished: segments that are in the store, of partitions that did not come to their end.
+
+    """
+
+    unfinished: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldWrong(Result):
+    """What is wrong with what earlier runs have shipped of a partition."""
+
+
+TierResult = Selected | Unread | BrokenManifests | Tiered | NotReached | Ended | HeldWrong | WouldReplay
+
+
+def run(request: Request, context: Context) -> Iterator[TierResult]:
+    """Return what is shipped, partition by partition as they are done; with ``dry_run`` what would be replayed.
+
+    Raises:
+        StalePlanError: what the plan was made for has changed.
+        StoreError: the store cannot be listed.
+        UsageError, LogDirError: a source is not what it should be.
+
+    """
+    settings = context.settings
+    set_io_priority(settings.io_priority)
+    planner = planner_of(context, request.saved.rules if request.saved else None, cached=True)
+    tiering = TierRun(planner, open_store(request.to, settings.s3()), uploading_of(settings), context.clock.now_ms)
+    sight = planner.look(request.scope, request.saved)
+    orders = tiering.orders(sight, request.saved, request.scope.high_watermark)
+    planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
+    return chain(
+        [Selected(orders=tuple(orders))],
+        unread(sight),
+        _broken_manifests(orders, context),
+        _dry_run(orders, planned) if settings.dry_run else _tier(tiering, orders, planned, context),
+    )
+
+
+def _broken_manifests(orders: Iterable[TierOrder], context: Context) -> Iterator[BrokenManifests]:
+    for order in (one for one in orders if one.failures):
+        _count_mismatches(order.failures, context)
+        yield BrokenManifests(topic_partition=order.topic_partition, faults=order.failures, partly_done=True)
+
+
+def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
+    for failure in failures:
+        if isinstance(failure, VerificationError):
+            context.observer.mismatch(Mismatch.OBJECT)
+
+
+def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned]) -> Iterator[WouldReplay]:
+    for one in planned:
+        yield WouldReplay.of(one)
+    for order in (one for one in orders if one.doubted):
+        what = (
+            f"{order.topic_partition}: {len(order.doubted)} segments that the store holds, from offset"
+            f" {order.doubted[0].base_offset} on, were made under narrower rules than those of this run, or from a"
+            " shorter log: the run will hold them against a replay"
+        )
+        yield WouldReplay(warnings=(what,))
+
+
+def _tier(tiering: TierRun, orders: list[TierOrder], planned: list[Planned], context: Context) -> Iterator[TierResult]:
+    waiting = {order.topic_partition: order for order in orders}
+    failures: list[ResnapError] = []
+    with context.progress("replay", "ship") as (replaying, shipping):
+        counted, finished = CountedProgress(shipping), 0
+        try:
+            for shipment in tiering.ship(orders, planned, replaying=replaying, shipping=counted):
+                order = waiting.pop(shipment.topic_partition)
+                finished += len(shipment.shipped) + shipment.already - order.already
+                failures += shipment.failures
+                yield _tiered(tiering, order, shipment, context)
+        except (KeyboardInterrupt, Exception):
+            yield Ended(unfinished=counted.segments - finished)
+            raise
+    has_halted = any(not isinstance(failure, LockedError) for failure in failures)
+    for order in waiting.values():
+        if order.candidates.segments:
+            yield NotReached(topic_partition=order.topic_partition, state=PartitionState.FAILED)
+        else:
+            yield _tiered(tiering, order, _nothing_left(order), context)
+    yield Ended(
+        unfinished=counted.segments - finished if failures else 0,
+        partly_done=not failures and any(order.already for order in orders),
+    )
+    if not has_halted and any(order.doubted for order in orders):
+        with context.progress("verify") as (progress,):
+            check = HeldCheck(tiering.planner.engine, tiering.planner.rules)
+            for wrong in check.problems(orders, progress, context.warn):
+                context.observer.mismatch(Mismatch.SNAPSHOT)
+                yield HeldWrong(findings=(wrong,))
+
+
+def _nothing_left(order: TierOrder) -> PartitionShipment:
+    judged = Eligibility(eligible=(), refusals=order.candidates.refusals, last_stable_offset=None)
+    return PartitionShipment(topic_partition=order.topic_partition, eligibility=judged, already=order.already)
+
+
+def _tiered(tiering: TierRun, order: TierOrder, shipment: PartitionShipment, context: Context) -> Tiered:
+    _count_mismatches(shipment.failures, context)
+    faults = (*shipment.failures, *_refusals_at_fault(shipment))
+    if not shipment.failures and shipment.eligibility.blocking is None:
+        boundaries = frozenset(boundary.offset for boundary in order.sighted.inventory.boundaries)
+        context.observer.made(order.sighted, "shipped", tiering.store.url, boundaries)
+    if shipment.newest_snapshot is not None:
+        context.observer.activated(shipment.newest_snapshot)
+    done = PartitionState.DONE if shipment.shipped else PartitionState.NOTHING_TO_DO
+    return Tiered(
+        topic_partition=shipment.topic_partition,
+        state=PartitionState.FAILED if faults else done,
+        faults=faults,
+        partly_done=bool(shipment.shipped),
+        shipment=shipment,
+    )
+
+
+def _refusals_at_fault(shipment: PartitionShipment) -> list[DataError]:
+    """Return the first refusal for which the files are at fault, as the error that it is, or nothing."""
+    wrong = [refusal for refusal in shipment.eligibility.refusals if refusal.reason in FAULTS]
+    if not wrong:
+        return []
+    what = f"{shipment.topic_partition}: {wrong[0].reason.value}: {wrong[0].detail}"
+    more = f"; {len(wrong)} segments are not shipped for such reasons" if len(wrong) > 1 else ""
+    return [DataError(f"{what}{more}", hint=wrong[0].hint)]
+
+
+def shipment_row(shipment: PartitionShipment) -> Row:
+    """Return what became of one partition's segments."""
+    return {
+        **identity(shipment.topic_partition),
+        "shipped": [
+            {
+                "baseOffset": segment.base_offset,
+                "nextBaseOffset": segment.next_base_offset,
+                "bytes": segment.size_bytes,
+                "snapshot": segment.snapshot.value,
+                "entries": segment.entries,
+                "manifest": segment.manifest_key,
+            }
+            for segment in shipment.shipped
+        ],
+        "already": shipment.already,
+        "lastStableOffset": shipment.eligibility.last_stable_offset,
+        "refused": [refusal_row(refusal) for refusal in shipment.eligibility.refusals],
+        "blocking": refusal_row(shipment.eligibility.blocking),
+    }
+
+
+def _kinds_of_snapshots(shipped: object) -> str:
+    kinds = Counter(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else {}
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+
+
+def _stop(value: object) -> str:
+    return f"{value['reason']}: {value['detail']}" if isinstance(value, dict) else "-"
+
+
+class TierView(View[TierResult]):
+    """A row per partition: those with something to ship first, in the order of their names."""
+
+    name: ClassVar[str | None] = "partitions"
+    kind: ClassVar[str] = "partition"
+    columns: ClassVar[Sequence[Column]] = (
+        PARTITION,
+        Column(key="shipped", title="SHIPPED", right=True, show=count_of),
+        Column(key="already", title="ALREADY", right=True),
+        Column(key="shipped", title="SNAPSHOTS", show=_kinds_of_snapshots),
+        Column(key="blocking", title="STOPS", show=_stop),
+    )
+
+    def __init__(self) -> None:
+        self._orders: tuple[TierOrder, ...] = ()
+        self._totals = dict.fromkeys(("shipped", "bytes", "already", "refused"), 0)
+        self._stops: dict[str, str] = {}
+        self._unfinished = 0
+        self._is_through = False
+        self._has_failed = False
+        self._coming: deque[object] = deque()
+        self._held: dict[object, Row] = {}
+        """Rows that wait for those before them."""
+
+    def row(self, result: TierResult) -> Row | None:
+        """Return the row of a partition, and count it."""
+        match result:
+            case Selected():
+                self._select(result.orders)
+            case Unread():
+                return result.row
+            case NotReached():
+                return {"reason": "the store failed before its turn"}
+            case Tiered():
+                self._count(result.shipment)
+                return shipment_row(result.shipment)
+            case Ended():
+                self._unfinished, self._is_through = result.unfinished, not self._has_failed
+        return None
+
+    def rows(self, result: TierResult) -> Iterator[Row]:
+        """Yield rows in the order of their names: each waits for those before it."""
+        row = self.row(result)
+        if not isinstance(result, Tiered) or row is None:
+            return
+        if result.topic_partition not in self._coming:
+            yield row
+            return
+        self._held[result.topic_partition] = row
+        while self._coming and self._coming[0] in self._held:
+            yield self._held.pop(self._coming.popleft())
+
+    def rest(self) -> Iterator[Row]:
+        """Yield the rows that still wait for others, which do not come any more."""
+        yield from (self._held[partition] for partition in self._coming if partition in self._held)
+
+    def _select(self, orders: tuple[TierOrder, ...]) -> None:
+        self._orders = orders
+        self._totals["already"] = sum(order.already for order in orders)
+        self._coming.extend(order.topic_partition for order in orders if order.candidates.segments)
+
+    def _count(self, shipment: PartitionShipment) -> None:
+        self._totals["shipped"] += len(shipment.shipped)
+        self._totals["bytes"] += sum(segment.size_bytes for segment in shipment.shipped)
+        self._totals["refused"] += len(shipment.eligibility.refusals)
+        self._has_failed = self._has_failed or bool(shipment.failures)
+        blocking = shipment.eligibility.blocking
+        if blocking is not None:
+            self._stops.setdefault(blocking.reason.value, blocking.hint)
+
+    def totals(self) -> Row:
+        """Return the totals; where the run was cut short, with what is in the store of unfinished partitions."""
+        return {**self._totals, "unfinished": self._unfinished} if self._unfinished else self._totals
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words, and what to do about each reason for a stop."""
+        yield self._sum()
+        yield from self._unchanged()
+        for reason, hint in self._stops.items():
+            yield f"{reason}: {hint}."
+
+    def _sum(self) -> str:
+        shipped, already = self._totals["shipped"], human_count(self._totals["already"])
+        if self._unfinished:
+            return (
+                f"{human_count(shipped + self._unfinished)} segments shipped, each verified;"
+                f" {human_count(self._unfinished)} of them are of partitions that the run did not finish. The same"
+                " command again does the rest."
+            )
+        if not shipped:
+            what = "Nothing to ship" if self._is_through else "Nothing was shipped"
+            return f"{what}: {already} segments are there already."
+        size = human_bytes(self._totals["bytes"])
+        return f"{human_count(shipped)} segments shipped ({size}), each verified, {already} were there already."
+
+    def _unchanged(self) -> Iterator[str]:
+        """Say what was refused before, and is refused again without having been read."""
+        known = [(one, one.recollection) for one in self._orders if one.settled is not None and one.recollection]
+        if known:
+            segments = sum(len(order.candidates.segments) for order, _ in known)
+            refused = [recollection.memory.refused for _, recollection in known]
+            since = instant(max(one.made_ms for one in refused if one is not None))
+            yield (
+                f"{human_count(segments)} segments of {human_count(len(known))} partitions wait as they did: nothing"
+                f" has changed since {since}, and nothing was read."
+            )
+
+
+class DryTierView(DryRunView):
+    """What would be shipped, at most."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__()
+        self._to = to
+        self._segments: list[int] = []
+
+    def row(self, result: Any) -> Row | None:  # noqa: ANN401 - also those of tier
+        """Return the row of a planned partition, and count what is left to ship."""
+        if isinstance(result, Selected):
+            left = [segment for order in result.orders for segment in order.candidates.segments]
+            self._segments = [segment.size_bytes for segment in left]
+        return super().row(result)
+
+    def totals(self) -> Row:
+        """Return what would be read, and what would be shipped at most."""
+        return {**super().totals(), "segmentsToShip": len(self._segments), "bytesToShip": sum(self._segments)}
+
+    def closing(self) -> Iterator[str]:
+        """Yield what would be shipped."""
+        what = f"up to {human_count(len(self._segments))} segments ({human_bytes(sum(self._segments))})"
+        yield f"would write {what} into {self._to}. Nothing was written."
+
+
+def view_of(request: Request, context: Context) -> View[Any]:
+    """Return how the results of this run are shown."""
+    return DryTierView(request.to) if context.settings.dry_run else TierView()
+
+
+@with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE)
+def tier(
+    context: Invocation,
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],
+    sources: Sources = None,
+    plan_file: PlanFile = None,
+) -> int:
+    """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.
+
+    What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named
+    (exit code 13). Frees no local disk by itself.
+    """
+    saved = saved_plan(plan_file, sources)
+    scope = scope_of(context.settings, saved.sources if saved else sources)
+    request = Request(scope=scope, to=to, saved=saved)
+    return context.show(run(request, context), view_of(request, context))

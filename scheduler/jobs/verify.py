@@ -1,0 +1,377 @@
+"""The job ``verify``: compares snapshots with a replay, or reads a store back; any difference is an error.
+
+Of a store every object is compared with its manifest, what the segments are together is judged, and every snapshot is
+compared with a replay of what is stored (see ``use_cases.store_check``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
+
+import typer
+
+from resnap.replay.staging import DISCARD
+from resnap.scheduler.answers.faults import chain_gaps, chain_overlaps
+from resnap.scheduler.answers.planned import note_compacted
+from resnap.scheduler.answers.rendering import Column, human_bytes, human_count
+from resnap.scheduler.answers.replayed import JudgedView, Rebuilt
+from resnap.scheduler.answers.reports import chain_row
+from resnap.scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.clock import instant
+from resnap.scheduler.job import Caller, Mismatch, PartitionState, Result, View, unread
+from resnap.scheduler.settings.values import parse_moment
+from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.use_cases.staged import check_staged
+from resnap.scheduler.use_cases.store_check import StoreCheck, store_check
+from resnap.scheduler.wiring import journal_of, planner_of, scope_of
+from resnap.storage.errors import UsageError, VerificationError
+from resnap.storage.layouts.aiven.log import CopiedSegment
+from resnap.storage.layouts.manifest import Manifest
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.planning import can_be_tiered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from resnap.scheduler.answers.rendering import Row
+    from resnap.scheduler.job import Context
+    from resnap.scheduler.use_cases.planner import Planner
+    from resnap.scheduler.use_cases.sources import Sight
+    from resnap.scheduler.use_cases.work_items import Planned
+    from resnap.storage.errors import ResnapError
+    from resnap.tiering.checking.chains import Chain
+    from resnap.tiering.checking.verification import VerifiedSegment
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
+Check: TypeAlias = StoreCheck[Manifest] | StoreCheck[CopiedSegment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Whose snapshots are to be compared with a replay.
+
+    Attributes:
+        scope: log dirs, and what of them.
+        snapshots: a directory or URL with regenerated snapshots; None for those of the log dirs themselves.
+
+    """
+
+    scope: Scope
+    snapshots: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRequest:
+    """What store is to be read back.
+
+    Attributes:
+        scope: the store as the only source; its topics count.
+        since_ms: only segments that were shipped since then are read; None for all.
+
+    """
+
+    scope: Scope
+    since_ms: int | None = None
+
+    @property
+    def url(self) -> str:
+        """URL of the store, or of a part of one."""
+        return self.scope.sources[0]
+
+
+def run(request: Request, context: Context) -> Iterator[Result]:
+    """Return how the snapshots of each partition compare with a replay.
+
+    Raises:
+        UsageError, LogDirError: a source is not what it should be.
+
+    """
+    planner = planner_of(context)
+    sight = planner.look(request.scope)
+    tierable = (one for one in sight.partitions if can_be_tiered(one.inventory))
+    planned = [planner.comparison(one, request.snapshots) for one in tierable]
+    note_compacted(sight, context)
+    unusable = _unusable(sight) if request.snapshots is None else _unusable_staged(sight, request.snapshots, planner)
+    compared = _compare(planner, [one for one in planned if one.plan.boundaries], context)
+    return chain(unread(sight, partly_done=False), [unusable], compared)
+
+
+def _unusable(sight: Sight) -> Result:
+    """Return the snapshots that are there and that no broker could load."""
+    return Result(
+        faults=tuple(
+            VerificationError(
+                f"{boundary.path}: {boundary.state}: {boundary.detail or 'no byte in it'}", hint="`resnap regenerate`"
+            )
+            for sighted in sight.partitions
+            for boundary in sighted.inventory.boundaries
+            if not boundary.state.is_usable and boundary.path is not None
+        )
+    )
+
+
+def _unusable_staged(sight: Sight, root: str, planner: Planner) -> Result:
+    """Return the regenerated snapshots that no broker could load, and how many there should be besides."""
+    checked = check_staged(sight, root, planner.engine.reading.sources)
+    absent = f"{human_count(checked.absent)} boundaries that need a snapshot have none in {root}"
+    return Result(faults=checked.broken, warnings=(absent,) if checked.absent else ())
+
+
+def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iterator[Result]:
+    wrong = 0
+    with context.progress("replay") as (progress,):
+        for replayed in planner.replay(planned, DISCARD, progress):
+            found = [one.comparison for one in replayed.result.boundaries if one.comparison is not None]
+            wrong += sum(one.verdict not in {"proven", "unproven"} for one in found)
+            yield Rebuilt.of(replayed, counts=False)
+    if wrong:
+        what = f"{wrong} snapshots are not what a replay gives"
+        hint = "`resnap regenerate` makes them again; `resnap explain` shows what an entry is made of"
+        yield Result(faults=(VerificationError(what, hint=hint),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun(Result):
+    """The verification of a store, before anything is read."""
+
+    check: Check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBack(Result):
+    """One segment that was read back, or whose manifest is wrong."""
+
+    segment: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chained(Result):
+    """What the segments of one partition are together."""
+
+    chain: Chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Result):
+    """One stored snapshot and a replay."""
+
+
+StoreResult: TypeAlias = Begun | ReadBack | Chained | Compared | Result
+
+
+def run_store(request: StoreRequest, context: Context) -> Iterator[StoreResult]:
+    """Return what reading a store back shows: segments, then what they are together, then snapshots.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    store = open_store(request.url, context.settings.s3())
+    journal = journal_of(context.settings, context.clock, store.url, context.warn)
+    check = store_check(planner_of(context), store, request.scope, journal, request.since_ms)
+    return chain([Begun(check=check)], _verify(check, request.url, context))
+
+
+def _verify(check: Check, url: str, context: Context) -> Iterator[StoreResult]:
+    segments = gone = 0
+    with context.progress("verify", "replay") as (reading, replaying):
+        for verified in check.segments(reading):
+            segments += verified.was_read
+            gone += verified.is_retained_away
+            yield _read_back(verified, check, context)
+        if gone:
+            what = (
+                f"segments that are gone from the beginning of their logs, each with all its objects, as the brokers'"
+                f" own retention leaves them: {human_count(gone)}; their manifests may be deleted"
+            )
+            yield Result(warnings=(what,))
+        if not check.manifests and not segments:
+            yield Result(faults=(_nothing_shipped(url),))
+        for one in check.chains():
+            yield _chained(one, context)
+        for found in check.snapshots(replaying):
+            problems = () if found.problem is None else (found.problem,)
+            _count(Mismatch.SNAPSHOT, problems, context)
+            yield Compared(faults=problems)
+    check.journal.end()
+
+
+def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> None:
+    for _ in faults:
+        context.observer.mismatch(kind)
+
+
+def _read_back(
+    verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment], check: Check, context: Context
+) -> ReadBack:
+    faults = tuple(VerificationError(problem, hint=check.layout.remedy) for problem in verified.problems)
+    _count(Mismatch.OBJECT, faults, context)
+    return ReadBack(
+        state=PartitionState.FAILED if faults else PartitionState.DONE,
+        faults=faults,
+        warnings=tuple(
+            f"{text}: verify from the partition's first segment on, or compare with a replica"
+            for text in verified.undecided
+        ),
+        segment=verified,
+    )
+
+
+def _chained(one: Chain, context: Context) -> Chained:
+    gaps, overlaps = tuple(chain_gaps(one)), tuple(chain_overlaps(one))
+    _count(Mismatch.GAP, gaps, context)
+    _count(Mismatch.OVERLAP, overlaps, context)
+    shared = (two for two in one.overlaps if two.is_one_lineage)
+    return Chained(
+        faults=(*gaps, *overlaps),
+        warnings=tuple(
+            f"{one.topic_partition}: two segments have the offsets [{two.start}, {two.end}); their leader epochs are"
+            " the same there"
+            for two in shared
+        ),
+        chain=one,
+    )
+
+
+def _nothing_shipped(url: str) -> UsageError:
+    hint = (
+        "give the URL that `resnap tier --to` was given; of what brokers tiered only the layout `aiven` can be"
+        " verified, and `resnap remote status --store URL` looks at the rest"
+    )
+    return UsageError(f"{url} holds no shipped segment", hint=hint)
+
+
+def verified_row(verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment]) -> Row:
+    """Return what reading one shipped segment back showed."""
+    manifest = verified.manifest
+    return {
+        "manifest": verified.manifest_key,
+        "topic": manifest.topic if manifest else None,
+        "partition": manifest.partition if manifest else None,
+        "baseOffset": manifest.base_offset if manifest else None,
+        "nextBaseOffset": manifest.next_base_offset if manifest else None,
+        "bytes": verified.size_bytes,
+        "result": "different" if verified.problems else "gone" if verified.is_retained_away else "ok",
+        "problems": list(verified.problems),
+        "undecided": list(verified.undecided),
+    }
+
+
+class StoreView(View[StoreResult]):
+    """A row per segment that was read or is wrong."""
+
+    name: ClassVar[str | None] = "segments"
+    kind: ClassVar[str] = "segment"
+    columns: ClassVar[Sequence[Column]] = (
+        Column(key="manifest", title="MANIFEST"),
+        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="result", title="RESULT"),
+    )
+
+    def __init__(self) -> None:
+        self._check: Check | None = None
+        self._chains: list[Chain] = []
+        self._counts = dict.fromkeys(
+            ("segments", "bytes", "different", "gone", "snapshotsReplayed", "snapshotsDifferent"), 0
+        )
+
+    def row(self, result: StoreResult) -> Row | None:
+        """Return the row of a segment, and count whatever it is."""
+        match result:
+            case Begun():
+                self._check = result.check
+            case ReadBack():
+                return self._segment(result.segment)
+            case Chained():
+                self._chains.append(result.chain)
+            case Compared():
+                self._counts["snapshotsReplayed"] += 1
+                self._counts["snapshotsDifferent"] += bool(result.faults)
+        return None
+
+    def _segment(self, verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment]) -> Row | None:
+        self._counts["segments"] += verified.was_read
+        self._counts["bytes"] += verified.size_bytes
+        self._counts["different"] += bool(verified.problems)
+        self._counts["gone"] += verified.is_retained_away
+        return verified_row(verified) if verified.was_read or verified.problems else None
+
+    def totals(self) -> Row:
+        """Return how many there are of each."""
+        resumed = self._check.resumed if self._check else 0
+        not_asked_for = len(self._check.manifests.keys() - self._check.asked_for) if self._check else 0
+        return {**self._counts, "resumed": resumed, "notAskedFor": not_asked_for}
+
+    def tail(self) -> Row:
+        """Return the totals, and what the segments of each partition are together."""
+        return {**self.totals(), "chains": [chain_row(one) for one in self._chains]}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the offsets of each partition, and the totals in words."""
+        names = Counter(one.topic_partition for one in self._chains)
+        for one in self._chains:
+            of = f", topic id {one.topic_id}" if names[one.topic_partition] > 1 else ""
+            gaps = f", {len(one.gaps)} gaps" if one.gaps else ""
+            overlaps = f", {len(one.overlaps)} overlaps" if one.overlaps else ""
+            yield (
+                f"{one.topic_partition}{of}: offsets [{one.start}, {one.end}) in {human_count(one.segments)} segments"
+                f"{gaps}{overlaps}."
+            )
+        if self._check is not None and self._check.resumed:
+            begun = instant(self._check.journal.begun_ms)
+            resumed = human_count(self._check.resumed)
+            yield f"{resumed} segments had been read back by the run of {begun} that was interrupted."
+        counts = {key: human_count(count) for key, count in self._counts.items()}
+        yield (
+            f"{counts['segments']} segments read back ({human_bytes(self._counts['bytes'])}), {counts['different']}"
+            f" with differences; {counts['snapshotsReplayed']} snapshots held against a replay,"
+            f" {counts['snapshotsDifferent']} of them differ."
+        )
+
+
+@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, STORE)
+def verify(
+    context: Invocation,
+    sources: Sources = None,
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            "--snapshots",
+            metavar="DIR|URL",
+            help="Compare the snapshots that `resnap regenerate --into DIR|URL` wrote.",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="Read back everything in this store.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME|DURATION", help="With --store: only segments shipped since then."),
+    ] = None,
+) -> int:
+    """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13.
+
+    With --store every object is compared with its manifest, and every snapshot with a replay of what is stored.
+    """
+    if (sources or snapshots) and store:
+        raise UsageError("either SOURCE or --store is to be verified", hint="`resnap verify --help` shows both forms")
+    if since and not store:
+        raise UsageError("--since is of what was shipped", hint="give --store URL with it")
+    if store is None:
+        request = Request(scope=scope_of(context.settings, sources), snapshots=snapshots)
+        return context.show(run(request, context), JudgedView())
+    scope = Scope(sources=(store,), topics=context.settings.topics)
+    asked = StoreRequest(scope=scope, since_ms=None if since is None else _moment(since, context))
+    return context.show(run_store(asked, context), StoreView())
+
+
+def _moment(since: str, context: Context) -> int:
+    try:
+        return parse_moment(since, context.clock.now_ms())
+    except ValueError as error:
+        raise UsageError(f"--since {since}: {error}") from error

@@ -1,0 +1,41 @@
+"""A context for jobs that tests run themselves: nobody is told of anything."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from resnap.scheduler.answers.progress import SilentProgress
+from resnap.scheduler.job import Unobserved
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.scheduler.use_cases.engines import Engine
+
+
+@dataclass
+class SilentContext:
+    settings: Settings
+    clock: Clock
+    replays: Engine
+    observer: Unobserved = field(default_factory=Unobserved)
+    errors: list[Exception] = field(default_factory=list)
+
+    def engine(self, *, ahead: bool = False) -> Engine:  # noqa: ARG002
+        return self.replays
+
+    def progress(self, *tasks: str) -> AbstractContextManager[list[SilentProgress]]:
+        return nullcontext([SilentProgress() for _ in tasks])
+
+    def note(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def error(self, error: Exception) -> None:
+        self.errors.append(error)
+
+    def check(self) -> None: ...
