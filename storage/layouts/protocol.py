@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from resnap.storage.errors import LockedError, LogDirError, ObjectNotFoundError, StoreError
+from resnap.storage.errors import FormatError, LockedError, LogDirError, ObjectNotFoundError, StoreError
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.manifest import ObjectKind, SnapshotOrigin
     from resnap.storage.log.checkpoints import LeaderEpoch
@@ -145,6 +145,25 @@ class ShippedSegment:
     """Whether only Resnap knows its objects, so that it is shipped again where one of them is gone or cut off."""
 
 
+class Unnamed(NamedTuple):
+    """What no manifest names."""
+
+    objects: tuple[ObjectInfo, ...]
+    unreadable: tuple[FormatError, ...]
+    """Manifests that cannot be read; nothing beside them is among the objects."""
+
+
+class Deletion(NamedTuple):
+    """How an object that no manifest names is deleted."""
+
+    beside: tuple[str, ...]
+    """Prefixes below which everything lies that may name it by now."""
+    lease: str | None
+    """Of its partition; None where no run can be at work on it."""
+    manifest_key: str | None
+    """Where a tombstone comes to lie first; None where nothing could name it later."""
+
+
 class Stored(Protocol):
     """How what lies in a store is read back as a log."""
 
@@ -184,7 +203,28 @@ class Stored(Protocol):
         ...
 
 
-class Layout(Stored, Protocol):
+class Shipped(Stored, Protocol):
+    """What was shipped to a store, of which it may hold the remains of runs that were killed."""
+
+    def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
+        """Return which of the objects ``listed`` are of this layout, and named by nothing among them.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        ...
+
+    def deletion_of(self, key: str) -> Deletion | None:
+        """Return how an object that nothing names is deleted; None if it is none of this layout."""
+        ...
+
+    def is_tombstone(self, info: ObjectInfo) -> bool:
+        """Whether it says that a segment was deleted."""
+        ...
+
+
+class Layout(Shipped, Protocol):
     """How segments are shipped, found again and read back."""
 
     @property
@@ -253,6 +293,13 @@ class Layout(Stored, Protocol):
         Raises:
             FormatError: the manifest is damaged.
 
+        """
+        ...
+
+    def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:
+        """Return what decides whether retention of brokers, who know nothing of the manifest, has taken a segment.
+
+        What is returned raises StoreError where the store fails.
         """
         ...
 

@@ -12,11 +12,11 @@ from resnap.storage.layouts.local_tiered.layout import LocalTiered
 from resnap.storage.layouts.mirror import Mirror
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.protocol import Layout, Stored
+    from resnap.storage.layouts.protocol import Layout, Shipped, Stored
 
 LayoutName: TypeAlias = Literal["flat", "local-tiered", "aiven"]
 """Those in which segments are shipped."""
-SHIPPED: Final[tuple[Stored, ...]] = (Flat(), Aiven())
+SHIPPED: Final[tuple[Shipped, ...]] = (Flat(), Aiven())
 """Those whose manifests show what was shipped."""
 READABLE: Final[tuple[Stored, ...]] = (*SHIPPED, Mirror())
 """Those that are read as a log, as their keys show."""

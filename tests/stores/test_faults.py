@@ -21,6 +21,7 @@ from resnap.storage.errors import (
     VerificationError,
 )
 from resnap.storage.layouts.manifest import read_manifest
+from resnap.storage.layouts.protocol import NewObject
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.stores.s3_upload import PART_BYTES
@@ -296,8 +297,8 @@ def test_a_body_changed_while_it_went_up_is_sent_anew_or_told(
     proxy.set(fault, on("PUT", "large"))
 
     def deliver() -> None:
-        digests = {"checksum": crc32c(BODY), "sha256": sha256(BODY).hexdigest()}
-        delivery.deliver("large", lambda: io.BytesIO(BODY), size_bytes=len(BODY), **digests)  # type: ignore[arg-type]
+        body = NewObject("large", lambda: io.BytesIO(BODY), len(BODY), crc32c(BODY), sha256(BODY).hexdigest())
+        delivery.deliver(body)
 
     if reads_back:
         with pytest.raises((StoreError, VerificationError), match="large"):

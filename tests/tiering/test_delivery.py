@@ -12,6 +12,7 @@ import pytest
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import CancelledError, StoreError, VerificationError
+from resnap.storage.layouts.protocol import NewObject
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.throttle import Throttle
 from resnap.tiering.shipping.delivery import AbandonedError, Delivery
@@ -44,7 +45,7 @@ class Watched(RecordingStore):
 
 
 def deliver(delivery: Delivery, key: str = "key") -> None:
-    delivery.deliver(key, lambda: io.BytesIO(BODY), size_bytes=len(BODY), checksum=crc32c(BODY))
+    delivery.deliver(NewObject(key, lambda: io.BytesIO(BODY), len(BODY), crc32c(BODY)))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_the_store_is_asked_once_however_many_objects_go_there() -> None:
 def test_what_comes_back_different_is_told_whether_or_not_the_store_checks(memory_store: ObjectStore) -> None:
     delivery = Delivery(store=memory_store)
     with pytest.raises(VerificationError, match="CRC-32C"):
-        delivery.deliver("key", lambda: io.BytesIO(BODY), size_bytes=len(BODY), checksum=crc32c(BODY) ^ 1)
+        delivery.deliver(NewObject("key", lambda: io.BytesIO(BODY), len(BODY), crc32c(BODY) ^ 1))
     assert list(memory_store.list()) == []
 
 

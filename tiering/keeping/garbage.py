@@ -14,25 +14,22 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from resnap.storage.errors import FormatError, LockedError, ObjectExistsError, ObjectNotFoundError, in_file
-from resnap.storage.layouts.aiven import keys as aiven
-from resnap.storage.layouts.aiven.origin import place_of_origin
-from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
-from resnap.storage.layouts.manifest import TOMBSTONE, read_manifest
-from resnap.storage.side_by_side import each
+from resnap.storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError
+from resnap.storage.layouts.manifest import TOMBSTONE
+from resnap.storage.layouts.registry import SHIPPED
 from resnap.storage.stores.probe import store_clock_ms
 from resnap.tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
-    from resnap.storage.layouts.aiven.keys import AivenKey
-    from resnap.storage.layouts.flat.keys import FlatKey
+    from resnap.storage.errors import FormatError
+    from resnap.storage.layouts.protocol import Deletion
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -65,14 +62,6 @@ class Collected:
     """Why the partition of ``key`` was left as it is."""
 
 
-class _Names(NamedTuple):
-    """What a manifest names, or why it cannot be read."""
-
-    place: FlatKey
-    keys: frozenset[str]
-    error: FormatError | None
-
-
 def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = False) -> Garbage:
     """Return what nobody names in ``store`` and is at least ``older_than_ms`` old.
 
@@ -84,26 +73,23 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
     """
     before_ms = store_clock_ms(store) - older_than_ms
     listed = list(store.list())
-    read = _read_manifests(store, listed)
-    named = frozenset().union(*(one.keys for one in read))
-    closed = {_partition(one.place) for one in read if one.error is not None}
-    segments = {_segment(place) for info in listed if (place := aiven.parse_key(info.key))}
-    unnamed = [
-        info
-        for info in listed
-        if (info.key not in named and _is_of_a_run(info.key, closed)) or _is_said_of_nothing(info.key, segments)
-    ]
-    unnamed += [info for info in listed if is_alone and is_tombstone(info) and parse_key(info.key)]
+    unnamed = [info for info in listed if _PASSING.fullmatch(info.key)]
+    unreadable: list[FormatError] = []
+    for layout in SHIPPED:
+        found = layout.unnamed(store, listed)
+        unnamed += found.objects
+        unreadable += found.unreadable
+        unnamed += [info for info in listed if is_alone and layout.is_tombstone(info)]
     unnamed.sort(key=lambda info: info.key)
     old = tuple(info for info in unnamed if info.modified_ms <= before_ms)
-    begun = [one for one in store.unfinished() if _is_of_a_run(one.key, set()) or _is_temporary(one)]
+    begun = [one for one in store.unfinished() if _is_of_a_run(one)]
     stale = tuple(one for one in begun if one.begun_ms <= before_ms)
     return Garbage(
         objects=old,
         unfinished=stale,
         listed=len(listed),
         younger=len(unnamed) - len(old) + len(begun) - len(stale),
-        unreadable=tuple(one.error for one in read if one.error is not None),
+        unreadable=tuple(unreadable),
     )
 
 
@@ -118,18 +104,19 @@ def collect(
         StoreError: the store failed.
 
     """
-    for place, infos in groupby(garbage.objects, key=lambda info: _place(info.key)):
+    for lease_name, infos in groupby(garbage.objects, key=lambda info: _lease_of(info.key)):
         found = list(infos)
-        if place is None:
-            yield from (_deleted(store, info) for info in found if _is_gone(store, info))
+        if lease_name is None:
+            yield from (_deleted(store, info) for info in _still_garbage(store, found))
             continue
         try:
-            with leased(store, place, who=who, now_ms=now_ms) as lease:
+            with leased(store, lease_name, who=who, now_ms=now_ms) as lease:
                 lease.hold()
                 buried = cache(partial(_bury, store))
                 for info in _still_garbage(store, found):
+                    deletion = _deletion_of(info.key)
                     lease.hold()
-                    if is_alone or buried(_manifest_key(info.key)):
+                    if is_alone or deletion is None or deletion.manifest_key is None or buried(deletion.manifest_key):
                         lease.hold()
                         yield _deleted(store, info)
         except LockedError as error:
@@ -139,36 +126,36 @@ def collect(
         yield Collected(key=unfinished.key, size_bytes=0)
 
 
-def _still_garbage(store: ObjectStore, found: list[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield those of one partition that nobody has named or written anew since they were found."""
-    places = [place for info in found if (place := parse_key(info.key)) is not None]
-    for folder in sorted({_partition(place) for place in places}):
-        read = _read_manifests(store, store.list(folder))
-        if any(one.error is not None for one in read):
+def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """Yield those of ``found`` that nobody has named or written anew since; what only lives as long as a run, too."""
+    for beside, group in groupby(found, key=lambda info: _beside(info.key)):
+        infos = list(group)
+        if not beside:
+            yield from infos
             continue
-        named = frozenset().union(*(one.keys for one in read))
-        for info in found:
-            if info.key.startswith(folder) and info.key not in named and _is_as_it_was(store, info):
-                yield info
+        listed = [info for prefix in beside for info in store.list(prefix)]
+        still: set[str] = set()
+        for layout in SHIPPED:
+            unnamed = layout.unnamed(store, listed)
+            tombstones = [] if unnamed.unreadable else filter(layout.is_tombstone, listed)
+            still |= {info.key for info in (*unnamed.objects, *tombstones)}
+        yield from (info for info in infos if info.key in still and _is_as_it_was(store, info))
 
 
-def _segment(place: AivenKey) -> str:
-    """Return what the keys of all objects of the segment at ``place`` begin with."""
-    return place.beside("")
+def _deletion_of(key: str) -> Deletion | None:
+    """Return how what lies at ``key`` is deleted; None for what only lives as long as a run."""
+    found = (layout.deletion_of(key) for layout in SHIPPED)
+    return next((one for one in found if one is not None), None)
 
 
-def _is_said_of_nothing(key: str, segments: set[str]) -> bool:
-    """Whether ``key`` is of an object that says where a snapshot comes from, and its segment is not among those."""
-    place = place_of_origin(key)
-    return place is not None and _segment(place) not in segments
+def _beside(key: str) -> tuple[str, ...]:
+    deletion = _deletion_of(key)
+    return () if deletion is None else deletion.beside
 
 
-def _is_gone(store: ObjectStore, info: ObjectInfo) -> bool:
-    """Whether the segment that the object tells of is not there now either; true for what tells of none."""
-    place = place_of_origin(info.key)
-    if place is None:
-        return True
-    return next(store.list(_segment(place)), None) is None and _is_as_it_was(store, info)
+def _lease_of(key: str) -> str | None:
+    deletion = _deletion_of(key)
+    return None if deletion is None else deletion.lease
 
 
 def _bury(store: ObjectStore, manifest_key: str) -> bool:
@@ -194,50 +181,10 @@ def _deleted(store: ObjectStore, info: ObjectInfo) -> Collected:
     return Collected(key=info.key, size_bytes=info.size_bytes)
 
 
-def _read_manifests(store: ObjectStore, infos: Iterable[ObjectInfo]) -> list[_Names]:
-    places = [place for info in infos if (place := manifest_place(info))]
-    return list(each(partial(_names, store), places, remote=True))
-
-
-def _names(store: ObjectStore, place: FlatKey) -> _Names:
-    try:
-        body = store.get(place.key)
-        if body == TOMBSTONE:
-            return _Names(place, frozenset(), None)
-        with in_file(place.key):
-            manifest = read_manifest(body)
-    except ObjectNotFoundError:
-        return _Names(place, frozenset(), None)
-    except FormatError as error:
-        return _Names(place, frozenset(), error)
-    return _Names(place, frozenset({place.key, *(entry.key for entry in manifest.objects)}), None)
-
-
-def _is_of_a_run(key: str, closed: set[str]) -> bool:
-    """Whether ``key`` is in a form of ours, in a partition whose manifests can be read; manifests are no garbage."""
-    place = parse_key(key)
-    if place is None:
-        return _PASSING.fullmatch(key) is not None
-    return place.extension != MANIFEST_EXTENSION and _partition(place) not in closed
-
-
-def _is_temporary(unfinished: Unfinished) -> bool:
-    """Whether it is a temporary file of a store that is a directory, whose name no key can have."""
-    return parse_key(unfinished.key) is None and unfinished.key.endswith("~")
-
-
-def _partition(place: FlatKey) -> str:
-    return f"{place.cluster}/{place.topic}/{place.topic_id}/{place.partition}/"
-
-
-def _manifest_key(key: str) -> str:
-    place = parse_key(key)
-    if place is None:
-        raise AssertionError(f"{key} is no key of this layout")
-    return replace(place, extension=MANIFEST_EXTENSION).key
-
-
-def _place(key: str) -> str | None:
-    """Return what the lease of the partition of ``key`` is called; None for what no lease guards."""
-    place = parse_key(key)
-    return None if place is None else f"{place.cluster}/{place.topic}/{place.partition}"
+def _is_of_a_run(begun: Unfinished) -> bool:
+    """Whether a run has begun it: an object of ours, or a temporary file of a store that is a directory."""
+    if _PASSING.fullmatch(begun.key):
+        return True
+    deletion = _deletion_of(begun.key)
+    is_object = deletion is not None and deletion.manifest_key not in {None, begun.key}
+    return is_object or (deletion is None and begun.key.endswith("~"))

@@ -21,7 +21,8 @@ from resnap.storage.stores.throttle import Throttle
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from resnap.storage.stores.protocol import BodyOpener, ObjectStore
+    from resnap.storage.layouts.protocol import NewObject
+    from resnap.storage.stores.protocol import ObjectStore
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -100,10 +101,8 @@ class Delivery:
         with ThreadPoolExecutor(min(self.parallel, len(items)), thread_name_prefix="resnap-object") as threads:
             return list(threads.map(work, items))
 
-    def deliver(
-        self, key: str, open_body: BodyOpener, *, size_bytes: int, checksum: int, sha256: str | None = None
-    ) -> None:
-        """Write an object whose CRC-32C is ``checksum``, and make sure of it; ``sha256`` only saves work.
+    def deliver(self, one: NewObject) -> None:
+        """Write an object, and make sure that it is in the store as it is meant.
 
         Raises:
             VerificationError: the body was not what it should be, or came back different.
@@ -114,11 +113,11 @@ class Delivery:
         reads_back = self.reads_back
 
         def opened() -> BinaryIO:
-            return cast("BinaryIO", _Paced(open_body(), self))
+            return cast("BinaryIO", _Paced(one.open_body(), self))
 
-        self.store.put_stream(key, opened, size_bytes=size_bytes, crc32c=checksum, sha256=sha256)
+        self.store.put_stream(one.key, opened, size_bytes=one.size_bytes, crc32c=one.crc32c, sha256=one.sha256)
         if reads_back:
-            self.verify(key, size_bytes=size_bytes, checksum=checksum)
+            self.verify(one.key, size_bytes=one.size_bytes, checksum=one.crc32c)
 
     def verify(self, key: str, *, size_bytes: int, checksum: int) -> None:
         """Read the object at ``key`` whole and compare it with what it must be.

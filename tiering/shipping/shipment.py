@@ -38,7 +38,7 @@ from resnap.tiering.shipping.transaction_history import TransactionHistory
 from resnap.tiering.shipping.uploader import Uploaded, publish, upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Executor
 
     from resnap.replay.results import BoundaryResult, PartitionResult
@@ -103,33 +103,6 @@ All else that is said of a log dir leaves open what the segment holds, or whethe
 """
 
 
-class _Prepared(NamedTuple):
-    """A segment whose objects are in the store."""
-
-    bundle: SegmentBundle
-    chosen: ChosenSnapshot
-    uploaded: Uploaded
-
-
-@dataclass(slots=True)
-class _Hold:
-    """Takes the lease, and then makes sure that what was decided on before still is the case."""
-
-    hold_lease: Callable[[], None]
-    shipped: ShippedTopic
-    topic_partition: TopicPartition
-    is_sure: bool = False
-    lock: Lock = field(default_factory=Lock)
-
-    def __call__(self) -> None:
-        self.hold_lease()
-        with self.lock:
-            if not self.is_sure and not self.shipped.is_same(self.topic_partition.partition):
-                what = f"{self.topic_partition}: another run has shipped segments of it meanwhile"
-                raise LockedError(what, hint="run again: the next run goes on from there")
-            self.is_sure = True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipper:
     """Ships segments of partitions into one store."""
@@ -165,78 +138,84 @@ class Shipper:
         ``hold_lease`` is called before anything is written, and raises if another run is at work on the partition.
         Several partitions may be shipped at once, by a thread each.
         """
-        apart = replace(self, delivery=self.delivery.part())
-        return apart._ship_partition(provenance, candidates, result, hold_lease)  # noqa: SLF001 - its own class
-
-    def _ship_partition(
-        self,
-        provenance: Provenance,
-        candidates: Candidates,
-        result: PartitionResult,
-        hold_lease: Callable[[], None],
-    ) -> PartitionShipment:
         eligibility = after_replay(candidates, result)
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
         if not eligibility.eligible:
             return shipment
         eligible = replace(candidates, segments=eligibility.eligible, refusals=eligibility.refusals)
         try:
-            shipped = self._shipped(provenance)
+            shipped = self.shipped_of(provenance)
             left = remainder(eligible, shipped, self.sources)
         except StoreError as error:
             shipment.failures.append(error)
-        else:
-            self._ship(provenance, left, result, _Hold(hold_lease, shipped, provenance.topic_partition), shipment)
+            return shipment
+        _Partition(
+            shipper=self,
+            delivery=self.delivery.part(),
+            provenance=replace(provenance, apart=left.apart),
+            left=left,
+            shipped=shipped,
+            rebuilt={boundary.boundary.offset: boundary for boundary in result.boundaries},
+            lease=hold_lease,
+        ).ship(shipment)
         return shipment
 
-    def _shipped(self, provenance: Provenance) -> ShippedTopic:
+    def shipped_of(self, provenance: Provenance) -> ShippedTopic:
         """Return what the store holds of the partition now."""
         cluster_id, place, topic_id = provenance.cluster_id, provenance.topic_partition, provenance.topic_id
         only = None if topic_id is None else self.layout.partition_prefixes(cluster_id, place, topic_id)
         return ShippedTopic(self.delivery.store, self.layout, cluster_id, place.topic, only=only)
 
-    def _ship(
-        self,
-        provenance: Provenance,
-        left: Remainder,
-        result: PartitionResult,
-        hold_lease: Callable[[], None],
-        shipment: PartitionShipment,
-    ) -> None:
-        """Ship what is ``left``, and write into ``shipment`` what becomes of it."""
-        provenance = replace(provenance, apart=left.apart)
-        candidates = left.candidates
+
+class _Ready(NamedTuple):
+    """A segment whose objects are in the store."""
+
+    bundle: SegmentBundle
+    chosen: ChosenSnapshot
+    uploaded: Uploaded
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """What is left of one partition, on its way."""
+
+    shipper: Shipper
+    delivery: Delivery
+    """Its own, that may be stopped by itself."""
+    provenance: Provenance
+    left: Remainder
+    shipped: ShippedTopic
+    """What ``left`` was decided by."""
+    rebuilt: Mapping[int, BoundaryResult]
+    """By offset."""
+    lease: Callable[[], None]
+    _epochs: EpochHistory = field(init=False)
+    _is_same: bool = False
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        """Read where leader epochs stand."""
+        self._epochs = EpochHistory(self.left.candidates.inventory.partition, self.shipper.sources)
+
+    def ship(self, shipment: PartitionShipment) -> None:
+        """Ship all of it, and write into ``shipment`` what becomes of it."""
+        shipper, left = self.shipper, self.left
+        segments = left.candidates.segments
         shipment.already += left.already
         shipment.failures += left.failures if left.unsettled else ()
-        eligibility = replace(shipment.eligibility, eligible=candidates.segments, refusals=candidates.refusals)
-        self.expect(len(candidates.segments), sum(segment.size_bytes for segment in candidates.segments))
+        eligibility = replace(shipment.eligibility, eligible=segments, refusals=left.candidates.refusals)
+        shipper.expect(len(segments), sum(segment.size_bytes for segment in segments))
         refusals: list[Refusal] = []
-        epochs = EpochHistory(candidates.inventory.partition, self.sources)
-        transactions = TransactionHistory.of(candidates.inventory.partition, self.sources)
-        rebuilt = {boundary.boundary.offset: boundary for boundary in result.boundaries}
-
-        def prepare(one: ToShip) -> _Prepared:
-            return self._prepare(provenance, epochs, one.segment, rebuilt[_end(one.segment)], hold_lease)
-
+        transactions = TransactionHistory.of(left.candidates.inventory.partition, shipper.sources)
         with ExitStack() as stack:
-            threads = self.threads or stack.enter_context(ThreadPoolExecutor(self.parallel, SHIPPING_THREADS))
-            work = side_by_side(prepare, left.order, self.parallel, self.delivery.stop, threads)
-            under_way = stack.enter_context(closing(work))
-            for number, (one, prepared) in enumerate(under_way):
+            threads = shipper.threads or stack.enter_context(ThreadPoolExecutor(shipper.parallel, SHIPPING_THREADS))
+            work = side_by_side(self._upload, left.order, shipper.parallel, self.delivery.stop, threads)
+            for number, (one, uploaded) in enumerate(stack.enter_context(closing(work))):
                 try:
                     _check_rests_on(one, shipment.shipped)
-                    ready = prepared()
+                    ready = uploaded()
                     transactions.check(one.segment, ready.bundle.indexes)
-                    hold_lease()
-                    manifest_key = publish(self.delivery, ready.uploaded).manifest_key
-                    published = _shipped(ready.bundle, ready.chosen, manifest_key)
-                    try:
-                        hold_lease()  # where conditions do not hold, who took over may have deleted what it names
-                    except LockedError:
-                        if self._is_there(provenance, published):
-                            _add(shipment, published, ready.chosen.body)
-                        raise
-                    _add(shipment, published, ready.chosen.body)
+                    self._publish(ready, shipment)
                 except _GAPS as error:
                     refusals.append(_refusal(one.segment, error))
                 except LogDirError as error:
@@ -248,33 +227,60 @@ class Shipper:
                 except (StoreError, VerificationError, LockedError) as error:
                     shipment.failures.append(error)
                     break
-                self.progress(1, one.segment.size_bytes)
+                shipper.progress(1, one.segment.size_bytes)
         shipment.eligibility = eligibility.also_refusing(refusals)
 
-    def _prepare(
-        self,
-        provenance: Provenance,
-        epochs: EpochHistory,
-        segment: Segment,
-        at_end: BoundaryResult,
-        hold_lease: Callable[[], None],
-    ) -> _Prepared:
+    def _upload(self, one: ToShip) -> _Ready:
         """Do all that may be done while other segments are on their way, too."""
         self.delivery.check_going_on()
-        as_found = self.layout.keeps_snapshots_as_found
+        shipper, layout, provenance = self.shipper, self.shipper.layout, self.provenance
         chosen = choose_snapshot(
-            provenance.topic_partition, at_end, self.rules, self.staged, self.sources, as_found=as_found
+            provenance.topic_partition,
+            self.rebuilt[_end(one.segment)],
+            shipper.rules,
+            shipper.staged,
+            shipper.sources,
+            as_found=layout.keeps_snapshots_as_found,
         )
-        bundle = make_bundle(epochs, segment, chosen.body, self.sources)
-        hold_lease()
-        uploaded = upload(self.delivery, self.layout, provenance, bundle, chosen.origin, created_at_ms=self.now_ms())
-        return _Prepared(bundle, chosen, uploaded)
+        bundle = make_bundle(self._epochs, one.segment, chosen.body, shipper.sources)
+        self._hold_lease()
+        uploaded = upload(self.delivery, layout, provenance, bundle, chosen.origin, created_at_ms=shipper.now_ms())
+        return _Ready(bundle, chosen, uploaded)
 
-    def _is_there(self, provenance: Provenance, published: Shipped) -> bool:
+    def _publish(self, ready: _Ready, shipment: PartitionShipment) -> None:
+        """Make the segment visible, and add it to ``shipment``."""
+        self._hold_lease()
+        published = _shipped(ready.bundle, ready.chosen, publish(self.delivery, ready.uploaded).manifest_key)
+        try:
+            self._hold_lease()  # where conditions do not hold, who took over may have deleted what it names
+        except LockedError:
+            if self._is_there(published):
+                _add(shipment, published, ready.chosen.body)
+            raise
+        _add(shipment, published, ready.chosen.body)
+
+    def _hold_lease(self) -> None:
+        """Take the lease, and then make sure that what was decided by still is the case.
+
+        Raises:
+            LockedError: another run is, or was, at work on the partition.
+
+        """
+        self.lease()
+        with self._lock:
+            if not self._is_same and not self.shipped.is_same(self.provenance.topic_partition.partition):
+                what = f"{self.provenance.topic_partition}: another run has shipped segments of it meanwhile"
+                raise LockedError(what, hint="run again: the next run goes on from there")
+            self._is_same = True
+
+    def _is_there(self, published: Shipped) -> bool:
         """Whether the store has what was ``published``, whole, after another run may have deleted it."""
-        partition, offsets = provenance.topic_partition.partition, (published.base_offset, published.next_base_offset)
+        partition, topic_id = self.provenance.topic_partition.partition, self.provenance.topic_id
         with suppress(FormatError, StoreError, VerificationError):
-            return self._shipped(provenance).find(partition, *offsets, topic_id=provenance.topic_id) is not None
+            found = self.shipper.shipped_of(self.provenance).find(
+                partition, published.base_offset, published.next_base_offset, topic_id=topic_id
+            )
+            return found is not None
         return False
 
 

@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, VerificationError, in_file
-from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.protocol import ShippedSegment, length_of
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.side_by_side import each
@@ -56,8 +55,8 @@ class ShippedTopic:
         only: Sequence[str] | None = None,
     ) -> None:
         """List the whole topic, or what lies below the prefixes ``only`` of it."""
-        self.store, self._layout, self._topic, self._brokers = store, layout, topic, BrokersFolders(store)
-        self._cluster_id = cluster_id
+        self.store, self._layout, self._cluster_id, self._topic = store, layout, cluster_id, topic
+        self._is_retained_away = layout.retained_away(store)
         self._prefixes = [layout.topic_prefix(cluster_id, topic)] if only is None else only
         self._sizes: dict[str, int] = {}
         self._places: dict[str, Place] = {}
@@ -222,7 +221,7 @@ class ShippedTopic:
         for key, size_bytes in segment.objects:
             found = self._size(key)
             if found != size_bytes:
-                if self._brokers.have_lost(segment.base_offset, [one for one, _ in segment.objects]):
+                if self._is_retained_away(segment):
                     return
                 raise VerificationError(
                     f"{segment.manifest_key}: names {key} of {size_bytes} bytes, found {found}",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.protocol import Layout, NewObject, Provenance, SegmentObjects, ShippedSegment
+    from resnap.storage.layouts.protocol import Layout, Provenance, SegmentObjects, ShippedSegment
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.segment_bundle import SegmentBundle
 
@@ -76,7 +76,7 @@ def upload(
         objects = layout.objects_of(segment, delivery.store)
     layout.check_missing(segment, delivery.store, objects.manifest_key)
     with _blaming_the_segment(bundle):
-        delivery.each(lambda one: _deliver(delivery, one), objects.files)
+        delivery.each(delivery.deliver, objects.files)
     return Uploaded(layout=layout, segment=segment, objects=objects, bundle=bundle)
 
 
@@ -100,7 +100,7 @@ def publish(delivery: Delivery, uploaded: Uploaded) -> ShippedSegment:
         if length != one.size_bytes:
             raise VerificationError(f"{one.key}: gone or changed after it was verified", hint="run again")
     for one in objects.beside:
-        _deliver(delivery, one)
+        delivery.deliver(one)
     key, body = objects.manifest_key, objects.manifest
     try:
         store.put(key, body, if_absent=True)
@@ -110,10 +110,6 @@ def publish(delivery: Delivery, uploaded: Uploaded) -> ShippedSegment:
     else:
         delivery.verify(key, size_bytes=len(body), checksum=crc32c(body))
     return layout.read_manifest(key, body)
-
-
-def _deliver(delivery: Delivery, one: NewObject) -> None:
-    delivery.deliver(one.key, one.open_body, size_bytes=one.size_bytes, checksum=one.crc32c, sha256=one.sha256)
 
 
 @contextmanager

@@ -39,21 +39,23 @@ from resnap.storage.layouts.aiven.manifest import (
 )
 from resnap.storage.layouts.aiven.members import Member
 from resnap.storage.layouts.aiven.metadata import SegmentMetadata
-from resnap.storage.layouts.aiven.origin import origin_key, read_origin, write_origin
+from resnap.storage.layouts.aiven.origin import origin_key, place_of_origin, read_origin, write_origin
 from resnap.storage.layouts.aiven.pieces import stored_piece
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.protocol import (
+    Deletion,
     NewObject,
     Place,
     SegmentObjects,
     ShippedMeanwhileError,
     ShippedSegment,
+    Unnamed,
     check_key_length,
     known_topic_id,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.aiven.encryption import SegmentCipher
     from resnap.storage.layouts.manifest import SnapshotOrigin
@@ -195,6 +197,25 @@ class Aiven:
             origin=None,
             is_replaceable=False,
         )
+
+    def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:  # noqa: ARG002
+        """Return what says no: brokers delete the manifest with the segment."""
+        return lambda _: False
+
+    def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # noqa: ARG002 - keys show it
+        """Return what is said of the snapshots of segments that are gone; the rest is for brokers to delete."""
+        segments = {place.beside("") for info in listed if (place := keys.parse_key(info.key))}
+        said = [(info, place) for info in listed if (place := place_of_origin(info.key))]
+        return Unnamed(tuple(info for info, place in said if place.beside("") not in segments), ())
+
+    def deletion_of(self, key: str) -> Deletion | None:
+        """Return how an object that says where a snapshot comes from goes: while its segment is not there."""
+        place = place_of_origin(key)
+        return None if place is None else Deletion((key, place.beside("")), lease=None, manifest_key=None)
+
+    def is_tombstone(self, info: ObjectInfo) -> bool:  # noqa: ARG002
+        """Say no: nothing stays of a segment."""
+        return False
 
     def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:
         """Return what the object of ours says; that it is damaged is for verification to report."""

@@ -7,7 +7,7 @@ again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,9 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, Verification
 from resnap.storage.layouts.flat import keys
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
+from resnap.storage.layouts.flat.unnamed import partition_folder, unnamed_objects
 from resnap.storage.layouts.lineage import epochs_in
+from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.manifest import (
     TOMBSTONE,
     Manifest,
@@ -26,6 +28,7 @@ from resnap.storage.layouts.manifest import (
 )
 from resnap.storage.layouts.protocol import (
     DeletedMeanwhileError,
+    Deletion,
     NewObject,
     Place,
     SegmentObjects,
@@ -35,11 +38,11 @@ from resnap.storage.layouts.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.protocol import NewSegment
+    from resnap.storage.layouts.protocol import NewSegment, Unnamed
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -162,6 +165,30 @@ class Flat:
             origin=manifest.snapshot_origin,
             is_replaceable=log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
         )
+
+    def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:
+        """Return what looks at the folders into which brokers write, if a manifest names objects there."""
+        brokers = BrokersFolders(store)
+        return lambda segment: brokers.have_lost(segment.base_offset, [key for key, _ in segment.objects])
+
+    def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
+        """Return the objects that no manifest names."""
+        return unnamed_objects(store, listed)
+
+    def deletion_of(self, key: str) -> Deletion | None:
+        """Return how an object goes: a manifest beside it may name it, and none must do so later."""
+        place = keys.parse_key(key)
+        if place is None:
+            return None
+        return Deletion(
+            beside=(partition_folder(place),),
+            lease=f"{place.cluster}/{place.topic}/{place.partition}",
+            manifest_key=replace(place, extension=keys.MANIFEST_EXTENSION).key,
+        )
+
+    def is_tombstone(self, info: ObjectInfo) -> bool:
+        """Whether it lies in the place of a manifest."""
+        return keys.is_tombstone(info) and keys.parse_key(info.key) is not None
 
     def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:  # noqa: ARG002
         """Return what the manifest says."""
