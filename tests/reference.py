@@ -17,7 +17,7 @@ from resnap.scheduler.cli.commands import COMMANDS, all_commands
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.settings import DECLARED
-from resnap.tiering.installing.installation import Fate
+from resnap.tiering.installing.installation import Outcome
 from resnap.tiering.inventory import SnapshotState
 from resnap.tiering.refusal import HINTS, Reason
 from resnap.tiering.remote_log.announcement import Stop, StopReason
@@ -120,7 +120,7 @@ def codes() -> Iterator[str]:
         ("State of a snapshot, by a replay", Verdict, {}),
         ("Why a segment is not shipped", Reason, dict(HINTS)),
         ("Why a segment is not announced", StopReason, {one: Stop(one, 0, "").hint for one in StopReason}),
-        ("What became of a staged snapshot", Fate, {}),
+        ("What became of a staged snapshot", Outcome, {}),
     )
     for title, kind, hints in kinds:
         yield f"### {title}\n"

@@ -16,7 +16,7 @@ from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 from resnap.storage import errors
 from resnap.storage.layouts.flat.keys import EXTENSIONS
-from resnap.tiering.installing.installation import Fate
+from resnap.tiering.installing.installation import Outcome
 from resnap.tiering.inventory import SnapshotState
 from resnap.tiering.refusal import Reason
 from resnap.tiering.remote_log.announcement import StopReason
@@ -54,7 +54,7 @@ def test_every_exit_code_of_the_errors_and_the_command_line_has_a_meaning() -> N
     assert EXIT_CODES.keys() == raised | returned
 
 
-@pytest.mark.parametrize("kind", [SnapshotState, Verdict, Reason, StopReason, Fate, RunKind])
+@pytest.mark.parametrize("kind", [SnapshotState, Verdict, Reason, StopReason, Outcome, RunKind])
 def test_every_code_of_an_answer_has_a_meaning(kind: type[StrEnum]) -> None:
     assert [name for name, meaning in meanings_in(kind).items() if not meaning] == []
 

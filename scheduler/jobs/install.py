@@ -19,7 +19,7 @@ from resnap.scheduler.jobs import install_undo
 from resnap.scheduler.jobs.install_staged import Installed, Request, install_staged, preview
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.storage.errors import UsageError
-from resnap.tiering.installing.installation import REFUSALS, Decision, Fate, Replace
+from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
@@ -47,20 +47,20 @@ def run(request: Request, context: Context) -> Iterator[Installed]:
 
 
 _COUNTED_AS: Final = {
-    Fate.INSTALLED: "installed",
-    Fate.REPLACED: "replaced",
-    Fate.SET_ASIDE: "setAside",
-    Fate.ALREADY_THERE: "alreadyThere",
+    Outcome.INSTALLED: "installed",
+    Outcome.REPLACED: "replaced",
+    Outcome.SET_ASIDE: "setAside",
+    Outcome.ALREADY_THERE: "alreadyThere",
 }
 """Any other counts as ``left`` or ``refused``."""
-_WORTH_SAYING: Final = frozenset({Fate.NOT_ASKED, Fate.GOOD_FILE_THERE, Fate.NOT_REACHED, *REFUSALS})
+_WORTH_SAYING: Final = frozenset({Outcome.NOT_ASKED, Outcome.GOOD_FILE_THERE, Outcome.NOT_REACHED, *REFUSALS})
 """What a person sees beside the numbers."""
 
 
 def _counts(decisions: Iterable[Decision]) -> dict[str, int]:
     counts = dict.fromkeys((*_COUNTED_AS.values(), "left", "refused"), 0)
     for decision in decisions:
-        counts[_COUNTED_AS.get(decision.fate) or ("refused" if decision.fate in REFUSALS else "left")] += 1
+        counts[_COUNTED_AS.get(decision.outcome) or ("refused" if decision.outcome in REFUSALS else "left")] += 1
     return counts
 
 
@@ -87,15 +87,15 @@ class InstallView(View[Installed]):
         """Yield a row per partition."""
         self._result = result
         for one in result.partitions:
-            outcomes = Counter(decision.fate for decision in one.decisions)
+            outcomes = Counter(decision.outcome for decision in one.decisions)
             yield {
                 **identity(one.topic_partition),
                 **_counts(one.decisions),
-                "why": [f"{fate} ({number})" for fate, number in outcomes.items() if fate in _WORTH_SAYING],
+                "why": [f"{outcome} ({number})" for outcome, number in outcomes.items() if outcome in _WORTH_SAYING],
                 "snapshots": [
                     {
                         "offset": decision.offset,
-                        "outcome": decision.fate.value,
+                        "outcome": decision.outcome.value,
                         "entries": decision.entries,
                         "leftOut": decision.left_out,
                         "detail": decision.detail,

@@ -14,8 +14,8 @@ from resnap.storage.disk import Disk, is_directory, make_directories, make_new_d
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
-from resnap.tiering.installing.install_survey import Surveyed, survey
-from resnap.tiering.installing.installation import REFUSALS, Decision, Fate, PartitionInstallation
+from resnap.tiering.installing.install_survey import Surveyed, decide
+from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
 from resnap.tiering.installing.installer import Installer
 from resnap.tiering.installing.staging_area import StagingArea
 from resnap.tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
@@ -170,7 +170,7 @@ def _select(request: Request, area: StagingArea) -> _Selection:
                          hint="give the log dir that the snapshots were made from")  # fmt: skip
     surveyed = []
     for found in inventory.partitions:
-        decided = survey(found, staged[found.partition.topic_partition], area, request.asked)
+        decided = decide(found, staged[found.partition.topic_partition], area, request.asked)
         surveyed.append(Surveyed(inventory=found, installation=decided))
     return _Selection(
         log_dir=Path(str(log_dir.path)),
@@ -198,7 +198,9 @@ def _apply(installer: Installer, selection: _Selection, progress: Progress) -> R
             except ResnapError as failed:
                 error = failed
         decisions = tuple(
-            replace(decision, fate=Fate.NOT_REACHED) if decision.is_change and decision.offset not in made else decision
+            replace(decision, outcome=Outcome.NOT_REACHED)
+            if decision.is_change and decision.offset not in made
+            else decision
             for decision in one.installation.decisions
         )
         selection.surveyed[index] = replace(one, installation=replace(one.installation, decisions=decisions))
@@ -237,19 +239,19 @@ def _new_folder(disk: Disk, root: Path, now_ms: int) -> Path:
 
 def _refusals(installation: PartitionInstallation) -> Iterator[ResnapError]:
     """Yield an error for each reason for which snapshots of a partition are refused."""
-    refused: dict[Fate, list[Decision]] = {}
+    refused: dict[Outcome, list[Decision]] = {}
     for decision in installation.decisions:
-        if decision.fate in REFUSALS:
-            refused.setdefault(decision.fate, []).append(decision)
-    for fate, decisions in refused.items():
+        if decision.outcome in REFUSALS:
+            refused.setdefault(decision.outcome, []).append(decision)
+    for outcome, decisions in refused.items():
         offsets = ", ".join(str(decision.offset) for decision in decisions[:3]) + (", ..." if decisions[3:] else "")
-        what = f"{installation.topic_partition}: {fate}: not installed at {offsets}: {decisions[0].detail}"
-        kind = _REFUSED_AS.get(fate, LogDirError)
+        what = f"{installation.topic_partition}: {outcome}: not installed at {offsets}: {decisions[0].detail}"
+        kind = _REFUSED_AS.get(outcome, LogDirError)
         yield kind(what, hint=decisions[0].hint)
 
 
-_REFUSED_AS: Final[dict[Fate, type[ResnapError]]] = {
-    Fate.STALE: StalePlanError,
-    Fate.NO_FINGERPRINT: StalePlanError,
-    Fate.STAGED_DAMAGED: VerificationError,
+_REFUSED_AS: Final[dict[Outcome, type[ResnapError]]] = {
+    Outcome.STALE: StalePlanError,
+    Outcome.NO_FINGERPRINT: StalePlanError,
+    Outcome.STAGED_DAMAGED: VerificationError,
 }

@@ -15,7 +15,7 @@ from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import is_store_url, local_path
-from resnap.tiering.cluster.overlay import with_facts
+from resnap.tiering.cluster.facts import with_facts
 from resnap.tiering.controller.topic_ids import with_topic_ids
 from resnap.tiering.inventory import take_inventory
 

@@ -132,7 +132,7 @@ _EXAMPLE_BYTES: Final = {
         write_fingerprint(
             Fingerprint(
                 segments=(SegmentPrint(base_offset=0, next_base_offset=9, size_bytes=99, digest="ab" * 32),),
-                snapshots=(StagedPrint(offset=9, rests_from=0, size_bytes=10, sha256="cd" * 32, left_out=0),),
+                snapshots=(StagedPrint(offset=9, depends_from=0, size_bytes=10, sha256="cd" * 32, left_out=0),),
             )
         )
     ],

@@ -107,7 +107,7 @@ def test_false_empty_snapshots_on_two_disks_are_mended_after_a_crash(
         for disk in disks:
             refused = command("install", tmp_path / "snapshots", disk, "--output", "json")
             assert refused.code == 1
-            assert "did not stop in order" in refused.error["message"]
+            assert "was not shut down cleanly" in refused.error["message"]
             assert "start the broker" in refused.error["hint"]
         operator.follow(AFTER_A_CRASH)
         operator.follow(TWO_DISKS, PUT_IN)

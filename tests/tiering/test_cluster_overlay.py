@@ -7,8 +7,7 @@ import pytest
 
 from resnap.storage.errors import UsageError
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
-from resnap.tiering.cluster.overlay import with_facts
+from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts, with_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,8 +35,8 @@ def a_segment(base_offset: int, **other: object) -> SegmentPrint:
     return replace(usual, **other)  # type: ignore[arg-type]
 
 
-def a_snapshot(offset: int, rests_from: int = 0) -> StagedPrint:
-    return StagedPrint(offset=offset, rests_from=rests_from, size_bytes=10, sha256=f"{offset:x}", left_out=0)
+def a_snapshot(offset: int, depends_from: int = 0) -> StagedPrint:
+    return StagedPrint(offset=offset, depends_from=depends_from, size_bytes=10, sha256=f"{offset:x}", left_out=0)
 
 
 SEGMENTS = tuple(map(a_segment, BASES))
@@ -45,7 +45,9 @@ MADE = Fingerprint(segments=SEGMENTS, snapshots=(a_snapshot(20), a_snapshot(40, 
 offsets = st.integers(0, 2**63 - 1)
 words = st.text(max_size=8)
 prints = st.builds(SegmentPrint, base_offset=offsets, next_base_offset=offsets, size_bytes=offsets, digest=words)
-staged = st.builds(StagedPrint, offset=offsets, rests_from=offsets, size_bytes=offsets, sha256=words, left_out=offsets)
+staged = st.builds(
+    StagedPrint, offset=offsets, depends_from=offsets, size_bytes=offsets, sha256=words, left_out=offsets
+)
 
 
 def stale(present: tuple[SegmentPrint, ...], first: int = 0) -> dict[int, int]:

@@ -11,11 +11,11 @@ from resnap.tiering.installing.installation import (
     HINTS,
     REFUSALS,
     Decision,
-    Fate,
+    Outcome,
     PartitionInstallation,
     Replace,
+    decisions_beside,
     set_aside_at_log_end,
-    standings,
     with_tail_judged,
 )
 from resnap.tiering.inventory import take_partition_inventory
@@ -47,53 +47,53 @@ def a_directory(path: Path, snapshots: Mapping[int, bytes]) -> PartitionInventor
     return take_partition_inventory(load_partition_dir(partition))
 
 
-def fates(offsets: Collection[int], inventory: PartitionInventory, asked: Collection[Replace] = ()) -> list[Fate]:
-    return [decision.fate for decision in standings(offsets, inventory, asked)]
+def outcomes(offsets: Collection[int], inventory: PartitionInventory, asked: Collection[Replace] = ()) -> list[Outcome]:
+    return [decision.outcome for decision in decisions_beside(offsets, inventory, asked)]
 
 
 def installs(*offsets: int, left_out: int = 0) -> list[Decision]:
-    return [Decision(offset=offset, fate=Fate.INSTALLED, entries=1, left_out=left_out) for offset in offsets]
+    return [Decision(offset=offset, outcome=Outcome.INSTALLED, entries=1, left_out=left_out) for offset in offsets]
 
 
 def test_only_segment_bases_above_the_log_start_have_a_place(tmp_path: Path) -> None:
     inventory = a_directory(tmp_path, {})
-    assert fates([0, 10, 15, 30, 40], inventory) == [
-        Fate.BELOW_LOG_START, Fate.INSTALLED, Fate.STALE, Fate.INSTALLED, Fate.STALE,
+    assert outcomes([0, 10, 15, 30, 40], inventory) == [
+        Outcome.BELOW_LOG_START, Outcome.INSTALLED, Outcome.STALE, Outcome.INSTALLED, Outcome.STALE,
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("there", "unasked", "asked"),
     [
-        (None, Fate.INSTALLED, Fate.INSTALLED),
-        (b"", Fate.NOT_ASKED, Fate.REPLACED),
-        (b"rubbish", Fate.NOT_ASKED, Fate.REPLACED),
-        (EMPTY_SNAPSHOT, Fate.NOT_ASKED, Fate.REPLACED),
-        (ENTRY, Fate.GOOD_FILE_THERE, Fate.GOOD_FILE_THERE),
+        (None, Outcome.INSTALLED, Outcome.INSTALLED),
+        (b"", Outcome.NOT_ASKED, Outcome.REPLACED),
+        (b"rubbish", Outcome.NOT_ASKED, Outcome.REPLACED),
+        (EMPTY_SNAPSHOT, Outcome.NOT_ASKED, Outcome.REPLACED),
+        (ENTRY, Outcome.GOOD_FILE_THERE, Outcome.GOOD_FILE_THERE),
     ],
 )
 def test_what_is_there_decides_and_a_good_file_stays(
-    tmp_path: Path, there: bytes | None, unasked: Fate, asked: Fate
+    tmp_path: Path, there: bytes | None, unasked: Outcome, asked: Outcome
 ) -> None:
     inventory = a_directory(tmp_path, {} if there is None else {20: there})
-    assert (fates([20], inventory), fates([20], inventory, BOTH)) == ([unasked], [asked])
+    assert (outcomes([20], inventory), outcomes([20], inventory, BOTH)) == ([unasked], [asked])
 
 
 def test_each_kind_is_replaced_only_if_it_was_named(tmp_path: Path) -> None:
     inventory = a_directory(tmp_path, {10: b"", 20: EMPTY_SNAPSHOT})
-    assert fates([10, 20], inventory, {Replace.CORRUPT}) == [Fate.REPLACED, Fate.NOT_ASKED]
-    assert fates([10, 20], inventory, {Replace.FALSE_EMPTY}) == [Fate.NOT_ASKED, Fate.REPLACED]
+    assert outcomes([10, 20], inventory, {Replace.CORRUPT}) == [Outcome.REPLACED, Outcome.NOT_ASKED]
+    assert outcomes([10, 20], inventory, {Replace.FALSE_EMPTY}) == [Outcome.NOT_ASKED, Outcome.REPLACED]
 
 
 def test_a_directory_without_snapshots_needs_one_at_its_last_base(tmp_path: Path) -> None:
     inventory = a_directory(tmp_path, {})
-    assert {one.fate for one in with_tail_judged(installs(10, 20), inventory)} == {Fate.TAIL_UNCOVERED}
+    assert {one.outcome for one in with_tail_judged(installs(10, 20), inventory)} == {Outcome.TAIL_UNCOVERED}
     assert with_tail_judged(installs(10, 30), inventory) == installs(10, 30)
 
 
 def test_a_stray_covers_no_tail_since_a_broker_deletes_it(tmp_path: Path) -> None:
     inventory = a_directory(tmp_path, {15: ENTRY})
-    assert {one.fate for one in with_tail_judged(installs(10, 20), inventory)} == {Fate.TAIL_UNCOVERED}
+    assert {one.outcome for one in with_tail_judged(installs(10, 20), inventory)} == {Outcome.TAIL_UNCOVERED}
 
 
 @pytest.mark.parametrize("offset", [20, 30, 35])
@@ -104,7 +104,7 @@ def test_a_snapshot_of_the_brokers_own_covers_the_tail(tmp_path: Path, offset: i
 def test_what_lacks_a_producer_goes_below_the_newest_and_never_above_it(tmp_path: Path) -> None:
     inventory = a_directory(tmp_path, {20: ENTRY})
     judged = with_tail_judged(installs(10, 30, left_out=2), inventory)
-    assert [one.fate for one in judged] == [Fate.INSTALLED, Fate.TAIL_INCOMPLETE]
+    assert [one.outcome for one in judged] == [Outcome.INSTALLED, Outcome.TAIL_INCOMPLETE]
 
 
 def test_where_the_broker_has_none_one_that_lacks_a_producer_is_better_than_nothing(tmp_path: Path) -> None:
@@ -122,13 +122,13 @@ def test_an_empty_file_at_the_log_end_goes_only_with_entries_below_it_and_on_req
     assert not aside(installs(10, 30), {Replace.CORRUPT})
     assert not aside(installs(10, 30), empty=False)
     assert not aside(installs(10, 20))
-    assert not aside([Decision(offset=30, fate=Fate.INSTALLED, entries=0)])
-    assert not aside([Decision(offset=30, fate=Fate.STALE, entries=1)])
+    assert not aside([Decision(offset=30, outcome=Outcome.INSTALLED, entries=0)])
+    assert not aside([Decision(offset=30, outcome=Outcome.STALE, entries=1)])
 
 
 def test_changes_are_made_from_the_highest_offset_down_and_the_log_end_goes_last() -> None:
-    aside = Decision(offset=35, fate=Fate.SET_ASIDE)
-    decisions = (*installs(10, 30), Decision(offset=20, fate=Fate.STALE), aside)
+    aside = Decision(offset=35, outcome=Outcome.SET_ASIDE)
+    decisions = (*installs(10, 30), Decision(offset=20, outcome=Outcome.STALE), aside)
     installation = PartitionInstallation(topic_partition=TopicPartition("payments", 0), decisions=decisions)
     assert [change.offset for change in installation.changes] == [30, 10, 35]
 

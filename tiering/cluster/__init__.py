@@ -1,1 +1,1 @@
-"""A running cluster: what it tells of its topics, and the one topic that is written to."""
+"""A running cluster: what it says of its topics, and the one topic that is written to."""

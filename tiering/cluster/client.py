@@ -89,13 +89,13 @@ class Cluster:
         self._open.close()
 
     def facts(self, wants: Callable[[str], bool]) -> ClusterFacts:
-        """Return what the cluster tells of the topics that are wanted.
+        """Return what the cluster says of the topics that are wanted.
 
         Raises:
-            ClusterError: it does not tell.
+            ClusterError: it does not answer.
 
         """
-        with _told("cannot learn about topics"):
+        with _translated("cannot learn about topics"):
             cluster_id = self._admin.describe_cluster().get("cluster_id")
             described = [topic for topic in self._admin.describe_topics() if wants(topic["name"])]
             settings = self._settings([topic["name"] for topic in described])
@@ -107,22 +107,22 @@ class Cluster:
         """Return one topic with its settings and leaders, and without offsets: what can be asked for again and again.
 
         Raises:
-            ClusterError: the cluster does not tell.
+            ClusterError: the cluster does not answer.
 
         """
-        with _told(f"{name}: cannot learn about the topic"):
-            described = [told for told in self._admin.describe_topics([name]) if not told["error_code"]]
-            settings = self._settings([told["name"] for told in described])
-        return next((_topic(told, settings.get(name, {}), {}) for told in described), None)
+        with _translated(f"{name}: cannot learn about the topic"):
+            described = [topic for topic in self._admin.describe_topics([name]) if not topic["error_code"]]
+            settings = self._settings([topic["name"] for topic in described])
+        return next((_topic(topic, settings.get(name, {}), {}) for topic in described), None)
 
     def epoch_ends(self, of: TopicPartition, leader: int, epochs: Iterable[int]) -> dict[int, EpochEnd]:
         """Return where each of ``epochs`` ends in the leader's log.
 
         Raises:
-            ClusterError: the leader does not tell.
+            ClusterError: the leader does not answer.
 
         """
-        with _told(f"{of}: cannot learn about leader epochs"):
+        with _translated(f"{of}: cannot learn about leader epochs"):
             return {epoch: self._epoch_end(of, leader, epoch) for epoch in epochs}
 
     def read(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
@@ -133,7 +133,7 @@ class Cluster:
 
         """
         place = self._kafka.TopicPartition(topic, partition)
-        with _told(f"cannot read {topic}-{partition}"), ExitStack() as closing:
+        with _translated(f"cannot read {topic}-{partition}"), ExitStack() as closing:
             consumer = self._kafka.KafkaConsumer(
                 group_id=None, enable_auto_commit=False, auto_offset_reset="earliest", **self._config
             )
@@ -161,7 +161,7 @@ class Cluster:
             ClusterError: it may not be there.
 
         """
-        with _told(f"cannot write to {topic}-{partition}"):
+        with _translated(f"cannot write to {topic}-{partition}"):
             if self._producer is None:
                 self._producer = self._kafka.KafkaProducer(acks="all", enable_idempotence=True, **self._config)
                 self._open.callback(self._producer.close)
@@ -174,10 +174,10 @@ class Cluster:
         if not topics:
             return {}
         asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
-        told = self._admin.describe_configs(asked, config_filter="all")["topic"]
+        answer = self._admin.describe_configs(asked, config_filter="all")["topic"]
         return {
             topic: {name: entry["value"] for name, entry in entries.items() if entry["value"] is not None}
-            for topic, entries in told.items()
+            for topic, entries in answer.items()
         }
 
     def _offsets(self, described: list[dict[str, Any]]) -> dict[str, dict[tuple[str, int], int]]:
@@ -204,10 +204,10 @@ class Cluster:
         if not led:
             return {}
         try:
-            told = self._admin.list_partition_offsets(dict.fromkeys(led, spec), isolation_level=level)
+            answer = self._admin.list_partition_offsets(dict.fromkeys(led, spec), isolation_level=level)
         except UnsupportedVersionError:
             return {}
-        return {(place.topic, place.partition): one.offset for place, one in told.items()}
+        return {(place.topic, place.partition): one.offset for place, one in answer.items()}
 
     def _epoch_end(self, of: TopicPartition, leader: int, epoch: int) -> EpochEnd:
         from kafka.protocol.consumer import OffsetForLeaderEpochRequest as Request
@@ -219,39 +219,38 @@ class Cluster:
         # The library has this request, and calls it only for its own consumer.
         manager = self._admin._manager  # noqa: SLF001
         answer = manager.run(manager.send, Request(replica_id=-1, topics=[topic]), leader)
-        told = answer.topics[0].partitions[0]
-        if told.error_code:
+        end = answer.topics[0].partitions[0]
+        if end.error_code:
             from kafka.errors import for_code
 
-            raise for_code(told.error_code)(str(of))
-        return EpochEnd(told.leader_epoch, told.end_offset)
+            raise for_code(end.error_code)(str(of))
+        return EpochEnd(end.leader_epoch, end.end_offset)
 
 
 def _topic(
-    told: dict[str, Any], settings: Mapping[str, str], offsets: dict[str, dict[tuple[str, int], int]]
+    described: dict[str, Any], settings: Mapping[str, str], offsets: dict[str, dict[tuple[str, int], int]]
 ) -> TopicFacts:
-    name = told["name"]
+    name = described["name"]
     partitions = {}
-    for one in told["partitions"]:
+    for one in described["partitions"]:
         number = one["partition_index"]
         known = {what: found.get((name, number)) for what, found in offsets.items()}
         leader = one["leader_id"] if one["leader_id"] >= 0 else None
         partitions[number] = PartitionFacts(partition=number, leader=leader, **known)
     return TopicFacts(
-        name=name, topic_id=_topic_id(told.get("topic_id")), settings=dict(settings), partitions=partitions
+        name=name, topic_id=_topic_id(described.get("topic_id")), settings=dict(settings), partitions=partitions
     )
 
 
-def _topic_id(told: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one
-
-    if told is None:
+def _topic_id(given: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one
+    if given is None:
         return None
-    found = uuid_text((told if isinstance(told, UUID) else UUID(str(told))).bytes)
+    found = uuid_text((given if isinstance(given, UUID) else UUID(str(given))).bytes)
     return None if found == ZERO_UUID else found
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _translated(what: str) -> Iterator[None]:
     """Turn what the library raises into an error of ours."""
     from kafka.errors import KafkaError
 

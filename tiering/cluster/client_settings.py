@@ -72,11 +72,11 @@ def setup_timeout_s(properties: Mapping[str, str]) -> float | None:
     """Return how long a broker has to take a connection, where ``properties`` say so.
 
     Raises:
-        ConfigurationError: it is no number.
+        ConfigurationError: it is not a number.
 
     """
-    told_ms = _milliseconds(properties, _SETUP)
-    return None if told_ms is None else told_ms / 1000
+    setup_ms = _milliseconds(properties, _SETUP)
+    return None if setup_ms is None else setup_ms / 1000
 
 
 def stores(properties: Mapping[str, str]) -> Iterator[Path]:
@@ -88,10 +88,10 @@ def stores(properties: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _milliseconds(properties: Mapping[str, str], name: str) -> int | None:
-    told = properties.get(name)
-    if told is not None and not (told.isdecimal() and int(told) > 0):
-        raise ConfigurationError(f"{name}={told}: expected milliseconds, more than 0")
-    return None if told is None else int(told)
+    given = properties.get(name)
+    if given is not None and not (given.isdecimal() and int(given) > 0):
+        raise ConfigurationError(f"{name}={given}: expected milliseconds, more than 0")
+    return None if given is None else int(given)
 
 
 def _check_known(name: str) -> None:
@@ -108,11 +108,11 @@ def _credentials(properties: Mapping[str, str]) -> Iterator[tuple[str, object]]:
     if mechanism not in _MECHANISMS:
         raise ConfigurationError(f"sasl.mechanism {mechanism} cannot be honoured",
                                  hint=f"known are {', '.join(sorted(_MECHANISMS))}")  # fmt: skip
-    told = dict(_CREDENTIALS.findall(properties.get("sasl.jaas.config", "")))
-    if told.keys() < {"username", "password"}:
+    given = dict(_CREDENTIALS.findall(properties.get("sasl.jaas.config", "")))
+    if given.keys() < {"username", "password"}:
         raise ConfigurationError('sasl.jaas.config: expected username="..." and password="..."')
-    yield "sasl_plain_username", _unescaped(told["username"])
-    yield "sasl_plain_password", _unescaped(told["password"])
+    yield "sasl_plain_username", _unescaped(given["username"])
+    yield "sasl_plain_password", _unescaped(given["password"])
 
 
 def _unescaped(text: str) -> str:

@@ -1,7 +1,8 @@
 """The first contact with a cluster, and what to say where there is none.
 
-The library tries again and again until its time is up, whatever it is told. So whoever does not take a connection, or
-takes it and refuses at once, is found out here, in seconds: an operator has mistyped something, and waits.
+The library tries again and again until its time is up, whatever its settings say. So a broker that does not take a
+connection, or takes it and refuses at once, is found out here, in seconds: an operator has mistyped something, and
+waits.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ENOUGH: Final = 2
 """Failures of one kind that settle the matter: the first may be for want of time alone."""
 _FAILED: Final = re.compile(r"Bootstrap (?:connection|attempt) to \S+ failed: (.*?)(?: \(backoff .*)?$")
 """What the library logs of each attempt."""
-_TELLS_NOTHING: Final = "socket disconnected"
+_SAYS_NOTHING: Final = "socket disconnected"
 """What is heard, too, where a broker has said why before it hung up."""
 _BY_PROPERTY: Final = (
     "look at --bootstrap-server, and whether the broker runs and a firewall lets you through;"
@@ -51,8 +52,8 @@ def reach(servers: Sequence[str], timeout_s: float) -> None:
         failures = list(asking.map(lambda place: _failure(place, timeout_s), places))
     if None in failures:
         return
-    told = "; ".join(f"{server}: {why}" for server, why in zip(servers, failures, strict=True))
-    raise ClusterError(f"cannot connect to {told}", hint=_BY_PROPERTY)
+    failed = "; ".join(f"{server}: {why}" for server, why in zip(servers, failures, strict=True))
+    raise ClusterError(f"cannot connect to {failed}", hint=_BY_PROPERTY)
 
 
 def connected(
@@ -75,7 +76,7 @@ def connected(
                 last = error
             if len(heard.why) >= _ENOUGH:
                 break
-    what = next((why for why in heard.why if _TELLS_NOTHING not in why), None)
+    what = next((why for why in heard.why if _SAYS_NOTHING not in why), None)
     what = what or next(iter(heard.why), f"{type(last).__name__}: {last}")
     raise ClusterError(f"cannot connect to {bootstrap}: {what}", hint=_BY_PROTOCOL) from last
 
@@ -106,7 +107,7 @@ class _Failures(logging.Handler):
         self.why: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Look whether ``record`` tells."""
+        """Keep what ``record`` says of a failure."""
         failed = _FAILED.match(record.getMessage())
         if failed is not None:
             self.why.append(failed[1])

@@ -1,14 +1,24 @@
-"""What a running cluster tells of topics and their partitions, as values."""
+"""What a running cluster says of topics and their partitions, and a log dir with that taken over.
+
+The high watermark and the start of the log are taken from a partition's leader alone, and only for the leader's own log
+dir: a follower's log may end below, or differ from, what the leader counts as committed. A directory of another topic
+id than the cluster's topic of that name is what remains of a topic that was deleted; nothing is made of it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from resnap.storage.errors import LogDirError, UsageError
+from resnap.storage.log.survey import PartitionProblem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.survey import LogDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +30,7 @@ class PartitionFacts:
     """Node id of the leader; None where there is none now."""
     log_start_offset: int | None = None
     local_start_offset: int | None = None
-    """First offset on the leader's disk; None where the broker does not tell (before 3.6)."""
+    """First offset on the leader's disk; None where the broker does not say (before 3.6)."""
     high_watermark: int | None = None
     last_stable_offset: int | None = None
 
@@ -33,7 +43,7 @@ class TopicFacts:
     topic_id: str | None
     """In Kafka's base64 form; None before 2.8."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What the topic goes by, whoever set it."""
+    """The values in effect, whoever set them."""
     partitions: Mapping[int, PartitionFacts] = field(default_factory=dict)
 
     @property
@@ -43,7 +53,7 @@ class TopicFacts:
 
     @property
     def is_copying_paused(self) -> bool:
-        """Whether leaders have been told to copy nothing (3.9 and later, with KRaft)."""
+        """Whether leaders are configured to copy nothing (3.9 and later, with KRaft)."""
         return self.settings.get("remote.log.copy.disable") == "true"
 
     @property
@@ -54,8 +64,8 @@ class TopicFacts:
     @property
     def retention_ms(self) -> int | None:
         """After how long brokers delete segments; None for never."""
-        told = int(self.settings.get("retention.ms", "-1"))
-        return told if told >= 0 else None
+        retention_ms = int(self.settings.get("retention.ms", "-1"))
+        return retention_ms if retention_ms >= 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +76,7 @@ class ClusterFacts:
     topics: Mapping[str, TopicFacts]
 
     def cleanup_policies(self) -> dict[str, str]:
-        """Return the cleanup policy of each topic that tells it."""
+        """Return the cleanup policy of each topic, where it is known."""
         policies = {name: topic.settings.get("cleanup.policy") for name, topic in self.topics.items()}
         return {name: policy for name, policy in policies.items() if policy is not None}
 
@@ -74,3 +84,45 @@ class ClusterFacts:
         """Return what is known of a partition; None where the cluster has none."""
         topic = self.topics.get(of.topic)
         return None if topic is None else topic.partitions.get(of.partition)
+
+
+def with_facts(log_dir: LogDir, facts: ClusterFacts) -> LogDir:
+    """Return ``log_dir`` with topic ids, high watermarks and log starts as the cluster has them now.
+
+    Raises:
+        UsageError: it is of another cluster.
+
+    """
+    if log_dir.cluster_id is not None and facts.cluster_id is not None and log_dir.cluster_id != facts.cluster_id:
+        raise UsageError(
+            f"{log_dir.path} is of cluster {log_dir.cluster_id}, the running one is {facts.cluster_id}",
+            hint="look at --bootstrap-server",
+        )
+    partitions: list[PartitionDir] = []
+    problems = list(log_dir.problems)
+    for one in log_dir.partitions:
+        topic = facts.topics.get(one.topic_partition.topic)
+        if topic is None:
+            partitions.append(one)
+        elif None not in (one.topic_id, topic.topic_id) and one.topic_id != topic.topic_id:
+            problems.append(PartitionProblem(path=one.path, error=_of_another_topic(one, topic)))
+        else:
+            partitions.append(_updated(one, topic, log_dir.broker_id))
+    return replace(log_dir, partitions=tuple(partitions), problems=tuple(problems))
+
+
+def _updated(one: PartitionDir, topic: TopicFacts, broker_id: int | None) -> PartitionDir:
+    known = replace(one, topic_id=one.topic_id or topic.topic_id)
+    facts = topic.partitions.get(one.topic_partition.partition)
+    if facts is None or facts.leader is None or facts.leader != broker_id:
+        return known
+    high_watermark = one.high_watermark if facts.high_watermark is None else facts.high_watermark
+    start = max(one.log_start_offset, facts.log_start_offset or 0)
+    return replace(known, high_watermark=high_watermark, log_start_offset=start)
+
+
+def _of_another_topic(one: PartitionDir, topic: TopicFacts) -> LogDirError:
+    return LogDirError(
+        f"{one.path} is of the topic with id {one.topic_id}, the cluster's {topic.name} has {topic.topic_id}",
+        hint="the topic was deleted and created again: its broker will remove the directory",
+    )

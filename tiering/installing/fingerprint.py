@@ -1,4 +1,4 @@
-"""What staged snapshots rest on: the closed segments they were made from, kept beside them until they are installed.
+"""What staged snapshots depend on: the closed segments they were made from, kept beside them until they are installed.
 
 A snapshot is right only for the log it was made from, and only while that is the same log. Between the making and the
 installing a live broker may append, roll and delete as it likes: that changes nothing in the closed segments that stay.
@@ -51,8 +51,8 @@ class StagedPrint:
     """One staged snapshot, and from where on segments were read for it."""
 
     offset: int
-    rests_from: int
-    """Base offset of the first segment that it rests on; the last is the one that ends at ``offset``."""
+    depends_from: int
+    """Base offset of the first segment that it depends on; the last is the one that ends at ``offset``."""
     size_bytes: int
     sha256: str
     left_out: int
@@ -61,7 +61,7 @@ class StagedPrint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What the staged snapshots of one partition rest on."""
+    """What the staged snapshots of one partition depend on."""
 
     segments: tuple[SegmentPrint, ...]
     """Ascending."""
@@ -82,14 +82,14 @@ class Staleness:
     """
 
     def __init__(self, fingerprint: Fingerprint, present: Iterable[SegmentPrint], first_base_offset: int) -> None:
-        """``present`` are those from the lowest ``rests_from`` on; ``first_base_offset`` is that of the log now."""
+        """``present`` are those from the lowest ``depends_from`` on; ``first_base_offset`` is that of the log now."""
         there = {segment.base_offset: segment for segment in present}
         known = {s.base_offset: s for s in fingerprint.segments if s.base_offset >= first_base_offset}
         self._changed = sorted(base for base in there.keys() | known.keys() if there.get(base) != known.get(base))
 
     def of(self, snapshot: StagedPrint) -> int | None:
-        """Return the base of the first segment that ``snapshot`` rests on and that differs; None if none does."""
-        index = bisect_left(self._changed, snapshot.rests_from)
+        """Return the base of the first segment that ``snapshot`` depends on and that differs; None if none does."""
+        index = bisect_left(self._changed, snapshot.depends_from)
         changed = self._changed[index] if index < len(self._changed) else None
         return changed if changed is not None and changed < snapshot.offset else None
 
@@ -121,14 +121,14 @@ def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | 
 
 
 def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
-    """Return ``later`` with those snapshots of ``earlier`` that it neither makes anew nor contradicts."""
+    """Return ``later`` with those snapshots of ``earlier`` that it neither makes again nor contradicts."""
     if earlier is None:
         return later
     made = {snapshot.offset for snapshot in later.snapshots}
     now = {segment.base_offset: segment for segment in later.segments}
     fits = {s.base_offset: s for s in earlier.segments if now.get(s.base_offset, s) == s}
     changed = sorted({segment.base_offset for segment in earlier.segments} - fits.keys())
-    kept = [s for s in earlier.snapshots if s.offset not in made and not _any_in(changed, s.rests_from, s.offset)]
+    kept = [s for s in earlier.snapshots if s.offset not in made and not _any_in(changed, s.depends_from, s.offset)]
     return Fingerprint(
         segments=tuple(sorted((fits | now).values(), key=lambda segment: segment.base_offset)),
         snapshots=tuple(sorted([*kept, *later.snapshots], key=lambda snapshot: snapshot.offset)),
@@ -143,7 +143,7 @@ def _any_in(offsets: list[int], start: int, end: int) -> bool:
 def write_fingerprint(fingerprint: Fingerprint) -> bytes:
     """Return ``fingerprint`` as JSON, a line for each segment and snapshot."""
     segments = [[s.base_offset, s.next_base_offset, s.size_bytes, s.digest] for s in fingerprint.segments]
-    snapshots = [[s.offset, s.rests_from, s.size_bytes, s.sha256, s.left_out] for s in fingerprint.snapshots]
+    snapshots = [[s.offset, s.depends_from, s.size_bytes, s.sha256, s.left_out] for s in fingerprint.snapshots]
     members = (f'"version": {VERSION}', f'"segments": {_lines(segments)}', f'"snapshots": {_lines(snapshots)}')
     return ("{" + ",\n".join(members) + "}\n").encode()
 
@@ -155,7 +155,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
         FormatError: it is not one, or of another version.
 
     """
-    hint = "`resnap regenerate` writes it anew"
+    hint = "`resnap regenerate` writes it again"
     try:
         content: dict[str, Any] = json.loads(text)
         if _typed(int, content["version"]) != VERSION:
@@ -188,10 +188,10 @@ def _segment(item: object) -> SegmentPrint:
 
 
 def _snapshot(item: object) -> StagedPrint:
-    offset, rests_from, size_bytes, sha256, left_out = _typed(list, item)
+    offset, depends_from, size_bytes, sha256, left_out = _typed(list, item)
     return StagedPrint(
         offset=_typed(int, offset),
-        rests_from=_typed(int, rests_from),
+        depends_from=_typed(int, depends_from),
         size_bytes=_typed(int, size_bytes),
         sha256=_typed(str, sha256),
         left_out=_typed(int, left_out),
@@ -199,7 +199,7 @@ def _snapshot(item: object) -> StagedPrint:
 
 
 def _typed(kind: type[_T], value: object) -> _T:
-    """Return ``value`` if it is of just this type: JSON's true is no number, and its 1.0 no offset."""
+    """Return ``value`` if it is of just this type: JSON's true is not a number, and its 1.0 not an offset."""
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
     return value

@@ -1,4 +1,4 @@
-"""Looks at a partition's directory and at what is staged for it, and has the rules decide (``installation``)."""
+"""What is done with the staged snapshots of a partition, by its directory, the staged files and ``installation``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
 from resnap.tiering.installing.fingerprint import Fingerprint, StagedPrint, Staleness, print_segment
 from resnap.tiering.installing.installation import (
     Decision,
-    Fate,
+    Outcome,
     PartitionInstallation,
     broken_directory,
+    decisions_beside,
     refuse_all,
     set_aside_at_log_end,
-    standings,
     with_tail_judged,
 )
 
@@ -39,7 +39,7 @@ Entries: TypeAlias = npt.NDArray[np.void]
 
 
 class _Staged(NamedTuple):
-    """What a look at a staged file showed."""
+    """A staged file as it was read."""
 
     digest: FileDigest
     entries: Entries | None
@@ -47,7 +47,7 @@ class _Staged(NamedTuple):
     problem: str | None
 
 
-def survey(
+def decide(
     inventory: PartitionInventory, offsets: Iterable[int], area: StagingArea, asked: Collection[Replace]
 ) -> PartitionInstallation:
     """Decide what becomes of the staged snapshots at ``offsets`` of one partition; nothing is changed.
@@ -57,7 +57,7 @@ def survey(
 
     """
     topic_partition = inventory.partition.topic_partition
-    decisions = [_compared(one, inventory, area) for one in standings(offsets, inventory, asked)]
+    decisions = [_compared(one, inventory, area) for one in decisions_beside(offsets, inventory, asked)]
     broken = broken_directory(inventory)
     if broken is not None:
         return PartitionInstallation(topic_partition=topic_partition, decisions=tuple(refuse_all(decisions, *broken)))
@@ -69,17 +69,17 @@ def survey(
 
 
 def _compared(decision: Decision, inventory: PartitionInventory, area: StagingArea) -> Decision:
-    """Tell a file that has the entries of the staged one from another good one, and an empty one from a false one."""
-    if decision.fate not in {Fate.GOOD_FILE_THERE, Fate.REPLACED, Fate.NOT_ASKED}:
+    """Return ``decision``, or that the file beside the segment has the entries of the staged one already."""
+    if decision.outcome not in {Outcome.GOOD_FILE_THERE, Outcome.REPLACED, Outcome.NOT_ASKED}:
         return decision
     path = _snapshot_path(inventory, decision.offset)
     there = _entries(b"".join(read_chunks(path)))
     if there is None:
         return decision
-    staged = _look(area, inventory.partition.topic_partition, decision.offset)
+    staged = _read_staged(area, inventory.partition.topic_partition, decision.offset)
     if staged.entries is None or not _same(there, staged.entries):
         return decision
-    return Decision(offset=decision.offset, fate=Fate.ALREADY_THERE, entries=len(there))
+    return Decision(offset=decision.offset, outcome=Outcome.ALREADY_THERE, entries=len(there))
 
 
 def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area: StagingArea) -> list[Decision]:
@@ -90,10 +90,10 @@ def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area:
     try:
         fingerprint = area.fingerprint(topic_partition)
     except FormatError as error:
-        return refuse_all(decisions, Fate.NO_FINGERPRINT, str(error))
+        return refuse_all(decisions, Outcome.NO_FINGERPRINT, str(error))
     if fingerprint is None:
-        what = "nothing tells which segments it was made from"
-        return refuse_all(decisions, Fate.NO_FINGERPRINT, what)
+        what = "nothing says which segments it was made from"
+        return refuse_all(decisions, Outcome.NO_FINGERPRINT, what)
     staleness = _staleness(fingerprint, [d.offset for d in decisions if d.is_change], inventory)
     return [
         _checked(one, fingerprint.at(one.offset), staleness, topic_partition, area) if one.is_change else one
@@ -102,11 +102,11 @@ def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area:
 
 
 def _staleness(fingerprint: Fingerprint, offsets: Collection[int], inventory: PartitionInventory) -> Staleness:
-    """Compare the closed segments that snapshots at ``offsets`` rest on with what they were."""
+    """Compare the closed segments that snapshots at ``offsets`` depend on with what they were."""
     segments = inventory.partition.segments
-    start = min((known.rests_from for known in map(fingerprint.at, offsets) if known is not None), default=0)
-    rested_on = [s for s in segments if start <= s.base_offset < max(offsets) and not s.is_active]
-    present = [one for one in map(print_segment, rested_on) if one is not None]
+    start = min((known.depends_from for known in map(fingerprint.at, offsets) if known is not None), default=0)
+    needed = [s for s in segments if start <= s.base_offset < max(offsets) and not s.is_active]
+    present = [one for one in map(print_segment, needed) if one is not None]
     return Staleness(fingerprint, present, max(segments[0].base_offset, start))
 
 
@@ -118,16 +118,18 @@ def _checked(
     area: StagingArea,
 ) -> Decision:
     if print_ is None:
-        return replace(decision, fate=Fate.NO_FINGERPRINT, detail="the fingerprint beside it does not know it")
+        return replace(decision, outcome=Outcome.NO_FINGERPRINT, detail="the fingerprint beside it does not know it")
     changed = staleness.of(print_)
     if changed is not None:
-        return replace(decision, fate=Fate.STALE, detail=f"segment {changed}, which it rests on, is another one now")
-    staged = _look(area, topic_partition, decision.offset)
+        return replace(
+            decision, outcome=Outcome.STALE, detail=f"segment {changed}, which it depends on, is another one now"
+        )
+    staged = _read_staged(area, topic_partition, decision.offset)
     if staged.digest != FileDigest(size_bytes=print_.size_bytes, sha256=print_.sha256):
-        detail = "it is not what the fingerprint speaks of: the run that wrote it did not come to its end"
-        return replace(decision, fate=Fate.STAGED_DAMAGED, detail=detail)
+        detail = "it is not what the fingerprint describes: the run that wrote it did not finish"
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
     if staged.entries is None:
-        return replace(decision, fate=Fate.STAGED_DAMAGED, detail=staged.problem)
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=staged.problem)
     return replace(
         decision,
         size_bytes=print_.size_bytes,
@@ -137,7 +139,7 @@ def _checked(
     )
 
 
-def _look(area: StagingArea, topic_partition: TopicPartition, offset: int) -> _Staged:
+def _read_staged(area: StagingArea, topic_partition: TopicPartition, offset: int) -> _Staged:
     try:
         data = b"".join(area.chunks(topic_partition, offset))
     except ObjectNotFoundError as error:
@@ -179,7 +181,7 @@ def _snapshot_path(inventory: PartitionInventory, offset: int) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surveyed:
-    """One partition, and what is to become of it."""
+    """One partition, and what is done there."""
 
     inventory: PartitionInventory
     installation: PartitionInstallation

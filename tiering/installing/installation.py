@@ -1,11 +1,11 @@
-"""What is to become of each staged snapshot: rules only, no file is touched here.
+"""What is done with each staged snapshot: rules only, no file is touched here.
 
 A snapshot is put where none is, N being the base of a segment above the log start. A valid file is never replaced; one
 that no broker could load, or that is empty though the replay found producers, only on request.
 
 What a broker does when it loads the log makes two more rules. It loads the newest snapshot that is not above the log
 end, and replays what lies above that one. So snapshots that lie deeper than the newest change nothing in what it knows,
-and one that becomes the newest must lack nobody. And where it finds no snapshot file at all after an orderly stop, it
+and one that becomes the newest must lack nobody. And where it finds no snapshot file at all after a clean shutdown, it
 skips the replay; a single old one would make it read everything above, so then the last segment base must be covered.
 
 Source: ``LogLoader.load``, ``UnifiedLog.rebuildProducerState``, ``ProducerStateManager.truncateAndReload``.
@@ -35,15 +35,15 @@ class Replace(StrEnum):
     """Valid ones without entries, where the replay found producers."""
 
 
-class Fate(StrEnum):
-    """What becomes of a staged snapshot; the values are codes that users and programs see, and never change."""
+class Outcome(StrEnum):
+    """What is done with a staged snapshot, or why nothing is; the values are codes that never change."""
 
     INSTALLED = "installed"
     """It was put beside its segment."""
     REPLACED = "replaced"
     """It took the place of a file that ``--replace`` lets go, which is kept aside."""
     SET_ASIDE = "set-aside"
-    """A false-empty snapshot at the log end is taken away: the broker makes it anew from the one installed below it."""
+    """A false-empty snapshot at the log end is removed: the broker makes it again from the one installed below it."""
     ALREADY_THERE = "already-there"
     """A valid file with the same entries is there; it stays."""
     GOOD_FILE_THERE = "good-file-there"
@@ -70,33 +70,33 @@ class Fate(StrEnum):
     """The run ended before it, by an error."""
 
 
-CHANGES: Final = frozenset({Fate.INSTALLED, Fate.REPLACED, Fate.SET_ASIDE})
+CHANGES: Final = frozenset({Outcome.INSTALLED, Outcome.REPLACED, Outcome.SET_ASIDE})
 REFUSALS: Final = frozenset({
-    Fate.STALE, Fate.NO_FINGERPRINT, Fate.STAGED_DAMAGED, Fate.DIRECTORY_BUSY, Fate.INDEX_MISSING,
-    Fate.TAIL_UNCOVERED, Fate.TAIL_INCOMPLETE,
+    Outcome.STALE, Outcome.NO_FINGERPRINT, Outcome.STAGED_DAMAGED, Outcome.DIRECTORY_BUSY, Outcome.INDEX_MISSING,
+    Outcome.TAIL_UNCOVERED, Outcome.TAIL_INCOMPLETE,
 })  # fmt: skip
 """Something is not as it should be: an error, where the others are an answer."""
 
-_AGAIN: Final = "make it anew: start the broker, `resnap regenerate`, stop the broker, install"
-_START_ONCE: Final = "start the broker and stop it once, which mends that; then install"
+_AGAIN: Final = "make it again: start the broker, `resnap regenerate`, stop the broker, install"
+_START_ONCE: Final = "start the broker and stop it once, which repairs that; then install"
 HINTS: Final = {
-    Fate.STALE: _AGAIN,
-    Fate.NO_FINGERPRINT: "run `resnap regenerate` again into the same place: it leaves the fingerprint at its end",
-    Fate.STAGED_DAMAGED: "run `resnap regenerate` again into the same place, and let it come to its end",
-    Fate.DIRECTORY_BUSY: _START_ONCE,
-    Fate.INDEX_MISSING: _START_ONCE,
-    Fate.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
-    Fate.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker goes on from an older one",
-    Fate.NOT_ASKED: "--replace corrupt or --replace false-empty replaces such files, and keeps them aside",
+    Outcome.STALE: _AGAIN,
+    Outcome.NO_FINGERPRINT: "run `resnap regenerate` again into the same place: it leaves the fingerprint at its end",
+    Outcome.STAGED_DAMAGED: "run `resnap regenerate` again into the same place, and let it come to its end",
+    Outcome.DIRECTORY_BUSY: _START_ONCE,
+    Outcome.INDEX_MISSING: _START_ONCE,
+    Outcome.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
+    Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker goes on from an older one",
+    Outcome.NOT_ASKED: "--replace corrupt or --replace false-empty replaces such files, and keeps them aside",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What becomes of one staged snapshot, or of one at the log end."""
+    """What is done with one staged snapshot, or with one at the log end."""
 
     offset: int
-    fate: Fate
+    outcome: Outcome
     detail: str | None = None
     """The fact, with its numbers."""
     size_bytes: int = 0
@@ -108,17 +108,17 @@ class Decision:
     @property
     def is_change(self) -> bool:
         """Whether anything is done for it."""
-        return self.fate in CHANGES
+        return self.outcome in CHANGES
 
     @property
     def hint(self) -> str | None:
         """What the operator does next."""
-        return HINTS.get(self.fate)
+        return HINTS.get(self.outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInstallation:
-    """What becomes of the staged snapshots of one partition."""
+    """What is done with the staged snapshots of one partition."""
 
     topic_partition: TopicPartition
     decisions: tuple[Decision, ...]
@@ -131,10 +131,12 @@ class PartitionInstallation:
         The highest offset first; what is set aside goes once there is something for the broker to go on from.
         """
         changes = [decision for decision in self.decisions if decision.is_change]
-        return tuple(sorted(changes, key=lambda decision: (decision.fate is Fate.SET_ASIDE, -decision.offset)))
+        return tuple(sorted(changes, key=lambda decision: (decision.outcome is Outcome.SET_ASIDE, -decision.offset)))
 
 
-def standings(offsets: Iterable[int], inventory: PartitionInventory, asked: Collection[Replace]) -> list[Decision]:
+def decisions_beside(
+    offsets: Iterable[int], inventory: PartitionInventory, asked: Collection[Replace]
+) -> list[Decision]:
     """Return what the directory alone says of staged snapshots at ``offsets``.
 
     ``INSTALLED`` and ``REPLACED`` still depend on the staged file and on what it rests on, ``GOOD_FILE_THERE`` on
@@ -144,48 +146,48 @@ def standings(offsets: Iterable[int], inventory: PartitionInventory, asked: Coll
     first = partition.segments[0].base_offset if partition.segments else 0
     log_start_offset = max(partition.log_start_offset, first)
     boundaries = {boundary.offset: boundary for boundary in inventory.boundaries}
-    return [_standing(offset, log_start_offset, boundaries.get(offset), asked) for offset in offsets]
+    return [_decision(offset, log_start_offset, boundaries.get(offset), asked) for offset in offsets]
 
 
-def _standing(
+def _decision(
     offset: int, log_start_offset: int, boundary: BoundaryStatus | None, asked: Collection[Replace]
 ) -> Decision:
     if offset <= log_start_offset:
-        return Decision(offset=offset, fate=Fate.BELOW_LOG_START, detail=f"the log starts at {log_start_offset}")
+        return Decision(offset=offset, outcome=Outcome.BELOW_LOG_START, detail=f"the log starts at {log_start_offset}")
     if boundary is None:
-        return Decision(offset=offset, fate=Fate.STALE, detail=f"{offset} is no longer the base of a segment")
+        return Decision(offset=offset, outcome=Outcome.STALE, detail=f"{offset} is no longer the base of a segment")
     return _beside(boundary, asked)
 
 
 def _beside(boundary: BoundaryStatus, asked: Collection[Replace]) -> Decision:
     match boundary.state:
         case SnapshotState.MISSING:
-            return Decision(offset=boundary.offset, fate=Fate.INSTALLED)
+            return Decision(offset=boundary.offset, outcome=Outcome.INSTALLED)
         case SnapshotState.PRESENT:
-            return Decision(offset=boundary.offset, fate=Fate.GOOD_FILE_THERE, detail="a valid one, which stays")
+            return Decision(offset=boundary.offset, outcome=Outcome.GOOD_FILE_THERE, detail="a valid one, which stays")
         case SnapshotState.EMPTY:
-            fate = Fate.REPLACED if Replace.FALSE_EMPTY in asked else Fate.NOT_ASKED
+            outcome = Outcome.REPLACED if Replace.FALSE_EMPTY in asked else Outcome.NOT_ASKED
             detail = "the one that is there has no entries, the staged one has"
         case _:
-            fate = Fate.REPLACED if Replace.CORRUPT in asked else Fate.NOT_ASKED
+            outcome = Outcome.REPLACED if Replace.CORRUPT in asked else Outcome.NOT_ASKED
             detail = f"the one that is there is {boundary.state}"
-    return Decision(offset=boundary.offset, fate=fate, detail=detail)
+    return Decision(offset=boundary.offset, outcome=outcome, detail=detail)
 
 
-def refuse_all(decisions: Iterable[Decision], fate: Fate, detail: str) -> list[Decision]:
+def refuse_all(decisions: Iterable[Decision], outcome: Outcome, detail: str) -> list[Decision]:
     """Return ``decisions`` with every change refused for one reason."""
-    return [replace(one, fate=fate, detail=detail) if one.is_change else one for one in decisions]
+    return [replace(one, outcome=outcome, detail=detail) if one.is_change else one for one in decisions]
 
 
-def broken_directory(inventory: PartitionInventory) -> tuple[Fate, str] | None:
+def broken_directory(inventory: PartitionInventory) -> tuple[Outcome, str] | None:
     """Return why nothing can be installed into a directory as it is, if so."""
     partition = inventory.partition
     if partition.unfinished:
-        return Fate.DIRECTORY_BUSY, f"{partition.unfinished[0]} is there: a cleaner or a split has not finished"
+        return Outcome.DIRECTORY_BUSY, f"{partition.unfinished[0]} is there: a cleaner or a split has not finished"
     without = next((segment for segment in partition.segments if segment.index_bytes is None), None)
     if without is not None:
         detail = f"segment {without.base_offset} has no .index: a broker would delete the snapshots above it"
-        return Fate.INDEX_MISSING, detail
+        return Outcome.INDEX_MISSING, detail
     return None
 
 
@@ -197,7 +199,7 @@ def with_tail_judged(decisions: Sequence[Decision], inventory: PartitionInventor
     found_by_broker = len(inventory.partition.snapshots) > len(inventory.strays)
     if placed and not found_by_broker and max(placed) != last_base:
         detail = f"no snapshot is there, and none would be at the last segment base, {last_base}"
-        return refuse_all(judged, Fate.TAIL_UNCOVERED, detail)
+        return refuse_all(judged, Outcome.TAIL_UNCOVERED, detail)
     return judged
 
 
@@ -212,7 +214,7 @@ def _without_incomplete_newest(decisions: Sequence[Decision], inventory: Partiti
             break
         if one.is_change:
             detail = f"{one.left_out} producers are left out of it, and the broker would go on from it"
-            judged[index] = replace(one, fate=Fate.TAIL_INCOMPLETE, detail=detail)
+            judged[index] = replace(one, outcome=Outcome.TAIL_INCOMPLETE, detail=detail)
     return judged
 
 
@@ -227,8 +229,8 @@ def set_aside_at_log_end(
     if inventory.log_end is None or not log_end_is_empty or Replace.FALSE_EMPTY not in asked:
         return None
     last_base = inventory.partition.segments[-1].base_offset
-    covering = {Fate.INSTALLED, Fate.REPLACED, Fate.ALREADY_THERE}
-    if not any(one.offset == last_base and one.fate in covering and one.entries for one in decisions):
+    covering = {Outcome.INSTALLED, Outcome.REPLACED, Outcome.ALREADY_THERE}
+    if not any(one.offset == last_base and one.outcome in covering and one.entries for one in decisions):
         return None
     detail = f"without entries, though the snapshot at {last_base} has some"
-    return Decision(offset=inventory.log_end.offset, fate=Fate.SET_ASIDE, detail=detail)
+    return Decision(offset=inventory.log_end.offset, outcome=Outcome.SET_ASIDE, detail=detail)

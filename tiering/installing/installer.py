@@ -1,7 +1,7 @@
 """Puts staged snapshots beside the segments of a log dir whose lock the caller holds.
 
-Everything is decided first (``install_survey``), then written down (``undo_manifest``) together with the bytes that
-will go, then done, one file at a time. Whatever ends the run, each file is as it was or as it is to be; the next run
+Everything is decided first (``install_survey``), then written to the undo manifest together with the bytes that are
+replaced, then done, one file at a time. Whatever ends the run, each file is as it was or as it is to be; the next run
 does the rest.
 """
 
@@ -24,7 +24,7 @@ from resnap.storage.disk import (
     write_file,
 )
 from resnap.storage.errors import LogDirError, VerificationError
-from resnap.tiering.installing.installation import Decision, Fate
+from resnap.tiering.installing.installation import Decision, Outcome
 from resnap.tiering.installing.undo_manifest import (
     ASIDE,
     MANIFEST_FILE,
@@ -47,7 +47,7 @@ KEPT_MODE: Final = 0o644
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installer:
-    """Does what was decided for a log dir, and writes down before how to undo it."""
+    """Does what was decided for a log dir, and writes before how to undo it."""
 
     log_dir: Path
     area: StagingArea
@@ -83,7 +83,7 @@ class Installer:
         path = surveyed.path(decision.offset)
         place = f"{path.parent.name}/{path.name}"
         old = None
-        if decision.fate is not Fate.INSTALLED:
+        if decision.outcome is not Outcome.INSTALLED:
             aside = undo_dir / ASIDE / place
             make_directories(self.disk, aside.parent)
             dress = dress_of(path)
@@ -94,7 +94,7 @@ class Installer:
         return Change(place=place, old=old, new=digest)
 
     def apply(self, surveyed: Surveyed, done: Callable[[Decision], None]) -> None:
-        """Make the changes of one partition; ``done`` is told of each.
+        """Make the changes of one partition; ``done`` is called for each.
 
         Raises:
             LogDirError: a file cannot be written; those before it stay.
@@ -103,25 +103,20 @@ class Installer:
         """
         segments = {boundary.offset: boundary.segment.path for boundary in surveyed.inventory.boundaries}
         for decision in surveyed.installation.changes:
-            if decision.fate is Fate.SET_ASIDE:
+            if decision.outcome is Outcome.SET_ASIDE:
                 remove_file(self.disk, surveyed.path(decision.offset))
             else:
-                self._put(surveyed, decision, _as_neighbour(Path(segments[decision.offset])))
+                self._put(surveyed, decision, replace(dress_of(Path(segments[decision.offset])), mtime_ns=None))
             done(decision)
 
     def _put(self, surveyed: Surveyed, decision: Decision, dress: Dress) -> None:
         path, topic_partition = surveyed.path(decision.offset), surveyed.installation.topic_partition
-        if decision.fate is Fate.INSTALLED and digest_of_file(path) is not None:
+        if decision.outcome is Outcome.INSTALLED and digest_of_file(path) is not None:
             hint = "somebody works in the log dir past its lock: find out who, then run again"
             raise LogDirError(f"{path} has come into being meanwhile", hint=hint)
         chunks = self.area.chunks(topic_partition, decision.offset)
         locator = self.area.locator(topic_partition, decision.offset)
         write_file(self.disk, path, _as_decided(chunks, decision, locator), dress)
-
-
-def _as_neighbour(segment: Path) -> Dress:
-    """Return owner and mode of the segment that a snapshot is for."""
-    return replace(dress_of(segment), mtime_ns=None)
 
 
 def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Regenerated snapshots where they wait to be installed: ``<topic>-<partition>/<N>.snapshot``, and their fingerprint.
 
 The fingerprint is written after the snapshots. Those of a run that was killed before have the old one or none, and are
-not installed: their bytes are not what it speaks of.
+not installed: their bytes are not what it describes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StagingArea:
         return {key: sorted(offsets) for key, offsets in sorted(found.items())}
 
     def fingerprint(self, topic_partition: TopicPartition) -> Fingerprint | None:
-        """Return what the snapshots of a partition rest on; None where that was not left.
+        """Return what the snapshots of a partition depend on; None where that was not left.
 
         Raises:
             FormatError: the file is damaged.
@@ -81,26 +81,26 @@ class StagingArea:
         self,
         partition: PartitionDir,
         made: Iterable[StagedPrint],
-        standing: Iterable[StagedPrint],
+        unchanged: Iterable[StagedPrint],
         print_segments: PrintSegments,
     ) -> None:
-        """Write what snapshots rest on, joined with what is known of others that lie here.
+        """Write what snapshots depend on, joined with what is known of others that lie here.
 
         Args:
             partition: the listing that the replay was planned by.
             made: the snapshots that it has just written here.
-            standing: those that an earlier run has; nothing is read for them if that left all it should.
+            unchanged: those that an earlier run has written; nothing is read for them if that left all it should.
             print_segments: ``fingerprint.print_segment`` of each, by whoever reads segments.
 
         Raises:
             LogDirError, StoreError: a segment cannot be read, or the fingerprint not be written.
 
         """
-        made, standing = [*made], [*standing]
-        if not made and not standing:
+        made, unchanged = [*made], [*unchanged]
+        if not made and not unchanged:
             return  # the place may not even have come into being
         earlier = self._earlier(partition.topic_partition)
-        unknown = [one for one in standing if earlier is None or earlier.at(one.offset) != one]
+        unknown = [one for one in unchanged if earlier is None or earlier.at(one.offset) != one]
         snapshots = sorted([*made, *unknown], key=lambda snapshot: snapshot.offset)
         if snapshots:
             whole = joined(earlier, fingerprint_of(partition, snapshots, print_segments))
@@ -124,11 +124,11 @@ class StagingArea:
         try:
             return self.fingerprint(topic_partition)
         except FormatError:
-            return None  # it speaks for nothing that could be kept
+            return None  # it says nothing that could be kept
 
 
 def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | KnownBoundary]) -> list[StagedPrint]:
-    """Return what is to be known of the snapshots that replays of ``partition`` made."""
+    """Return the prints of the snapshots that replays of ``partition`` made."""
     base_of = {segment.next_base_offset: segment.base_offset for segment in partition.segments}
     prints = []
     for one in found:
@@ -138,7 +138,7 @@ def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | KnownBou
             prints.append(
                 StagedPrint(
                     offset=offset,
-                    rests_from=min(read_from, base_of[offset]),
+                    depends_from=min(read_from, base_of[offset]),
                     size_bytes=one.digest.size_bytes,
                     sha256=one.digest.sha256,
                     left_out=len(one.left_out),
@@ -150,17 +150,17 @@ def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | KnownBou
 def fingerprint_of(
     partition: PartitionDir, snapshots: Sequence[StagedPrint], print_segments: PrintSegments
 ) -> Fingerprint:
-    """Return what ``snapshots``, ascending, rest on.
+    """Return what ``snapshots``, ascending, depend on.
 
-    A segment that is no longer as ``partition`` lists it gets no print, and what rests on it cannot be installed.
+    A segment that is no longer as ``partition`` lists it gets no print, and what depends on it cannot be installed.
 
     Raises:
         LogDirError, StoreError: a segment cannot be read.
 
     """
-    start, end = min(snapshot.rests_from for snapshot in snapshots), snapshots[-1].offset
-    rested_on = [s for s in partition.segments if start <= s.base_offset < end and not s.is_active]
-    segments = tuple(one for one in print_segments(rested_on) if one is not None)
+    start, end = min(snapshot.depends_from for snapshot in snapshots), snapshots[-1].offset
+    needed = [s for s in partition.segments if start <= s.base_offset < end and not s.is_active]
+    segments = tuple(one for one in print_segments(needed) if one is not None)
     return Fingerprint(segments=segments, snapshots=tuple(snapshots))
 
 

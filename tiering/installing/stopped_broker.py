@@ -1,7 +1,7 @@
-"""Whether a log dir may be changed: its broker stopped in order, and nobody works there.
+"""Whether a log dir may be changed: its broker was shut down cleanly, and nobody works there.
 
-A broker that was killed recovers when it starts next, and makes or deletes snapshots as it goes; so what it left behind
-is no ground to build on. The mark of an orderly stop is read, never written: a broker that starts takes it away.
+A broker that was killed recovers when it starts next, and makes or deletes snapshots as it goes; so nothing can
+be built on what it left. The mark of a clean shutdown is read, never written: a broker that starts removes it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stopped(log_dir: Path) -> Iterator[ShutdownMark]:
-    """Hold the lock of ``log_dir`` while the context lasts; give the mark of the orderly stop.
+    """Hold the lock of ``log_dir`` while the context lasts; give the mark of the clean shutdown.
 
     Raises:
         LogDirInUseError: a broker runs there, or another run of ours.
-        LogDirError: the broker did not stop in order, or the log dir may not be changed.
+        LogDirError: the broker was not shut down cleanly, or the log dir may not be changed.
 
     """
     # First ask without the lock: if the mark is missing, the likely reason is that the broker runs.
@@ -37,7 +37,7 @@ def stopped(log_dir: Path) -> Iterator[ShutdownMark]:
 
 
 def shutdown_mark(log_dir: Path) -> ShutdownMark:
-    """Return the mark that the broker left when it stopped in order.
+    """Return the mark that the broker left when it was shut down cleanly.
 
     Raises:
         LogDirError: there is none, or it cannot be read.
@@ -46,7 +46,7 @@ def shutdown_mark(log_dir: Path) -> ShutdownMark:
     mark = find_shutdown_mark(log_dir)
     if mark is None:
         raise LogDirError(
-            f"{log_dir}: the broker did not stop in order, {CLEAN_SHUTDOWN} is not there",
+            f"{log_dir}: the broker was not shut down cleanly, {CLEAN_SHUTDOWN} is not there",
             hint="start the broker, so that it recovers its logs, and stop it once more with SIGTERM "
             "(kafka-server-stop.sh); then run the same command again",
         )
@@ -54,7 +54,7 @@ def shutdown_mark(log_dir: Path) -> ShutdownMark:
 
 
 def find_shutdown_mark(log_dir: Path) -> ShutdownMark | None:
-    """Return the mark that the broker left when it stopped in order; None where it has left none.
+    """Return the mark that the broker left when it was shut down cleanly; None where it has left none.
 
     Raises:
         LogDirError: it cannot be read.

@@ -1,7 +1,7 @@
 """Takes an installation back, by its manifest: every file as it was, in name, bytes, mode, owner and time.
 
 Each file is judged by its bytes: as it was before, or as the installation left it. So an installation that was killed
-is undone as far as it came, an undoing that was killed is gone on with, and one that is complete changes nothing.
+is undone as far as it came, an undoing that was killed goes on, and one that is complete changes nothing.
 Anything else means that somebody has worked there since, and then nothing at all is touched.
 """
 
@@ -73,7 +73,7 @@ class Undo:
         return [UndoStep(change=change, removes=change.old is None) for change, is_due in judged if is_due]
 
     def check(self) -> None:
-        """Look whether a broker has run since.
+        """Refuse if a broker has run since.
 
         Raises:
             LogDirInUseError: one runs now.
@@ -90,7 +90,7 @@ class Undo:
             )
 
     def apply(self, done: Callable[[UndoStep], None]) -> int:
-        """Do what there is to do, ``done`` being told of each step; return how many steps that were.
+        """Do what there is to do, ``done`` is called after each step; return how many steps that were.
 
         Raises:
             StalePlanError, LogDirError: as ``steps``, before anything is changed.
@@ -163,7 +163,7 @@ def read_undo(path: Path, disk: Disk) -> Undo:
     Raises:
         UsageError: there is no such file.
         LogDirError: it cannot be read.
-        FormatError: it is no manifest.
+        FormatError: it is not a manifest.
 
     """
     file = path / MANIFEST_FILE if is_directory(path) else path

@@ -47,7 +47,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownMark:
-    """The mark of the orderly stop that the installation rests on; a broker that runs leaves another one, or none."""
+    """The mark of the clean shutdown before the installation; a broker that runs leaves another one, or none."""
 
     digest: FileDigest
     mtime_ns: int
@@ -91,7 +91,7 @@ def read_manifest(text: bytes) -> UndoManifest:
     """Return the manifest that ``write_manifest`` gave.
 
     Raises:
-        FormatError: it is not one, or of another version, or names what is no snapshot of a log dir.
+        FormatError: it is not one, or of another version, or names what is not a snapshot of a log dir.
 
     """
     try:
@@ -143,7 +143,7 @@ def _digest(item: dict[str, Any]) -> FileDigest:
 def _dress(item: dict[str, Any]) -> Dress:
     mode = _typed(int, item["mode"])
     if not 0 <= mode <= _MAX_MODE:
-        raise ValueError(f"{mode} is no mode of a file")
+        raise ValueError(f"{mode} is not the mode of a file")
     return Dress(
         mode=mode,
         user_id=_typed(int, item["userId"]),
@@ -157,14 +157,14 @@ def _place(value: object) -> str:
     folder, _, name = _typed(str, value).partition("/")
     file = parse_file_name(name)
     if file is None or file.kind is not FileKind.SNAPSHOT or file.state is not FileState.LIVE:
-        raise ValueError(f"{value!r:.300} is no snapshot of a partition")
+        raise ValueError(f"{value!r:.300} is not a snapshot of a partition")
     return f"{_folder(folder)}/{name}"
 
 
 def _folder(name: str) -> str:
     found = parse_partition_dir_name(name)
     if found is None or found.kind is not DirKind.LIVE:
-        raise ValueError(f"{name!r:.300} is no directory of a partition")
+        raise ValueError(f"{name!r:.300} is not a directory of a partition")
     return name
 
 
@@ -176,7 +176,7 @@ def _absolute(value: object) -> str:
 
 
 def _typed(kind: type[_T], value: object) -> _T:
-    """Return ``value`` if it is of just this type: JSON's true is no number, and its 1.0 no offset."""
+    """Return ``value`` if it is of just this type: JSON's true is not a number, and its 1.0 not an offset."""
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
     return value
