@@ -52,6 +52,7 @@ DOORS: Final = {
     "fastavro": "storage/layouts/manifest.py",
     "matplotlib": "scheduler/jobs/quota_plot.py",
     "mmh3": "tiering/quota/bloom_store.py",
+    "rbloom": "tiering/quota/bloom_store.py",
     "prometheus_client": "scheduler/observing/*.py",
     "sqlite3": "scheduler/runs/*.py scheduler/state/*.py",
     "structlog": "scheduler/observing/*.py",

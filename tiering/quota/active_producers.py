@@ -83,9 +83,6 @@ class ActiveProducers:
         self.remembering = remembering
         self._entries: dict[str, Entry] = {}
         self._guard = threading.Lock()
-        remembering.store(
-            remembering.seed
-        )  # what the first one loads and compiles is there before anybody holds a lock
 
     def __len__(self) -> int:
         """Return how many principals have layers."""

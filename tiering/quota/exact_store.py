@@ -5,21 +5,18 @@ An id costs some 80 bytes here and one or two there, and a set grows without bou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from resnap.tiering.quota.bloom_store import UNSEEN, Answers, Ids
-
-if TYPE_CHECKING:
-    from resnap.tiering.quota.shape import Shape
 
 BYTES_PER_ID: Final = 82
 """Size of an entry in a Python set of distinct integers, measured over a million of them, table included."""
 
 
 class ExactStore:
-    """What ``BloomStore`` is, without false positives; shapes are taken and left unused."""
+    """What ``BloomStore`` is, without false positives; sizes are taken and not used."""
 
     def __init__(self, seed: int = 0) -> None:  # noqa: ARG002 - of filters
         self._layers: list[set[int]] = []
@@ -37,7 +34,7 @@ class ExactStore:
         """Memory of all layers, about."""
         return sum(self.items) * BYTES_PER_ID
 
-    def open(self, shape: Shape) -> None:  # noqa: ARG002 - of filters
+    def open(self, items: int, false_positive_rate: float) -> None:  # noqa: ARG002 - of filters
         """Add an empty layer at the newest end."""
         self._layers.append(set())
 

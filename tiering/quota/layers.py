@@ -12,11 +12,11 @@ are taken for seen ones, which is an error in the client's favour, and ``is_satu
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from resnap.tiering.quota.bloom_store import MAX_LAYERS, UNSEEN
-from resnap.tiering.quota.shape import MAX_BITS, Shape, rate_of_one, shape_for
+from resnap.tiering.quota.bloom_store import MAX_LAYERS, UNSEEN, bits_for
 
 if TYPE_CHECKING:
     from resnap.tiering.quota.bloom_store import Answers, Ids
@@ -29,6 +29,7 @@ LEAST_ITEMS: Final = 1_000
 MOST_ITEMS_AT_FIRST: Final = 1 << 20
 """However high the quota: what is needed beyond it, a burst adds."""
 _BITS_PER_BYTE: Final = 8
+_BITS_PER_WORD: Final = 64
 
 
 class Store(Protocol):
@@ -46,7 +47,7 @@ class Store(Protocol):
         """Memory of all layers."""
         ...
 
-    def open(self, shape: Shape) -> None:
+    def open(self, items: int, false_positive_rate: float) -> None:
         """Add an empty layer."""
         ...
 
@@ -87,6 +88,11 @@ def items_for(burst: float, per_ms: float, span_ms: int) -> int:
     """Return how many new ids a quota admits in one span at most, within what a first layer may have."""
     most = min(burst, MOST_ITEMS_AT_FIRST) + 1 + min(per_ms * span_ms, MOST_ITEMS_AT_FIRST)
     return int(min(max(most + 1, LEAST_ITEMS), MOST_ITEMS_AT_FIRST))
+
+
+def rate_of_one(joint: float, filters: int) -> float:
+    """Return the false positive rate of each of ``filters`` so that any of them errs with ``joint``."""
+    return float(-math.expm1(math.log1p(-joint) / filters))
 
 
 class Layers:
@@ -187,24 +193,18 @@ class Layers:
         return [number for number, start in enumerate(self._spans) if start == self._spans[-1]]
 
     def _open(self, now_ms: int, span_ms: int, capacity: int, *, bursts: int = 0) -> None:
-        rate = (
-            rate_of_one(self.sizing.false_positive_rate, self._cycle.layers) * FIRST_SHARE * (1 - FIRST_SHARE) ** bursts
-        )
-        shape = self._fitting(capacity, rate)
-        if shape is None:
+        span_rate = rate_of_one(self.sizing.false_positive_rate, self._cycle.layers)
+        rate = span_rate * FIRST_SHARE * (1 - FIRST_SHARE) ** bursts
+        if not self._has_room(capacity, rate):
             self.is_saturated = True
             if bursts:
                 return
-        # The first layer of a span must be there, however little room is left for it.
-        self._store.open(shape or shape_for(LEAST_ITEMS, rate))
+            capacity = LEAST_ITEMS  # the first layer of a span must be there, however little room is left for it
+        self._store.open(capacity, rate)
         self._starts.append(now_ms)
         self._spans.append(span_ms)
         self._capacities.append(capacity)
 
-    def _fitting(self, capacity: int, rate: float) -> Shape | None:
-        """Return the shape of a layer, None if there is no room for it."""
-        least = shape_for(1_000_000, rate).bits / 1_000_000 * capacity
-        room = min((self.sizing.max_bytes - self._store.size_bytes) * _BITS_PER_BYTE, MAX_BITS)
-        if least > room - _BITS_PER_BYTE * _BITS_PER_BYTE or len(self._starts) >= MAX_LAYERS:
-            return None
-        return shape_for(capacity, rate)
+    def _has_room(self, capacity: int, rate: float) -> bool:
+        room = (self.sizing.max_bytes - self._store.size_bytes) * _BITS_PER_BYTE
+        return bits_for(capacity, rate) <= room - _BITS_PER_WORD and len(self._starts) < MAX_LAYERS

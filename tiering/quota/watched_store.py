@@ -15,7 +15,6 @@ from resnap.tiering.quota.bloom_store import UNSEEN, Answers, Ids
 
 if TYPE_CHECKING:
     from resnap.tiering.quota.layers import Store
-    from resnap.tiering.quota.shape import Shape
 
 
 class WatchedStore:
@@ -52,9 +51,9 @@ class WatchedStore:
         """Whether an id is in the layers, exactly."""
         return producer_id in self._newest
 
-    def open(self, shape: Shape) -> None:
+    def open(self, items: int, false_positive_rate: float) -> None:
         """Add an empty layer."""
-        self._store.open(shape)
+        self._store.open(items, false_positive_rate)
         self._layers.append(set())
 
     def drop_oldest(self, count: int) -> None:

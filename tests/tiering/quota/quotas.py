@@ -43,6 +43,11 @@ def manager(rate: float | None = 50.0, watch: Watch | None = None, **choices: An
     return ProducerIdQuotaManager(watch or Watch(), rates, remembering=remembering, **choices)
 
 
+def bits_of(store: BloomStore, layer: int) -> bytes:
+    """Return the bits of a layer."""
+    return store._filters[layer].save_bytes()
+
+
 def tokens(of: ProducerIdQuotaManager, principal: str = ALICE) -> float:
     """Return the tokens of a principal."""
     sensors = of.active.entries()[user_name(principal)].sensors

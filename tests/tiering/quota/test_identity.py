@@ -15,7 +15,7 @@ from resnap.tiering.quota.client_quotas import UserRates, user_name
 from resnap.tiering.quota.layers import Layers, Sizing
 from resnap.tiering.quota.profiles import NAMES, life_cycle
 from resnap.tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
-from tests.tiering.quota.quotas import ALICE, BOB, HOUR_MS, START_MS, Watch, charged, manager, steady, tokens
+from tests.tiering.quota.quotas import ALICE, BOB, HOUR_MS, START_MS, Watch, bits_of, charged, manager, steady, tokens
 
 MOST = (1 << 63) - 1
 
@@ -84,9 +84,9 @@ def test_s07_all_live_layers_are_read_and_the_newest_alone_is_written() -> None:
     store = BloomStore(seed=3)
     layers = Layers(life_cycle("P-B", 1_000, refresh_on_hit=False), Sizing(), store)
     for number in range(3):
-        before = [store.bits_of(layer) for layer in range(len(store))]
+        before = [bits_of(store, layer) for layer in range(len(store))]
         layers.add(number, number * 500)
-        assert [store.bits_of(layer) for layer in range(number)] == before
+        assert [bits_of(store, layer) for layer in range(number)] == before
     assert [layers.find(number, 1_400) for number in range(3)] == [0, 1, 2]
 
 
