@@ -39,7 +39,6 @@ SOURCES: Final = (
     "resnap.replay.kernel.hop",
     "resnap.replay.kernel.combine",
     "resnap.replay.kernel.entries",
-    "resnap.replay.kernel.bloom",
     "resnap.replay.kernel.summary",
     "resnap.storage.log.control_record",
     "resnap.storage.log.producer_snapshot",
