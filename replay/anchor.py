@@ -11,14 +11,14 @@ is then repeated without its anchor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from resnap.replay.boundary_state import in_doubt, may_have_begun_below
 from resnap.replay.kernel.summary import NONE
-from resnap.replay.state_file import StateFile, write_state
+from resnap.replay.scan.state_file import Anchor, write_state
 from resnap.storage.log.names import segment_name
 
 if TYPE_CHECKING:
@@ -27,33 +27,6 @@ if TYPE_CHECKING:
     from resnap.replay.kernel.summary import Array, BoolArray
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.scan.splits import Piece
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Anchor:
-    """The state of everything in [``read_from``, ``offset``), and how it was come by."""
-
-    offset: int
-    read_from: int
-    """Where the run began that this state is of, or the first of a chain of runs that anchored in each other."""
-    known_from: int
-    """First offset of the log that the run which began there had at hand."""
-    seen_since_ms: int | None
-    """As in ``plan.Run``, of the run that began there; so are the next two."""
-    touched_until_ms: int | None
-    cut_through: frozenset[int]
-    oldest_clock_ms: int | None
-    """Oldest server clock in what was read."""
-    clock_ms: int
-    """Newest server clock; -1 if there was none."""
-    compacted: bool
-    """Batches were seen that only a cleaner leaves behind."""
-    certain_silence_ms: int
-    """Under which rebirth was judged (``producer_state.Expiry``)."""
-    pruned_ms: int | None
-    """Idle producers up to this timestamp may have been left out; None: nobody was."""
-    states: tuple[StateFile, ...]
-    """The rows; several files where several tasks combined the run, each of other producers."""
 
 
 def anchored(plan: PartitionPlan, anchors: Iterable[Anchor]) -> PartitionPlan:

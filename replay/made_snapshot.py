@@ -16,9 +16,9 @@ from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
 from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
-    from resnap.replay.distributed.ranges import IdRange
     from resnap.replay.kernel.summary import Array, IntArray
     from resnap.replay.plan import Boundary, PartitionPlan
+    from resnap.replay.ranges import IdRange
     from resnap.replay.results import SnapshotSink
     from resnap.storage.sources.files import Sources
 

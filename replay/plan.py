@@ -24,7 +24,7 @@ from resnap.replay.window import earliest_roll_ms, window_start
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from resnap.replay.anchor import Anchor
+    from resnap.replay.scan.state_file import Anchor
     from resnap.replay.window import ReplayRules, SegmentSpan
     from resnap.storage.log.names import TopicPartition
 

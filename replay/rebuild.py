@@ -8,11 +8,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from resnap.replay.made_snapshot import make_idle
+from resnap.replay.parts import by_segment, part_bytes, plan_splits, scan_part, whole
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.run_combine import RunCombine
-from resnap.replay.scan.parts import by_segment, scan_part, whole
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import part_bytes, plan_splits
 from resnap.replay.watching import expect_more
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from resnap.storage.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resnap.replay.anchor import Anchor
     from resnap.replay.boundary_state import LeftOut
     from resnap.replay.comparison import Comparison
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary
+    from resnap.replay.scan.state_file import Anchor
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import SnapshotDigest

@@ -32,13 +32,13 @@ from resnap.storage.sources.files import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.replay.anchor import Anchor
-    from resnap.replay.distributed.ranges import IdRange
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary, PartitionPlan, Run
+    from resnap.replay.ranges import IdRange
     from resnap.replay.results import SnapshotSink
     from resnap.replay.scan.producer_table import ProducerTable
     from resnap.replay.scan.splits import SplitSummary
+    from resnap.replay.scan.state_file import Anchor
     from resnap.storage.errors import ResnapError
     from resnap.storage.sources.files import Sources
 

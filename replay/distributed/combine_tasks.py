@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from resnap.replay.distributed.blocks import plan_of, summaries
-from resnap.replay.distributed.ranges import IdRange, join_boundaries, of_range, within
 from resnap.replay.distributed.spool import Spool, Stored
 from resnap.replay.evidence import BoundaryEvidence
+from resnap.replay.parts import by_segment, whole
+from resnap.replay.ranges import IdRange, join_boundaries, of_range, within
 from resnap.replay.results import Outcome
 from resnap.replay.run_combine import RunCombine
-from resnap.replay.scan.parts import by_segment, whole
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 

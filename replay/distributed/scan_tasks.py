@@ -14,8 +14,8 @@ import numpy as np
 
 from resnap.replay.distributed.blocks import facts_block, plan_block, row_blocks
 from resnap.replay.distributed.distinct import join, sketch
-from resnap.replay.scan.parts import begin_part, empty_part
-from resnap.replay.scan.splits import TASKS_PER_SLOT, part_bytes, plan_splits
+from resnap.replay.parts import begin_part, empty_part, part_bytes, plan_splits
+from resnap.replay.scan.splits import TASKS_PER_SLOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

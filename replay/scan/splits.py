@@ -3,23 +3,21 @@
 A split is a whole segment, or a part of a large one, cut at batch boundaries that its offset index tells (``cuts``).
 What leaves it are summaries, one per producer, and the facts that concern the segment: never a batch. Where the high
 watermark falls inside a split the summaries are given in pieces below and above it, so that the state there is seen
-too. Parts are put together again before they are combined (``parts``).
+too. Parts are put together again before they are combined (``replay.parts``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.kernel.summary import Array, empty
-from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from resnap.replay.anchor import Anchor
-    from resnap.replay.plan import PartitionPlan, Run
-    from resnap.replay.scan.reading import Reading
+    from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
+    from resnap.replay.scan.state_file import Anchor
     from resnap.storage.errors import ResnapError
 
 
@@ -93,73 +91,3 @@ class SplitSummary:
 ANCHOR_PART: Final = -1
 """Number of the part that is no part of its segment, but the state below it."""
 NOTHING: Final = Piece(empty(), -1)
-
-
-def plan_splits(plan: PartitionPlan, run: Run, part_bytes: int | None = None) -> Iterator[Split]:
-    """Yield the splits of ``run`` in offset order, after the state that it begins with.
-
-    A segment is one split, or several of about ``part_bytes`` each, and never of less, where that is given.
-    """
-    if run.anchor is not None:
-        yield _anchor_split(run, run.anchor)
-    for index in range(run.start, run.end):
-        whole = whole_segment(plan, index)
-        yield from [whole] if part_bytes is None else _parts(whole, part_bytes)
-
-
-def whole_segment(plan: PartitionPlan, index: int) -> Split:
-    """Return the split that is all of the segment at ``index``."""
-    segment = plan.segments[index]
-    inside = plan.high_watermark is not None and plan.high_watermark > segment.base_offset
-    if inside and segment.next_base_offset is not None:
-        inside = plan.high_watermark is not None and plan.high_watermark < segment.next_base_offset
-    return Split(
-        segment_index=index,
-        part=0,
-        range=SegmentRange(
-            locator=segment.locator,
-            base_offset=segment.base_offset,
-            next_base_offset=segment.next_base_offset,
-            verify_crc=plan.rules.verify_crc,
-        ),
-        size_bytes=segment.size_bytes,
-        segment_bytes=segment.size_bytes,
-        high_watermark=plan.high_watermark if inside else None,
-    )
-
-
-def part_bytes(reading: Reading, size_bytes: int, *, slots: int) -> int | None:
-    """Return the size of the parts to cut segments into, so that ``slots`` are kept busy; None to cut none.
-
-    With a single slot nothing is won by it.
-    """
-    if slots == 1:
-        return None
-    share = size_bytes // (slots * TASKS_PER_SLOT)
-    return max(reading.least_part_bytes, min(reading.split_bytes, share))
-
-
-def _parts(whole: Split, part_bytes: int) -> Iterator[Split]:
-    count = max(1, whole.size_bytes // part_bytes)
-    edges = [whole.size_bytes * number // count for number in range(count + 1)]
-    for number in range(count):
-        ends_segment = number == count - 1
-        yield replace(
-            whole,
-            part=number,
-            size_bytes=edges[number + 1] - edges[number],
-            ends_segment=ends_segment,
-            start_target=edges[number],
-            end_target=None if ends_segment else edges[number + 1],
-        )
-
-
-def _anchor_split(run: Run, anchor: Anchor) -> Split:
-    return Split(
-        segment_index=run.start,
-        part=ANCHOR_PART,
-        range=SegmentRange(locator=anchor.states[0].path, base_offset=anchor.read_from, next_base_offset=anchor.offset),
-        size_bytes=sum(state.size_bytes for state in anchor.states),
-        ends_segment=False,
-        anchor=anchor,
-    )

@@ -21,9 +21,9 @@ from pyspark import AccumulatorParam, StorageLevel
 from resnap.replay.distributed.blocks import block_bytes, parted
 from resnap.replay.distributed.combine_tasks import FAILED, RUN, Combining, Share, merge
 from resnap.replay.distributed.distinct import estimated, join, range_starts
-from resnap.replay.distributed.ranges import id_ranges, join_runs
 from resnap.replay.distributed.scan_tasks import pack, scan
 from resnap.replay.made_snapshot import make_idle
+from resnap.replay.ranges import id_ranges, join_runs
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import TASKS_PER_SLOT

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from resnap.replay.parts import plan_splits
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import plan_splits
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.measuring import Contender, contest, warm
 from tests.benchmarks.resnap_jobs import all_of, plans_of, run_locally, run_on_spark, spark

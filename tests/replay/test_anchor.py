@@ -32,9 +32,9 @@ from tests.strategies import START_MS, DataEvent, Event, MarkerEvent, PlainEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from resnap.replay.anchor import Anchor
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
+    from resnap.replay.scan.state_file import Anchor
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet

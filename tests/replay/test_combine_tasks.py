@@ -18,9 +18,9 @@ from resnap.replay.distributed import blocks
 from resnap.replay.distributed.blocks import block_bytes, parted
 from resnap.replay.distributed.combine_tasks import FAILED, Combining, Share, merge
 from resnap.replay.distributed.distinct import join, range_starts
-from resnap.replay.distributed.ranges import id_ranges
 from resnap.replay.distributed.scan_tasks import pack, scan
 from resnap.replay.made_snapshot import make_idle
+from resnap.replay.ranges import id_ranges
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import partition_result
 from resnap.replay.scan.reading import Reading

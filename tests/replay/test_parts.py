@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resnap.replay.parts import by_segment, fit, joined, part_bytes, plan_splits, scan_part, whole, whole_segment
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.cuts import index_locator
-from resnap.replay.scan.parts import by_segment, fit, joined, scan_part, whole
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import scan_split
-from resnap.replay.scan.splits import NOTHING, Piece, SplitSummary, part_bytes, plan_splits, whole_segment
+from resnap.replay.scan.splits import NOTHING, Piece, SplitSummary
 from resnap.replay.staging import MemorySink
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from resnap.replay.parts import plan_splits
 from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry, ProducerStates
 from resnap.replay.scan import splits
 from resnap.replay.scan.header_scan import HEADER_DTYPE, SegmentRange
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import scan_split
-from resnap.replay.scan.splits import Split, plan_splits
+from resnap.replay.scan.splits import Split
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.names import TopicPartition

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.replay.anchor import Anchor
 from resnap.replay.boundary_state import LeftOut, Unexplained
 from resnap.replay.kernel.summary import empty
 from resnap.replay.plan import Coverage
-from resnap.replay.state_file import write_state
+from resnap.replay.scan.state_file import Anchor, write_state
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.tiering.refusal import Reason, Refusal

@@ -24,12 +24,12 @@ from resnap.tiering.inventory import SnapshotLook
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from resnap.replay.anchor import Anchor
     from resnap.replay.boundary_state import LeftOut
     from resnap.replay.evidence import BoundaryEvidence, Evidence
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult
+    from resnap.replay.scan.state_file import Anchor
     from resnap.replay.window import ReplayRules
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
     from resnap.storage.log.producer_snapshot import SnapshotDigest

@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from resnap.replay.anchor import Anchor
 from resnap.replay.boundary_state import LeftOut, Unexplained
 from resnap.replay.plan import Coverage
-from resnap.replay.state_file import StateFile
+from resnap.replay.scan.state_file import Anchor, StateFile
 from resnap.storage.crc32c import crc32c
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.storage.whole_file import write_whole

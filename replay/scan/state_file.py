@@ -1,4 +1,4 @@
-"""Files of summary rows: the states that anchors begin with.
+"""Anchors, and the files of summary rows that they begin with.
 
 A file is written whole or not at all, under a name that its content gives: two runs that write the same state write
 the same file. It carries the layout of its rows and a checksum, so that a file of another version, or one that was cut
@@ -45,6 +45,33 @@ class StateFile:
     def size_bytes(self) -> int:
         """Length of the whole file."""
         return HEADER.size + self.rows * SUMMARY_DTYPE.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """The state of everything in [``read_from``, ``offset``), and how it was come by."""
+
+    offset: int
+    read_from: int
+    """Where the run began that this state is of, or the first of a chain of runs that anchored in each other."""
+    known_from: int
+    """First offset of the log that the run which began there had at hand."""
+    seen_since_ms: int | None
+    """As in ``plan.Run``, of the run that began there; so are the next two."""
+    touched_until_ms: int | None
+    cut_through: frozenset[int]
+    oldest_clock_ms: int | None
+    """Oldest server clock in what was read."""
+    clock_ms: int
+    """Newest server clock; -1 if there was none."""
+    compacted: bool
+    """Batches were seen that only a cleaner leaves behind."""
+    certain_silence_ms: int
+    """Under which rebirth was judged (``producer_state.Expiry``)."""
+    pruned_ms: int | None
+    """Idle producers up to this timestamp may have been left out; None: nobody was."""
+    states: tuple[StateFile, ...]
+    """The rows; several files where several tasks combined the run, each of other producers."""
 
 
 def write_state(directory: str, name: str, rows: Array) -> StateFile | None:

@@ -1,4 +1,4 @@
-"""Parts of a segment: each scanned by itself, then put together as if the segment had been scanned in one.
+"""What a run reads, cut into splits; and parts of a segment put together as if it had been scanned in one.
 
 That the parts fit costs nothing to check, and stands in for trust in the index that told where to cut: each must end at
 the very byte where the next begins, with offsets that go on from it. Where that does not hold, or a part is damaged,
@@ -13,18 +13,88 @@ from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING
 
 from resnap.replay.scan.cuts import locate
-from resnap.replay.scan.header_scan import ScanFacts
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
 from resnap.replay.scan.split_scan import SplitScan, scan_split
-from resnap.replay.scan.splits import ANCHOR_PART, PartStart, SplitSummary, whole_segment
+from resnap.replay.scan.splits import ANCHOR_PART, TASKS_PER_SLOT, PartStart, Split, SplitSummary
 from resnap.storage.errors import FormatError, LogDirError, StoreError
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.scan.reading import Reading
-    from resnap.replay.scan.splits import Split
+    from resnap.replay.scan.state_file import Anchor
+
+
+def plan_splits(plan: PartitionPlan, run: Run, part_bytes: int | None = None) -> Iterator[Split]:
+    """Yield the splits of ``run`` in offset order, after the state that it begins with.
+
+    A segment is one split, or several of about ``part_bytes`` each, and never of less, where that is given.
+    """
+    if run.anchor is not None:
+        yield _anchor_split(run, run.anchor)
+    for index in range(run.start, run.end):
+        whole = whole_segment(plan, index)
+        yield from [whole] if part_bytes is None else _parts(whole, part_bytes)
+
+
+def whole_segment(plan: PartitionPlan, index: int) -> Split:
+    """Return the split that is all of the segment at ``index``."""
+    segment = plan.segments[index]
+    inside = plan.high_watermark is not None and plan.high_watermark > segment.base_offset
+    if inside and segment.next_base_offset is not None:
+        inside = plan.high_watermark is not None and plan.high_watermark < segment.next_base_offset
+    return Split(
+        segment_index=index,
+        part=0,
+        range=SegmentRange(
+            locator=segment.locator,
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
+            verify_crc=plan.rules.verify_crc,
+        ),
+        size_bytes=segment.size_bytes,
+        segment_bytes=segment.size_bytes,
+        high_watermark=plan.high_watermark if inside else None,
+    )
+
+
+def part_bytes(reading: Reading, size_bytes: int, *, slots: int) -> int | None:
+    """Return the size of the parts to cut segments into, so that ``slots`` are kept busy; None to cut none.
+
+    With a single slot nothing is won by it.
+    """
+    if slots == 1:
+        return None
+    share = size_bytes // (slots * TASKS_PER_SLOT)
+    return max(reading.least_part_bytes, min(reading.split_bytes, share))
+
+
+def _parts(whole: Split, part_bytes: int) -> Iterator[Split]:
+    count = max(1, whole.size_bytes // part_bytes)
+    edges = [whole.size_bytes * number // count for number in range(count + 1)]
+    for number in range(count):
+        ends_segment = number == count - 1
+        yield replace(
+            whole,
+            part=number,
+            size_bytes=edges[number + 1] - edges[number],
+            ends_segment=ends_segment,
+            start_target=edges[number],
+            end_target=None if ends_segment else edges[number + 1],
+        )
+
+
+def _anchor_split(run: Run, anchor: Anchor) -> Split:
+    return Split(
+        segment_index=run.start,
+        part=ANCHOR_PART,
+        range=SegmentRange(locator=anchor.states[0].path, base_offset=anchor.read_from, next_base_offset=anchor.offset),
+        size_bytes=sum(state.size_bytes for state in anchor.states),
+        ends_segment=False,
+        anchor=anchor,
+    )
 
 
 def scan_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitSummary:

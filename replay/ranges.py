@@ -18,13 +18,13 @@ from resnap.replay.results import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from resnap.replay.anchor import Anchor
     from resnap.replay.comparison import Comparison
     from resnap.replay.evidence import BoundaryEvidence, Evidence
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.results import BoundaryResult, RunResult
     from resnap.replay.scan.splits import SplitSummary
+    from resnap.replay.scan.state_file import Anchor
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
