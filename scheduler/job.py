@@ -223,7 +223,7 @@ class View(Generic[R]):
     Attributes:
         name: what rows are called, in the plural: the key of the array in JSON; None for a summary alone.
         kind: what one row is called: its ``type`` in lines of JSON.
-        columns: the table for people.
+        columns: the table for people; without it they read the ``lines`` of each result.
 
     """
 
@@ -239,6 +239,10 @@ class View(Generic[R]):
     def row(self, result: R) -> Row | None:
         """Return the row of a result, which the service keeps for its partition, and count it; None for no row."""
         raise NotImplementedError
+
+    def lines(self, result: R) -> Iterable[str]:  # noqa: ARG002 - for those that have a table
+        """Return what people read of a result as soon as it is there."""
+        return ()
 
     def rest(self) -> Iterator[Row]:
         """Yield the rows that were kept back until the results came to their end, or to an error."""

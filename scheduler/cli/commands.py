@@ -170,7 +170,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     "token revoke": CommandRow(
         f"{_CLI}.token:revoke_token", "Revoke a token and the sessions that began with it.", "resnap token revoke ci"
     ),
-    "demo": CommandRow(f"{_CLI}.demo:demo", "See it work in a minute, on a log of its own.", "resnap demo"),
+    "demo": CommandRow(f"{_JOBS}.demo.story:demo", "See it work in a minute, on a log of its own.", "resnap demo"),
 }
 """By the words a command is called with, in the order in which ``resnap --help`` lists them."""
 GROUPS: Final = {

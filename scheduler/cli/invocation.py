@@ -75,6 +75,10 @@ class Invocation:
                 self.output.write(Answer(head=view.totals()))
                 for line in view.closing():
                     self.output.line(line)
+            elif self.output.form == "table" and not view.columns:
+                deque(rows, maxlen=0)  # people read the lines of each result
+                for line in view.closing():
+                    self.output.line(line)
             else:
                 self.output.write(
                     Answer(
@@ -101,6 +105,8 @@ class Invocation:
     ) -> Iterator[Row]:
         try:
             for result in results:
+                for line in view.lines(result):
+                    self.output.line(line)
                 yield from view.rows(result)
                 faults += result.faults
                 findings += result.findings

@@ -182,13 +182,19 @@ def _store(url: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
 
 
 class DoctorView(View[Finding]):
-    """A row per finding."""
+    """A row per finding; for people, lines as they come, since some take a while."""
 
     name = "findings"
     kind = "finding"
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(map(str, Health), 0)
+
+    def lines(self, result: Finding) -> Iterator[str]:
+        """Yield a finding, and what to do about it."""
+        yield f"{result.health:<4}  {result.check:<15}  {result.detail}"
+        if result.remedy:
+            yield f"{'':<23}-> {result.remedy}"
 
     def row(self, result: Finding) -> Row:
         """Return a finding as plain values, and count it."""
@@ -224,13 +230,6 @@ def doctor(
 ) -> int:
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
     places = tuple(log_dirs or map(str, context.settings.log_dirs))
-    findings, view = run(Request(log_dirs=places, store=store), context), DoctorView()
-    if context.output.form != "table":
-        context.show(findings, view)
-        return view.exit_code
-    for finding in findings:  # shown as they come, since some take a while
-        view.row(finding)
-        context.output.line(f"{finding.health:<4}  {finding.check:<15}  {finding.detail}")
-        if finding.remedy:
-            context.output.line(f"{'':<23}-> {finding.remedy}")
+    view = DoctorView()
+    context.show(run(Request(log_dirs=places, store=store), context), view)
     return view.exit_code

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import resnap.scheduler.demo.story as demonstration
+import resnap.scheduler.jobs.demo.acts as demonstration
 from resnap.scheduler import cli
 from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.clock import FixedClock
-from resnap.scheduler.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_demo_log
-from resnap.scheduler.demo.proof import Fate, Proof, prove
-from resnap.scheduler.demo.story import Demo, Tiered, rules_at, workplace
+from resnap.scheduler.jobs.demo.acts import Demo, Tiered, rules_at, workplace
+from resnap.scheduler.jobs.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_demo_log
+from resnap.scheduler.jobs.demo.proof import Outcome, Proof, prove
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.sources import Scope
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from resnap.scheduler.demo.log import DemoPartition
-    from resnap.scheduler.demo.proof import BoundaryProof
+    from resnap.scheduler.jobs.demo.log import DemoPartition
+    from resnap.scheduler.jobs.demo.proof import BoundaryProof
     from tests.scheduler.conftest import Resnap
 
 NOW_MS = 1_700_000_000_000
@@ -143,7 +143,7 @@ def test_scan_finds_where_a_broker_stops(tmp_path: Path) -> None:
 def test_every_lost_snapshot_comes_back_and_the_segments_above_the_open_transaction_wait(played: Played) -> None:
     assert played.proof.problems == ()
     assert len(played.proof.equal) == sum(len(partition.lost) for partition in played.partitions)
-    waiting = [boundary.offset for boundary in played.proof.boundaries if boundary.fate is Fate.WAITING]
+    waiting = [boundary.offset for boundary in played.proof.boundaries if boundary.outcome is Outcome.WAITING]
     hanging = played.partitions[2]
     assert waiting == [offset for offset in hanging.boundaries if offset > hanging.last_stable_offset] != []
     assert sum(boundary.entries for boundary in played.proof.equal) > 100
@@ -164,7 +164,7 @@ def test_a_snapshot_that_differs_in_one_field_of_one_entry_is_found(played: Play
     entries[changed] = entries[changed]._replace(**{field: getattr(entries[changed], field) + 1})
     path.write_bytes(snapshot_bytes(entries.values()))
     proof = played.prove(lost=tmp_path / "lost")
-    wrong = [boundary for boundary in proof.boundaries if boundary.fate is Fate.DIFFERENT]
+    wrong = [boundary for boundary in proof.boundaries if boundary.outcome is Outcome.DIFFERENT]
     assert [(boundary.offset, boundary.different) for boundary in wrong] == [(partition.lost[2], (changed,))]
     [problem] = proof.problems
     assert problem.startswith(f"payments-0: the snapshot at {partition.lost[2]} differs")
@@ -189,16 +189,16 @@ def test_an_entry_too_few_or_too_many_is_a_difference(played: Played, tmp_path: 
 def test_a_segment_above_or_below_the_last_stable_offset_must_be_where_it_belongs(played: Played) -> None:
     orders, committed, hanging = played.partitions
 
-    def fates(partition: DemoPartition) -> list[Fate]:
+    def outcomes(partition: DemoPartition) -> list[Outcome]:
         boundaries: tuple[BoundaryProof, ...] = played.prove(partitions=[partition]).boundaries
-        return [boundary.fate for boundary in boundaries]
+        return [boundary.outcome for boundary in boundaries]
 
     ended = replace(hanging, last_stable_offset=hanging.log_end_offset)
-    assert fates(ended).count(Fate.ABSENT) == fates(hanging).count(Fate.WAITING)
+    assert outcomes(ended).count(Outcome.ABSENT) == outcomes(hanging).count(Outcome.WAITING)
     assert "is not in the store" in played.prove(partitions=[ended]).problems[0]
     hangs_early = replace(committed, last_stable_offset=committed.boundaries[0])
-    assert fates(hangs_early) == [Fate.EQUAL] + [Fate.TOO_EARLY] * (len(committed.boundaries) - 1)
-    assert fates(orders) == [Fate.EQUAL] * len(orders.boundaries)
+    assert outcomes(hangs_early) == [Outcome.EQUAL] + [Outcome.TOO_EARLY] * (len(committed.boundaries) - 1)
+    assert outcomes(orders) == [Outcome.EQUAL] * len(orders.boundaries)
 
 
 def test_a_temporary_workplace_is_removed_unless_it_is_to_be_kept(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.demo.log import surviving
+from resnap.scheduler.jobs.demo.log import surviving
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from resnap.scheduler.demo.log import DemoPartition
+    from resnap.scheduler.jobs.demo.log import DemoPartition
     from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification import VerifiedSegment
 
 
-class Fate(StrEnum):
+class Outcome(StrEnum):
     """What the store has for a boundary in the end."""
 
     EQUAL = "equal"
@@ -42,11 +42,11 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryProof:
-    """One boundary, and what became of its snapshot."""
+    """One boundary, and the outcome for its snapshot."""
 
     offset: int
     was_lost: bool
-    fate: Fate
+    outcome: Outcome
     entries: int = 0
     """In the store."""
     expired: int = 0
@@ -93,18 +93,20 @@ class Proof:
     @property
     def regenerated(self) -> tuple[BoundaryProof, ...]:
         """Boundaries whose snapshots were lost, but for those that have to wait."""
-        return tuple(boundary for boundary in self.boundaries if boundary.was_lost and boundary.fate != Fate.WAITING)
+        return tuple(
+            boundary for boundary in self.boundaries if boundary.was_lost and boundary.outcome != Outcome.WAITING
+        )
 
     @property
     def equal(self) -> tuple[BoundaryProof, ...]:
         """Those of ``regenerated`` that equal the lost ones."""
-        return tuple(boundary for boundary in self.regenerated if boundary.fate == Fate.EQUAL)
+        return tuple(boundary for boundary in self.regenerated if boundary.outcome == Outcome.EQUAL)
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Everything that is not as it should be; empty if all is well."""
-        complaints = (_complaint(one.partition, boundary) for one in self.partitions for boundary in one.boundaries)
-        return (*(complaint for complaint in complaints if complaint is not None), *self.unlike_manifest)
+        problems = (_problem(one.partition, boundary) for one in self.partitions for boundary in one.boundaries)
+        return (*(problem for problem in problems if problem is not None), *self.unlike_manifest)
 
 
 def prove(
@@ -156,8 +158,8 @@ def _prove(
     was_lost = offset in partition.lost
     must_wait = offset > partition.last_stable_offset
     if shipped is None or must_wait:
-        fates = {(True, True): Fate.WAITING, (True, False): Fate.ABSENT, (False, True): Fate.TOO_EARLY}
-        return BoundaryProof(offset=offset, was_lost=was_lost, fate=fates[shipped is None, must_wait])
+        outcomes = {(True, True): Outcome.WAITING, (True, False): Outcome.ABSENT, (False, True): Outcome.TOO_EARLY}
+        return BoundaryProof(offset=offset, was_lost=was_lost, outcome=outcomes[shipped is None, must_wait])
     directory = lost / str(partition.topic_partition) if was_lost else partition.directory
     own = load_snapshot(directory / segment_name(offset, FileKind.SNAPSHOT))
     expected = surviving(own, at_ms)
@@ -165,23 +167,23 @@ def _prove(
     return BoundaryProof(
         offset=offset,
         was_lost=was_lost,
-        fate=Fate.DIFFERENT if different else Fate.EQUAL,
+        outcome=Outcome.DIFFERENT if different else Outcome.EQUAL,
         entries=len(shipped),
         expired=len(own) - len(expected),
         different=tuple(different),
     )
 
 
-def _complaint(partition: DemoPartition, boundary: BoundaryProof) -> str | None:
+def _problem(partition: DemoPartition, boundary: BoundaryProof) -> str | None:
     where = f"{partition.topic_partition}: the snapshot at {boundary.offset}"
-    match boundary.fate:
-        case Fate.EQUAL | Fate.WAITING:
+    match boundary.outcome:
+        case Outcome.EQUAL | Outcome.WAITING:
             return None
-        case Fate.DIFFERENT:
+        case Outcome.DIFFERENT:
             ids = ", ".join(map(str, boundary.different[:5]))
             return f"{where} differs from the broker's own, for {len(boundary.different)} producers: {ids}"
-        case Fate.ABSENT:
+        case Outcome.ABSENT:
             return f"{where} is not in the store"
-        case Fate.TOO_EARLY:
+        case Outcome.TOO_EARLY:
             since = partition.last_stable_offset
             return f"{where} is in the store, though a transaction has been open since offset {since}"

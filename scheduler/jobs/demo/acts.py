@@ -1,8 +1,7 @@
 """The demonstration: a log loses its producer snapshots, and gets them back, for everybody to check.
 
-A log dir is made (``demo_log``), its snapshots are lost as a broker before 2.8 loses them, and the service does what
-it does for any log dir. Then every snapshot in the store is compared with the one that was lost (``demo_proof``). Here
-is no printing: ``scheduler.cli.demo_story`` tells the story.
+A log dir is made (``log``), its snapshots are lost as a broker before 2.8 loses them, and what is done for any log dir
+is done for this one. Then every snapshot in the store is compared with the one that was lost (``proof``).
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.demo.log import lose_snapshots, write_demo_log
-from resnap.scheduler.demo.proof import Proof, prove
 from resnap.scheduler.job import Unread
+from resnap.scheduler.jobs.demo.log import lose_snapshots, write_demo_log
+from resnap.scheduler.jobs.demo.proof import Proof, prove
 from resnap.scheduler.jobs.scan import Scanned, scanned
 from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.sources import Scope
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.demo.log import DemoPartition
+    from resnap.scheduler.jobs.demo.log import DemoPartition
     from resnap.scheduler.use_cases.work_items import PartitionScan
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.shipment import PartitionShipment, Shipped
@@ -197,7 +196,7 @@ def _make_empty(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         is_empty = not any(directory.iterdir())
     except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(f"{directory} is no directory", hint="give a new one; it will be made") from error
+        raise UsageError(f"{directory} is not a directory", hint="give a new one; it will be made") from error
     except OSError as error:
         raise LogDirError(f"{directory}: cannot be used: {error.strerror}", hint="choose another place") from error
     if not is_empty:
