@@ -28,6 +28,7 @@ COMMON: Final = names_in(OutputSettings)
 DUMPED: Final = ("output",)
 """For a command that can also print as Kafka's dump tool does."""
 TOPIC: Final = ("topics",)
+PARTITIONS: Final = ("topics", "partitions", "high_watermark")
 SOURCE: Final = names_in(replay.SelectionSettings)
 CLUSTER: Final = names_in(replay.ClusterSettings)
 METADATA: Final = ("metadata_log",)
@@ -39,9 +40,11 @@ EXPIRATION: Final = (
     "producer_id_expiration_check_interval_ms",
     "history_expiration_ms",
 )
+RULES: Final = (*names_in(replay.BrokerSettings), "as_of", "max_reach_back", "full")
+"""What a plan is made by."""
 CHECKING: Final = ("verify_crc",)
 SPARK: Final = ("spark_master", "spark_driver_memory", "spark_conf")
-REPLAY: Final = (*names_in(replay.BrokerSettings), *names_in(replay.ReplaySettings), *SPARK)
+REPLAY: Final = (*RULES, *CHECKING, *SPARK)
 ENGINE: Final = ("engine",)
 READING: Final = names_in(replay.ReadingSettings)
 MEMORY: Final = names_in(replay.RunCacheSettings)
@@ -50,6 +53,8 @@ WRITE: Final = names_in(replay.WritingSettings)
 KEY_PREFIX: Final = ("key_prefix",)
 UPLOAD: Final = names_in(ShippingSettings)
 STORE: Final = names_in(StoreSettings)
+S3: Final = tuple(name for name in STORE if name.startswith("s3_"))
+"""For commands that open no segment."""
 SERVE: Final = names_in(ServiceSettings)
 ALL: Final = (*SOURCE, *CLUSTER, *REPLAY, *ENGINE, *READING, *MEMORY, *WRITE, *UPLOAD, *STORE, *SERVE)
 

@@ -18,7 +18,7 @@ from resnap.replay.scratch import scratch_directory
 from resnap.replay.spark.jvm import find_java
 from resnap.scheduler.answers.rendering import Row, human_count
 from resnap.scheduler.cli.failures import FAILED, OK
-from resnap.scheduler.cli.flags import ENGINE, EXPIRATION, STORE
+from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import Clock, instant
@@ -216,7 +216,7 @@ class DoctorView(View[Finding]):
         return FAILED if self._counts[Health.FAIL] else OK
 
 
-@with_settings(EXPIRATION, ENGINE, STORE)
+@with_settings(SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, S3)
 def doctor(
     context: Invocation,
     log_dirs: Annotated[

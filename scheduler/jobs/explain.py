@@ -10,7 +10,7 @@ from resnap.replay.explain import Explanation
 from resnap.replay.explain import explain as explain_entries
 from resnap.scheduler.answers.rendering import Column, Row
 from resnap.scheduler.answers.reports import explanation_rows
-from resnap.scheduler.cli.flags import REPLAY, SOURCE, STORE
+from resnap.scheduler.cli.flags import STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job import Caller, Context, Result, View
@@ -85,7 +85,7 @@ class ExplainView(View[Explained]):
         return {"producers": self._producers}
 
 
-@with_settings(SOURCE, REPLAY, STORE)
+@with_settings(STORE)
 def explain(
     context: Invocation,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A log dir, the partition's directory, or a URL.")],

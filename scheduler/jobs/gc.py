@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.answers.rendering import Column, Row, human_bytes, human_count
-from resnap.scheduler.cli.flags import STORE
+from resnap.scheduler.cli.flags import S3
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -157,7 +157,7 @@ class GarbageView(View[Found | Younger | Unread]):
             yield f"{found}. Nothing was deleted.{again if objects or uploads else ''}"
 
 
-@with_settings(STORE)
+@with_settings(S3)
 def gc(
     context: Invocation,
     url: Annotated[str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to.")],

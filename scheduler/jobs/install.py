@@ -10,7 +10,7 @@ import typer
 
 from resnap.scheduler.answers.rendering import PARTITION, Column, Row, human_count
 from resnap.scheduler.answers.reports import identity
-from resnap.scheduler.cli.flags import STORE, TOPIC, WRITE
+from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
@@ -171,7 +171,7 @@ Manifest = Annotated[
 ]
 
 
-@with_settings(TOPIC, WRITE, STORE)
+@with_settings(TOPIC, WRITE, S3)
 def install(
     context: Invocation,
     staged: Staged = None,

@@ -10,7 +10,7 @@ import typer
 
 from resnap.scheduler.answers.rendering import PARTITION, Column, Row, human_bytes, human_count
 from resnap.scheduler.cli.failures import OK
-from resnap.scheduler.cli.flags import CLUSTER, STORE, TOPIC
+from resnap.scheduler.cli.flags import CLUSTER, S3, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -316,7 +316,7 @@ def _closing(status: RemoteStatus) -> Iterator[str]:
         yield f"{human_count(comparison.other_objects)} segments in the store are of partitions that these do not name."
 
 
-@with_settings(TOPIC, CLUSTER, STORE)
+@with_settings(TOPIC, CLUSTER, S3)
 def show_status(
     context: Invocation,
     log_dirs: Annotated[

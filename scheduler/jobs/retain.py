@@ -11,7 +11,7 @@ import typer
 from resnap.scheduler.answers.progress import Progress
 from resnap.scheduler.answers.rendering import Column, Row, human_bytes, human_count
 from resnap.scheduler.answers.reports import identity
-from resnap.scheduler.cli.flags import STORE, TOPIC
+from resnap.scheduler.cli.flags import S3, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job import Caller, Context, Result, Unread, View
@@ -236,7 +236,7 @@ class RetainView(View[Retained | Unread]):
             yield f"{deleted} deleted, {kept} kept."
 
 
-@with_settings(TOPIC, STORE)
+@with_settings(TOPIC, S3)
 def retain(
     context: Invocation,
     url: Annotated[

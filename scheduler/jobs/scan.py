@@ -15,7 +15,7 @@ import typer
 from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
 from resnap.scheduler.answers.reports import bytes_of, cost_row, identity, refusal_row
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
-from resnap.scheduler.cli.flags import CLUSTER, REPLAY, SOURCE, STORE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, RULES, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job import Caller, PartitionState, Result, Unread, View
@@ -239,7 +239,7 @@ class ScanView(View["Scanned | Unread"]):
             yield f"Next: {replay if self.lost else stop.hint}."
 
 
-@with_settings(SOURCE, CLUSTER, REPLAY, STORE)
+@with_settings(PARTITIONS, CLUSTER, RULES, STORE)
 def scan(
     context: Invocation,
     sources: Sources = None,

@@ -19,7 +19,7 @@ from resnap.scheduler.answers.planned import note_compacted
 from resnap.scheduler.answers.rendering import Column, human_bytes, human_count
 from resnap.scheduler.answers.replayed import JudgedView, Rebuilt
 from resnap.scheduler.answers.reports import chain_row
-from resnap.scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
+from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REPLAY, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -334,7 +334,7 @@ class StoreView(View[StoreResult]):
         )
 
 
-@with_settings(SOURCE, REPLAY, ENGINE, READING, MEMORY, STORE)
+@with_settings(PARTITIONS, REPLAY, ENGINE, READING, MEMORY, STORE)
 def verify(
     context: Invocation,
     sources: Sources = None,

@@ -47,13 +47,21 @@ _OF_SHIPPING: Final = frozenset(
         "chunk_compression", "encryption_public_key",
     }
 )  # fmt: skip
+_OF_SPARK: Final = frozenset({"spark_master", "spark_driver_memory", "spark_conf"})
+_OF_RULES: Final = frozenset(
+    {
+        "topics", "partitions", "high_watermark", "server_properties", "metadata_log", "producer_id_expiration_ms",
+        "producer_id_expiration_check_interval_ms", "history_expiration_ms", "transaction_max_timeout_ms", "as_of",
+        "max_reach_back", "full",
+    }
+)  # fmt: skip
 WITHOUT: Final[Mapping[str, frozenset[str]]] = {
-    "scan": _OF_READING | _OF_SHIPPING | {"dry_run"},
+    "scan": _OF_READING | _OF_SHIPPING | _OF_SPARK | {"dry_run", "boundaries", "verify_crc"},
     "plan": _OF_SHIPPING | {"dry_run"},
     "regenerate": _OF_SHIPPING,
-    "tier": frozenset(),
-    "verify": _OF_SHIPPING | {"dry_run"},
-    "explain": _OF_READING | _OF_SHIPPING | {"dry_run"},
+    "tier": frozenset({"boundaries"}),
+    "verify": _OF_SHIPPING | {"dry_run", "boundaries"},
+    "explain": _OF_READING | _OF_SHIPPING | _OF_SPARK | _OF_RULES | {"dry_run", "boundaries", "verify_crc"},
 }
 """The settings of runs and of the service that mean nothing to a command, which has no flags for them."""
 _OF_THE_SERVICE: Final = frozenset({*ServiceSettings.model_fields, "log_dirs", "output", "quiet", "verbose"})
