@@ -91,3 +91,20 @@ def test_an_address_space_in_which_libraries_crash_is_refused(limit_mib: int, tm
     assert (ran.returncode, ran.stdout, ran.stderr.splitlines(keepends=True)[0]) == (1, "", told)
     assert "ulimit -v" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_too_little_address_space_for_many_threads_is_told_and_one_rerun_completes(
+    fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    log_dir, store = fixture_set(SET).data, tmp_path / "store"
+    tier = (log_dir, "--topic", "payments", *LOCAL, "--state-dir", "none", "--to", store.as_uri(), "--parallel", 8)
+    command = [sys.executable, "-m", "resnap", "tier", *map(str, tier), "--threads", "8"]
+    limited = ["sh", "-c", 'ulimit -v 1150000; exec "$@"', "sh", *command]
+    ran = subprocess.run(limited, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert ran.returncode == LimitError.exit_code, ran.stderr
+    assert "ulimit -v" in ran.stderr
+    assert "this is a bug" not in ran.stderr
+    if store.exists():
+        check_store(files_of(store), strict=False)
+    assert quietly("tier", *tier)[0] == 0
+    assert check_store(files_of(store)) == {one for one in eligible(log_dir) if one.topic == "payments"}

@@ -244,13 +244,14 @@ BUSY: Final = (
     error(429, "TooManyRequests"),
 )
 """What is gone when it is tried again."""
+SWALLOWED: Final = Fault(name="swallowed", harm=_swallowed)
 CHANGES: Final = (
     Fault(name="request flipped", harm=_flip_request),
     Fault(name="request shortened", harm=_cut_request),
     Fault(name="answer flipped", harm=_flip_answer),
     Fault(name="answer shortened", harm=_shorten_answer),
     Fault(name="wrong checksum", harm=_wrong_checksum),
-    Fault(name="swallowed", harm=_swallowed),
+    SWALLOWED,
     Fault(name="range ignored", harm=_without("range")),
 )
 REFUSALS: Final = (

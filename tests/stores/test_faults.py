@@ -32,6 +32,7 @@ from tests.stores.fault_proxy import (
     LISTINGS,
     REFUSALS,
     RESETS,
+    SWALLOWED,
     Call,
     Fault,
     FaultProxy,
@@ -194,6 +195,15 @@ def test_bytes_that_change_on_their_way_never_end_under_a_manifest(
 ) -> None:
     proxy.set(fault, PLACES[place])
     ship_through(proxy, store, cargo)
+
+
+@pytest.mark.parametrize("place", ["the log", "the snapshot", "the manifest"])
+@pytest.mark.parametrize("fault", [CHANGES[0], SWALLOWED], ids=lambda fault: fault.name)
+def test_a_store_that_keeps_its_word_to_the_probe_alone_is_told(
+    proxy: FaultProxy, store: S3ObjectStore, cargo: Cargo, fault: Fault, place: str
+) -> None:
+    proxy.set(fault, PLACES[place], times=1000)
+    assert isinstance(ship_through(proxy, store, cargo), StoreError | VerificationError)
 
 
 @pytest.mark.parametrize("fault", LISTINGS, ids=lambda fault: fault.name)
