@@ -19,7 +19,7 @@ from resnap.storage.sources.log_dirs import open_source
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from resnap.scheduler.runs.readiness import Mending
+    from resnap.scheduler.runs.readiness import Repair
     from resnap.scheduler.runs.run import Row
     from resnap.scheduler.runs.sightings import SeenPartition, Sightings
     from resnap.scheduler.use_cases.engines import Engine
@@ -145,8 +145,8 @@ class Looking:
             return partition
         raise UsageError(f"{name_of(seen)} is no longer in {seen.source}", hint="have the source scanned again")
 
-    def _made(self, seen: SeenPartition) -> Sequence[Mending]:
-        return self.sightings.mendings(seen)
+    def _made(self, seen: SeenPartition) -> Sequence[Repair]:
+        return self.sightings.repairs(seen)
 
 
 class Difference(NamedTuple):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from resnap.tiering.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from resnap.scheduler.runs.run import Row
 
 
 class Readiness(StrEnum):
@@ -38,7 +38,7 @@ _GOOD: Final = frozenset({Readiness.READY, Readiness.SHIPPED, Readiness.PREPARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mending:
+class Repair:
     """What a run has made of a partition."""
 
     how: Literal["regenerated", "shipped"]
@@ -60,35 +60,72 @@ class Judgement:
     next_step: str
 
 
-def judge(row: Row, mendings: Sequence[Mending]) -> Judgement:
-    """Return the answer for a partition of which ``row`` is what ``scan_row`` made."""
-    stop, blocking = _refusal(row, "brokerStops"), _refusal(row, "blocking")
-    if row["compaction"] == "compacted":
-        why = blocking or {"detail": "compacted topics cannot be tiered", "hint": "leave the topic out"}
-        return _say(Readiness.EXCLUDED, "compacted", str(why["detail"]), str(why["hint"]))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why tiering stops at a segment."""
+
+    reason: str
+    detail: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanFacts:
+    """What the answer for one partition depends on.
+
+    Attributes:
+        is_compacted: whether it cannot be tiered at all.
+        lost: boundaries without a usable snapshot.
+        broker_stop: where a broker's own tiering stops.
+        blocking: where Resnap stops.
+
+    """
+
+    is_compacted: bool
+    lost: frozenset[int]
+    broker_stop: Stop | None
+    blocking: Stop | None
+
+
+def facts_in(row: Mapping[str, Any]) -> ScanFacts:
+    """Return the facts of a row of ``scan``, as it is kept."""
+    return ScanFacts(
+        is_compacted=row["compaction"] == "compacted",
+        lost=frozenset(one["offset"] for one in row["lostBoundaries"]),
+        broker_stop=_stop_in(row["brokerStops"]),
+        blocking=_stop_in(row["blocking"]),
+    )
+
+
+def _stop_in(refusal: Mapping[str, str] | None) -> Stop | None:
+    if refusal is None:
+        return None
+    return Stop(reason=refusal["reason"], detail=refusal["detail"], hint=refusal["hint"])
+
+
+def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
+    """Return the answer for a partition, by what a scan showed and what runs have made of it since."""
+    stop, blocking = facts.broker_stop, facts.blocking
+    if facts.is_compacted:
+        why = blocking or Stop(reason="", detail="compacted topics cannot be tiered", hint="leave the topic out")
+        return _answer(Readiness.EXCLUDED, "compacted", why.detail, why.hint)
     if stop is None:
-        return _say(Readiness.READY, None, "a broker can tier every closed segment", "turn tiering on")
-    reason, detail = str(stop["reason"]), str(stop["detail"])
-    lost = {int(str(one["offset"])) for one in row["lostBoundaries"]}  # type: ignore[attr-defined]
-    is_snapshots = reason == "missing-snapshot"
-    for mending in mendings if lost else ():
-        if not lost <= mending.offsets:
+        return _answer(Readiness.READY, None, "a broker can tier every closed segment", "turn tiering on")
+    lacks_snapshots = stop.reason == Reason.MISSING_SNAPSHOT
+    for repair in repairs if facts.lost else ():
+        if not facts.lost <= repair.offsets:
             continue
-        if mending.how == "shipped":
-            return _say(Readiness.SHIPPED, reason, detail, f"all that may be tiered is in {mending.destination}")
-        if is_snapshots:
-            step = f"stop the broker, then `resnap install {mending.destination} LOG_DIR`"
-            return _say(Readiness.PREPARED, reason, detail, step)
+        if repair.how == "shipped":
+            step = f"all that may be tiered is in {repair.destination}"
+            return _answer(Readiness.SHIPPED, stop.reason, stop.detail, step)
+        if lacks_snapshots:
+            step = f"stop the broker, then `resnap install {repair.destination} LOG_DIR`"
+            return _answer(Readiness.PREPARED, stop.reason, stop.detail, step)
     if blocking is not None:
-        return _say(Readiness.UNFIT, str(blocking["reason"]), str(blocking["detail"]), str(blocking["hint"]))
-    step = "start a replay: `resnap regenerate`, or `resnap tier`" if is_snapshots else str(stop["hint"])
-    return _say(Readiness.BLOCKED, reason, detail, step)
+        return _answer(Readiness.UNFIT, blocking.reason, blocking.detail, blocking.hint)
+    step = "start a replay: `resnap regenerate`, or `resnap tier`" if lacks_snapshots else stop.hint
+    return _answer(Readiness.BLOCKED, stop.reason, stop.detail, step)
 
 
-def _say(readiness: Readiness, reason: str | None, detail: str, next_step: str) -> Judgement:
+def _answer(readiness: Readiness, reason: str | None, detail: str, next_step: str) -> Judgement:
     return Judgement(readiness=readiness, reason=reason, detail=detail, next_step=next_step)
-
-
-def _refusal(row: Row, key: str) -> Mapping[str, object] | None:
-    found = row[key]
-    return found if isinstance(found, dict) else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from resnap.scheduler.job import Result
 from resnap.scheduler.jobs.scan import scan_row
-from resnap.scheduler.runs.readiness import Mending
+from resnap.scheduler.runs.readiness import Repair
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome
 from resnap.scheduler.use_cases.sources import is_of
 from resnap.storage.errors import ResnapError
@@ -112,7 +112,7 @@ class RunObserver:
         self, sighted: Sighted, how: Literal["regenerated", "shipped"], destination: str, offsets: frozenset[int]
     ) -> None:
         """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
-        mending = Mending(
+        repair = Repair(
             how=how,
             destination=destination,
             offsets=offsets,
@@ -122,7 +122,7 @@ class RunObserver:
         topic, partition = sighted.topic_partition
         for source in self.scope.sources:
             if is_of(sighted, source):
-                self.shared.sightings.mended(source, topic, partition, mending)
+                self.shared.sightings.repaired(source, topic, partition, repair)
 
     def activated(self, snapshot: bytes | str) -> None:
         """Charge whoever asked for the run with the producers of a snapshot; a schedule pays nothing."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from resnap.scheduler.answers.records import plain
-from resnap.scheduler.runs.readiness import Judgement, Mending, Readiness, judge
+from resnap.scheduler.runs.readiness import Judgement, Readiness, Repair, facts_in, judge
 from resnap.scheduler.state.database import Database, inserted
 from resnap.storage.log.names import TopicPartition
 
@@ -66,7 +66,7 @@ class SeenFilter:
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """The tables of partitions, sources and mendings in the service's file."""
+    """The tables of partitions, sources and repairs in the service's file."""
 
     database: Database
     now_ms: Callable[[], int]
@@ -104,21 +104,21 @@ class Sightings:
         with self.database.write() as connection:
             _tried(connection, source, self.now_ms(), error=error, was_seen=False)
 
-    def mended(self, source: str, topic: str, partition: int, mending: Mending) -> None:
+    def repaired(self, source: str, topic: str, partition: int, repair: Repair) -> None:
         """Note what a run has made of a partition; the answer for it is found anew."""
         kept = {
             "source": source,
             "topic": topic,
             "partition": partition,
-            "how": mending.how,
-            "destination": mending.destination,
-            "offsets": json.dumps(sorted(mending.offsets)),
-            "run_id": mending.run_id,
-            "at_ms": mending.at_ms,
+            "how": repair.how,
+            "destination": repair.destination,
+            "offsets": json.dumps(sorted(repair.offsets)),
+            "run_id": repair.run_id,
+            "at_ms": repair.at_ms,
         }
         place = (source, topic, partition)
         with self.database.write() as connection:
-            connection.execute(f"{_DELETE_MENDING} AND how = ?", (*place, mending.how))
+            connection.execute(f"{_DELETE_REPAIR} AND how = ?", (*place, repair.how))
             inserted(connection, "mendings", kept)
             query = f"SELECT row, scanned_ms FROM partitions {_PLACE}"  # noqa: S608
             seen = connection.execute(query, place).fetchone()
@@ -162,10 +162,10 @@ class Sightings:
         with self.database.read() as connection:
             return _seen(connection, connection.execute(query, (topic, partition, source)).fetchall())
 
-    def mendings(self, seen: SeenPartition) -> Sequence[Mending]:
+    def repairs(self, seen: SeenPartition) -> Sequence[Repair]:
         """Return what runs have made of a partition."""
         with self.database.read() as connection:
-            return _mendings(connection, seen.source, seen.topic, seen.partition)
+            return _repairs(connection, seen.source, seen.topic, seen.partition)
 
     def prepared_by(self, run_id: str) -> list[str]:
         """Return the directory of one partition of each source for which a run has made what is not installed yet."""
@@ -198,7 +198,7 @@ class Sightings:
 
     def _keep(self, connection: sqlite3.Connection, source: str, row: Row, at_ms: int) -> None:
         topic, partition = str(row["topic"]), int(str(row["partition"]))
-        judgement = judge(row, _mendings(connection, source, topic, partition))
+        judgement = judge(facts_in(row), _repairs(connection, source, topic, partition))
         inserted(
             connection,
             "partitions",
@@ -218,7 +218,7 @@ class Sightings:
 _Place: TypeAlias = tuple[str, str, int]
 """Source, topic, partition."""
 _PLACE = "WHERE source = ? AND topic = ? AND partition = ?"
-_DELETE_MENDING = f"DELETE FROM mendings {_PLACE}"  # noqa: S608 - made of our words
+_DELETE_REPAIR = f"DELETE FROM mendings {_PLACE}"  # noqa: S608 - made of our words
 
 
 def _where(wanted: SeenFilter) -> tuple[str, list[object]]:
@@ -235,7 +235,7 @@ def _where(wanted: SeenFilter) -> tuple[str, list[object]]:
 
 def _seen(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]) -> list[SeenPartition]:
     """Return what rows of the table stand for, with two queries whatever their number."""
-    mendings = _mendings_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
+    repairs = _repairs_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
     found = []
     for kept_row in kept:
         source, topic, partition = kept_row["source"], kept_row["topic"], kept_row["partition"]
@@ -245,7 +245,7 @@ def _seen(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]) -> list[S
                 source=source,
                 topic=topic,
                 partition=partition,
-                judgement=judge(row, mendings[source, topic, partition]),
+                judgement=judge(facts_in(row), repairs[source, topic, partition]),
                 missing=kept_row["missing"],
                 row=row,
                 scanned_ms=kept_row["scanned_ms"],
@@ -254,26 +254,26 @@ def _seen(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]) -> list[S
     return found
 
 
-def _mendings(connection: sqlite3.Connection, source: str, topic: str, partition: int) -> Sequence[Mending]:
+def _repairs(connection: sqlite3.Connection, source: str, topic: str, partition: int) -> Sequence[Repair]:
     """Return what was made of a partition, what was shipped first."""
-    return _mendings_of(connection, [(source, topic, partition)])[source, topic, partition]
+    return _repairs_of(connection, [(source, topic, partition)])[source, topic, partition]
 
 
-def _mendings_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dict[_Place, list[Mending]]:
+def _repairs_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dict[_Place, list[Repair]]:
     """Return what was made of each partition, what was shipped first."""
-    found: dict[_Place, list[Mending]] = {place: [] for place in places}
+    found: dict[_Place, list[Repair]] = {place: [] for place in places}
     wanted = ", ".join(["(?, ?, ?)"] * len(places))
     query = f"SELECT * FROM mendings WHERE (source, topic, partition) IN (VALUES {wanted}) ORDER BY how DESC"  # noqa: S608
     values = [part for place in places for part in place]
     for row in connection.execute(query, values) if places else ():
-        mending = Mending(
+        repair = Repair(
             how=row["how"],
             destination=row["destination"],
             offsets=frozenset(json.loads(row["offsets"])),
             run_id=row["run_id"],
             at_ms=row["at_ms"],
         )
-        found[row["source"], row["topic"], row["partition"]].append(mending)
+        found[row["source"], row["topic"], row["partition"]].append(repair)
     return found
 
 

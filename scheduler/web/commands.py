@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from resnap.scheduler.runs.plans import KeptPlan
-    from resnap.scheduler.runs.readiness import Mending
+    from resnap.scheduler.runs.readiness import Repair
     from resnap.scheduler.runs.run import RunRequest
     from resnap.scheduler.runs.sightings import SeenPartition
     from resnap.scheduler.service.services import Services
@@ -136,11 +136,11 @@ class Shell:
         settings = _scoped(request, request.settings)
         return self.line("plan", *request.sources, "--save", plan_file(plan.id), settings=settings)
 
-    def partition(self, seen: SeenPartition, mendings: Sequence[Mending]) -> list[Command]:
+    def partition(self, seen: SeenPartition, repairs: Sequence[Repair]) -> list[Command]:
         """Return what can be asked for one partition, or done about it."""
         place = str(seen.row["path"])
         return [
-            *_installs(seen, mendings),
+            *_installs(seen, repairs),
             Command(says="look at it", line=self.line("scan", place)),
             Command(says="see what a replay would read and make", line=self.line("plan", place)),
             Command(says="make its snapshots", line=self.line("regenerate", place, "--into", STAGED)),
@@ -184,10 +184,10 @@ def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = Non
     return f"{line} {shlex.quote(url)}"
 
 
-def _installs(seen: SeenPartition, mendings: Sequence[Mending]) -> list[Command]:
+def _installs(seen: SeenPartition, repairs: Sequence[Repair]) -> list[Command]:
     if seen.judgement.readiness is not Readiness.PREPARED:
         return []
-    return [install(one.destination, str(seen.row["path"])) for one in mendings if one.how == "regenerated"]
+    return [install(one.destination, str(seen.row["path"])) for one in repairs if one.how == "regenerated"]
 
 
 def _scoped(request: RunRequest, settings: Mapping[str, object]) -> Mapping[str, object]:

@@ -54,7 +54,7 @@ def show_partition(
         "has_details": any(one.detail for one in shown),
         "count": len(boundaries),
         "legend": BOUNDARIES,
-        "mendings": services.sightings.mendings(seen),
+        "repairs": services.sightings.repairs(seen),
         "link": link,
         "path": path,
         "first_url": link(path, source=source) if cursor else None,
@@ -138,7 +138,7 @@ def _commands(request: Request, services: Services, seen: SeenPartition) -> list
     }
     path = link(f"/v1{partition_path(seen)}", source=seen.source)
     return [
-        *Shell.of(services).partition(seen, services.sightings.mendings(seen)),
+        *Shell.of(services).partition(seen, services.sightings.repairs(seen)),
         api_command(request, services, "/v1/replays", "have this service make them", body),
         api_command(request, services, path, "this partition from the API"),
     ]

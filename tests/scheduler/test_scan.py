@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.runs.readiness import Readiness, judge
+from resnap.scheduler.runs.readiness import Readiness, facts_in, judge
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, lost_boundaries, tree
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_
         assert (row[key]["reason"], row[key]["baseOffset"]) == ("leader-epochs-unknown", 0)
         assert "begins at offset 309" in row[key]["detail"]
         assert "retention will take it" in row[key]["hint"]
-    assert judge(row, []).readiness is Readiness.UNFIT
+    assert judge(facts_in(row), []).readiness is Readiness.UNFIT
     assert "retention will take it" in command("scan", data / "legacy-0").out
     tier = ("tier", data / "legacy-0", "--to", (tmp_path / "store").as_uri(), "--as-of", "roll", "--engine", "local")
     assert "would write up to 6 segments" in command(*tier, "--dry-run").out
@@ -102,7 +102,7 @@ def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_
     assert shipped["summary"]["shipped"] == 6
     assert shipped["partitions"][0]["blocking"]["reason"] == "leader-epochs-unknown"
     [orders] = command("scan", data / "orders-0", "--output", "json").document["partitions"]
-    assert judge(orders, []).readiness is Readiness.READY
+    assert judge(facts_in(orders), []).readiness is Readiness.READY
 
 
 def test_a_topic_that_was_compacted_once_is_told_how_to_say_so(command: Resnap, broker_log: Path) -> None:
@@ -110,8 +110,8 @@ def test_a_topic_that_was_compacted_once_is_told_how_to_say_so(command: Resnap, 
     for refusal in (row["brokerStops"], row["blocking"]):
         assert "was compacted, and nothing tells its cleanup.policy now" in refusal["detail"]
         assert "--metadata-log" in refusal["hint"]
-    assert "--metadata-log" in judge(row, []).next_step
-    assert judge(row, []).readiness is Readiness.EXCLUDED
+    assert "--metadata-log" in judge(facts_in(row), []).next_step
+    assert judge(facts_in(row), []).readiness is Readiness.EXCLUDED
 
 
 @pytest.mark.parametrize("lost", ["missing", "emptied"])
@@ -122,8 +122,8 @@ def test_a_broker_stops_without_a_leader_epoch_checkpoint_and_tier_finds_the_epo
     checkpoint.unlink() if lost == "missing" else checkpoint.write_bytes(b"0\n0\n")
     [row] = command("scan", broker_log / "orders-0", "--output", "json").document["partitions"]
     assert (row["brokerStops"]["reason"], row["blocking"]) == ("leader-epochs-unknown", None)
-    assert judge(row, []).readiness is Readiness.BLOCKED
-    assert "resnap tier" in judge(row, []).next_step
+    assert judge(facts_in(row), []).readiness is Readiness.BLOCKED
+    assert "resnap tier" in judge(facts_in(row), []).next_step
     tier = ("tier", broker_log / "orders-0", "--to", (tmp_path / "store").as_uri(), "--as-of", "roll", "--engine")
     assert command(*tier, "local", "--output", "json").document["summary"]["shipped"] == 2
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.runs.readiness import Mending, Readiness, judge
+from resnap.scheduler.runs.readiness import Readiness, Repair, facts_in, judge
 from resnap.scheduler.runs.sightings import SeenFilter, Sightings
 from resnap.scheduler.state.database import Database
 from tests.cases import each
@@ -35,12 +35,12 @@ def row(*lost: int, stop: object = STOP, blocking: object = None, compaction: st
     }
 
 
-def made(how: Literal["regenerated", "shipped"], *offsets: int) -> Mending:
-    return Mending(how=how, destination="/out", offsets=frozenset(offsets), run_id="r", at_ms=1)
+def made(how: Literal["regenerated", "shipped"], *offsets: int) -> Repair:
+    return Repair(how=how, destination="/out", offsets=frozenset(offsets), run_id="r", at_ms=1)
 
 
 @each(
-    ("seen", "mendings", "answer", "reason"),
+    ("seen", "repairs", "answer", "reason"),
     [
         (row(stop=None), [], Readiness.READY, None),
         (row(10), [], Readiness.BLOCKED, "missing-snapshot"),
@@ -59,8 +59,8 @@ def made(how: Literal["regenerated", "shipped"], *offsets: int) -> Mending:
         (row(10, stop=OLD, blocking=OLD), [made("shipped", 10)], Readiness.SHIPPED, "leader-epochs-unknown"),
     ],
 )
-def test_the_answer(seen: Row, mendings: Sequence[Mending], answer: Readiness, reason: str | None) -> None:
-    judgement = judge(seen, mendings)
+def test_the_answer(seen: Row, repairs: Sequence[Repair], answer: Readiness, reason: str | None) -> None:
+    judgement = judge(facts_in(seen), repairs)
     assert (judgement.readiness, judgement.reason) == (answer, reason)
     assert judgement.next_step
     assert judgement.readiness.is_good == (answer in {Readiness.READY, Readiness.SHIPPED, Readiness.PREPARED})
@@ -77,10 +77,10 @@ def answers(sightings: Sightings) -> dict[str, Readiness]:
     return {seen.topic: seen.judgement.readiness for seen in sightings.page(SeenFilter(), limit=100)}
 
 
-def test_what_is_mended_counts_at_once_and_after_the_next_look(sightings: Sightings) -> None:
+def test_what_is_repaired_counts_at_once_and_after_the_next_look(sightings: Sightings) -> None:
     sightings.saw("/a", [row(10), row(10, topic="other")])
     assert answers(sightings) == {"t": Readiness.BLOCKED, "other": Readiness.BLOCKED}
-    sightings.mended("/a", "t", 0, made("regenerated", 10))
+    sightings.repaired("/a", "t", 0, made("regenerated", 10))
     wanted = {"t": Readiness.PREPARED, "other": Readiness.BLOCKED}
     assert answers(sightings) == wanted
     sightings.saw("/a", [row(10), row(10, topic="other")])
@@ -90,17 +90,17 @@ def test_what_is_mended_counts_at_once_and_after_the_next_look(sightings: Sighti
     assert answers(sightings) == {"t": Readiness.BLOCKED}, "another one is lost, and the other partition gone"
 
 
-def test_what_is_mended_before_it_was_ever_looked_at_counts_at_the_first_look(sightings: Sightings) -> None:
-    sightings.mended("/a", "t", 0, made("shipped", 10))
+def test_what_is_repaired_before_it_was_ever_looked_at_counts_at_the_first_look(sightings: Sightings) -> None:
+    sightings.repaired("/a", "t", 0, made("shipped", 10))
     assert answers(sightings) == {}
     sightings.saw("/a", [row(10)])
     assert answers(sightings) == {"t": Readiness.SHIPPED}
 
 
-def test_mending_one_source_says_nothing_of_another(sightings: Sightings) -> None:
+def test_repairing_one_source_says_nothing_of_another(sightings: Sightings) -> None:
     for source in ("/a", "/b"):
         sightings.saw(source, [row(10)])
-    sightings.mended("/a", "t", 0, made("regenerated", 10))
+    sightings.repaired("/a", "t", 0, made("regenerated", 10))
     found = {seen.source: seen.judgement.readiness for seen in sightings.find("t", 0)}
     assert found == {"/a": Readiness.PREPARED, "/b": Readiness.BLOCKED}
 
