@@ -73,7 +73,7 @@ def _compare_existing(
     if boundary.existing is None:
         return None
     try:
-        theirs, facts = _existing(boundary.existing, ids, sources), sources.look(boundary.existing)
+        theirs, facts = _existing(boundary.existing, ids, sources), sources.facts(boundary.existing)
     except (LogDirError, ObjectNotFoundError, FormatError):
         return None  # the inventory has called it corrupt already, or it went away meanwhile
     # Where nothing was read, nothing is known of any batch.

@@ -251,13 +251,13 @@ def dress_of(path: Path) -> Dress:
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything has the name ``path``; raises as ``read_chunks`` does where that cannot be told."""
+    """Whether anything has the name ``path``; raises as ``read_chunks`` does where that cannot be found out."""
     with legible(path):
         return path.exists()
 
 
 def is_directory(path: Path) -> bool:
-    """Whether ``path`` is a directory; raises as ``read_chunks`` does where that cannot be told."""
+    """Whether ``path`` is a directory; raises as ``read_chunks`` does where that cannot be found out."""
     with legible(path):
         return path.is_dir()
 
@@ -275,7 +275,7 @@ def legible(path: Path) -> Iterator[None]:
 
 
 def unread_error(path: str | Path, error: OSError, *, hint: str) -> LogDirError:
-    """Return that ``path`` could not be read; ``hint`` is for an ``error`` that stays until somebody mends it."""
+    """Return that ``path`` could not be read; ``hint`` is for an ``error`` that stays until somebody repairs it."""
     if error.errno in _NOT_NOW:
         hint = "run the same command again; if it stays so, check the disk"
     elif error.errno in _TOO_MANY:

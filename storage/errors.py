@@ -20,7 +20,7 @@
         UploadGoneError        a multipart upload is not known any more; the whole of it may be tried again
       VerificationError        what was read back is not what was meant (exit 13)
       ClusterError             a running cluster did not answer, or refused (exit 16)
-      StalePlanError           the plan rests on something that has changed (exit 15)
+      StalePlanError           the plan depends on something that has changed (exit 15)
       LockedError              another run is at the same work (exit 11)
       CancelledError           somebody asked for the work to end (exit 130)
       LimitError               this process may have no more files, threads or memory (exit 1)
@@ -209,7 +209,7 @@ class ClusterError(ResnapError):
 
 
 class StalePlanError(ResnapError):
-    """What a saved plan rests on has changed since."""
+    """What a saved plan depends on has changed since."""
 
     exit_code = 15
 

@@ -17,7 +17,7 @@ _START_FIELD: Final = 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process, told from all others that ever had its number."""
+    """One process, distinct from all others that ever had its number."""
 
     machine: str
     """Identifies one boot of one machine, as one container sees it; empty if it is not known."""
@@ -45,7 +45,7 @@ def this_process() -> Process:
 
 
 def uptime_ms() -> int:
-    """Return a time that is never set, and goes on while the machine is suspended, where the system tells it."""
+    """Return a time that is never set, and goes on while the machine is suspended, if the system can."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
@@ -53,7 +53,7 @@ def started_at(number: int) -> str:
     """Return when a process of this machine started, in ISO 8601.
 
     Raises:
-        OSError, ValueError: there is none, or this machine does not tell.
+        OSError, ValueError: there is none, or this machine does not show it.
 
     """
     boot = next(line for line in (_PROC / "stat").read_text().splitlines() if line.startswith("btime"))
@@ -81,7 +81,7 @@ def _is_there(number: int) -> bool:
 
 
 def _machine() -> str:
-    """Return what tells this boot of this machine, and the numbering of its processes, from all others."""
+    """Return an id of this boot of this machine and of the numbering of its processes."""
     with suppress(OSError):
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"

@@ -38,7 +38,7 @@ class RangeReader(Protocol):
 
 
 class FileFacts(NamedTuple):
-    """What tells whether a file is still the one that was listed."""
+    """What shows whether a file is still the one that was listed."""
 
     size_bytes: int
     mtime_ns: int

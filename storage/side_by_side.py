@@ -14,13 +14,13 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def each(look: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iterator[_R]:
-    """Yield ``look(item)`` for each of ``items``, in order; side by side where they lie in a store."""
+def each(work: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iterator[_R]:
+    """Yield ``work(item)`` for each of ``items``, in order; side by side where they lie in a store."""
     if not remote:
-        yield from map(look, items)
+        yield from map(work, items)
         return
     with ThreadPoolExecutor(SMALL_FILES_AT_ONCE, thread_name_prefix="resnap-small") as threads:
         try:
-            yield from threads.map(look, items)
+            yield from threads.map(work, items)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)

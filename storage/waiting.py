@@ -1,7 +1,7 @@
-"""Waiting that comes to its end with the process: whoever sleeps here wakes up when the run is asked to stop.
+"""Waiting that ends with the process: a thread that sleeps here wakes up when the run is asked to stop.
 
-What tells them is a pipe, since a signal may come at any instruction, and its handler may write to one then, but may
-not take a lock that the very thread it interrupts might hold.
+A pipe wakes them up, since a signal may come at any instruction, and its handler may write to a pipe then, but may not
+take a lock that the very thread it interrupts might hold.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def pause(seconds: float) -> bool:
 
 
 def end_pauses() -> None:
-    """Wake up whoever pauses in this process, and whoever will; may be called from a signal handler."""
+    """Wake up all threads that pause in this process, now or later; may be called from a signal handler."""
     os.write(_PIPE[1], b"!")
 
 
 def _take_a_pipe_of_its_own() -> None:
-    """Let a forked process be told to end without its parent, which has the other one."""
+    """Let a forked process be asked to end without its parent, which has the other one."""
     _PIPE[:] = os.pipe()
 
 

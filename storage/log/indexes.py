@@ -79,7 +79,7 @@ def read_offset_index(buffer: Buffer) -> list[OffsetIndexEntry]:
     """Return the entries of a whole offset index, without padding.
 
     Raises:
-        FormatError: a size that is no multiple of 8, or relative offsets that do not rise; for the positions see
+        FormatError: a size that is not a multiple of 8, or relative offsets that do not rise; for the positions see
             ``check_offset_index``.
 
     """
@@ -114,7 +114,7 @@ def read_time_index(buffer: Buffer) -> list[TimeIndexEntry]:
     """Return the entries of a whole time index, without padding.
 
     Raises:
-        FormatError: a size that is no multiple of 12, timestamps that do not rise, or relative offsets that fall.
+        FormatError: a size that is not a multiple of 12, timestamps that do not rise, or relative offsets that fall.
 
     """
     _check_size(len(buffer), TIME_ENTRY.size, "time index size")
@@ -143,7 +143,7 @@ def last_time_index_entries(read: Callable[[int, int], bytes], size: int) -> lis
         size: its length.
 
     Raises:
-        FormatError: a size that is no multiple of 12, or a last timestamp or offset below 0.
+        FormatError: a size that is not a multiple of 12, or a last timestamp or offset below 0.
 
     """
     _check_size(size, TIME_ENTRY.size, "time index size")
@@ -168,8 +168,8 @@ def read_transaction_index(buffer: Buffer) -> list[AbortedTxn]:
     """Return the aborted transactions of a whole transaction index, in the order of their markers.
 
     Raises:
-        FormatError: a size that is no multiple of 34, another version, markers that do not rise, or offsets or producer
-            ids that no transaction has.
+        FormatError: a size that is not a multiple of 34, another version, markers that do not rise, or offsets or
+            producer ids that no transaction has.
 
     """
     _check_size(len(buffer), TRANSACTION_ENTRY.size, "transaction index size")
@@ -207,7 +207,7 @@ def _check_rising(what: str, values: Sequence[int], entry_size: int, *, field: i
 
 
 def _check_aborted(txn: AbortedTxn, position: int) -> None:
-    # Without a batch the last stable offset is past the marker, or held below it: so zeros are no such entry.
+    # Without a batch the last stable offset is past the marker, or held below it: so zeros are not such an entry.
     is_empty = txn.first_offset == txn.last_offset != txn.last_stable_offset
     if txn.producer_id < 0 or txn.first_offset < 0 or not (txn.first_offset < txn.last_offset or is_empty):
         raise FormatError("transaction index entry", position=position, found=txn,

@@ -1,4 +1,4 @@
-"""A broker's log dir, listed: its partitions, what is no partition, and what could not be read.
+"""A broker's log dir, listed: its partitions, what is not a partition, and what could not be read.
 
 Source: ``LogManager.loadLogs``.
 """
@@ -48,7 +48,7 @@ def open_log_dir_or_partition(path: Path, *, topics: Callable[[TopicPartition], 
 
     Raises:
         UsageError: nothing there, or neither of the two.
-        LogDirError: the operating system does not let us look.
+        LogDirError: the operating system does not let us read it.
 
     """
     path = path.absolute()
@@ -93,7 +93,7 @@ def load_partition_dir(path: Path, *, checkpoints: Checkpoints | None = None) ->
 
     Raises:
         UsageError: no such directory, or its name is not that of a live partition.
-        LogDirError: the operating system does not let us look.
+        LogDirError: the operating system does not let us read it.
         FormatError: ``partition.metadata`` is damaged.
 
     """
@@ -123,7 +123,7 @@ def _names(path: Path) -> set[str]:
 
 
 def _is_partition(names: set[str]) -> bool:
-    """Whether the files are those of a log; snapshots alone are no log, but what somebody put aside."""
+    """Whether the files are those of a log; snapshots alone are not a log, but what somebody put aside."""
     files = map(parse_file_name, names)
     return not names.isdisjoint(_PARTITION_MARKS) or any(
         file is not None and file.kind is FileKind.LOG for file in files
@@ -147,7 +147,7 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return True  # a link to where we may not look: reading it says so, as a problem of this directory alone
+        return True  # a link to where we may not read: reading it says so, as a problem of this directory alone
 
 
 def log_dir_around(path: Path) -> Path | None:

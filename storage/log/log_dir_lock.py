@@ -53,7 +53,7 @@ class LockHolder:
 
     @property
     def description(self) -> str:
-        """What to call the process in a message, with its name where the system tells it."""
+        """What to call the process in a message, with its name where the system shows it."""
         if self.process_id <= 0:
             return "a process of another container or machine"
         with suppress(OSError):
@@ -194,7 +194,7 @@ def _open_or_make(path: Path) -> tuple[int, bool]:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a lock file, which is no link, and nothing that would keep us waiting; raises ``OSError``."""
+    """Open a lock file, which is not a link, nor anything that would keep us waiting; raises ``OSError``."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _LOCK_MODE)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-"""KRaft's own log: its directory looks like a partition and is none that could be tiered."""
+"""KRaft's own log: its directory looks like a partition, but cannot be tiered."""
 MAX_TOPIC_NAME_LENGTH: Final = 249
 MAX_OFFSET: Final = 2**63 - 1
 MAX_PARTITION: Final = 2**31 - 1
@@ -49,7 +49,7 @@ class FileKind(StrEnum):
 
 
 class FileState(StrEnum):
-    """Where a file stands in its life; the value is the suffix that follows the kind, empty for a live file."""
+    """Which state a file is in; the value is the suffix that follows the kind, empty for a live file."""
 
     LIVE = ""
     DELETED = "deleted"

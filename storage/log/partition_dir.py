@@ -137,7 +137,7 @@ def read_partition_dir(path: Path, topic_partition: TopicPartition, checkpoints:
     """Return what the directory at ``path`` holds, with the values that ``checkpoints`` has for it.
 
     Raises:
-        OSError: the directory, or a file in it, cannot be looked at; ``readable`` turns it into an error of ours.
+        OSError: the directory, or a file in it, cannot be read; ``readable`` turns it into an error of ours.
         FormatError: ``partition.metadata`` is damaged.
 
     """
@@ -155,16 +155,16 @@ def partition_of_files(
     path: Place,
     topic_partition: TopicPartition,
     names: Iterable[str],
-    look: Callable[[str], FileFacts | None],
+    facts_of: Callable[[str], FileFacts | None],
     checkpoints: Checkpoints,
 ) -> PartitionDir:
     """Return what the files of the given ``names`` make of the directory at ``path``; its topic id stays unknown.
 
-    ``look`` tells of a name what the file is now, None if it vanished since it was listed.
+    ``facts_of`` returns what the file of a name is now, None if it vanished since it was listed.
     """
     listing = _sorted_out(names)
-    segments = tuple(_segments(path, look, listing.live))[::-1]
-    snapshots = tuple(_snapshots(path, look, listing.live[FileKind.SNAPSHOT]))
+    segments = tuple(_segments(path, facts_of, listing.live))[::-1]
+    snapshots = tuple(_snapshots(path, facts_of, listing.live[FileKind.SNAPSHOT]))
     first_base_offset = segments[0].base_offset if segments else 0
     return PartitionDir(
         path=path,
@@ -208,7 +208,7 @@ def _sorted_out(names: Iterable[str]) -> _Listing:
 
 
 def _segments(
-    path: Place, look: Callable[[str], FileFacts | None], live: Mapping[FileKind, Mapping[int, str]]
+    path: Place, facts_of: Callable[[str], FileFacts | None], live: Mapping[FileKind, Mapping[int, str]]
 ) -> Iterator[Segment]:
     """Yield the segments that are still there, the highest base offset first.
 
@@ -218,7 +218,7 @@ def _segments(
     """
     logs, next_base_offset = live[FileKind.LOG], None
     for base_offset in sorted(logs, reverse=True):
-        status = look(logs[base_offset])
+        status = facts_of(logs[base_offset])
         if status is None and next_base_offset is None:
             continue
         if status is not None:
@@ -229,18 +229,18 @@ def _segments(
                 size_bytes=status.size_bytes,
                 mtime_ns=status.mtime_ns,
                 inode=status.inode,
-                index_bytes=_size(look, live[FileKind.INDEX].get(base_offset)),
-                timeindex_bytes=_size(look, live[FileKind.TIMEINDEX].get(base_offset)),
-                txnindex_bytes=_size(look, live[FileKind.TXNINDEX].get(base_offset)),
+                index_bytes=_size(facts_of, live[FileKind.INDEX].get(base_offset)),
+                timeindex_bytes=_size(facts_of, live[FileKind.TIMEINDEX].get(base_offset)),
+                txnindex_bytes=_size(facts_of, live[FileKind.TXNINDEX].get(base_offset)),
             )
         next_base_offset = base_offset
 
 
 def _snapshots(
-    path: Place, look: Callable[[str], FileFacts | None], names: Mapping[int, str]
+    path: Place, facts_of: Callable[[str], FileFacts | None], names: Mapping[int, str]
 ) -> Iterator[SnapshotFile]:
     for offset in sorted(names):
-        status = look(names[offset])
+        status = facts_of(names[offset])
         if status is not None:
             yield SnapshotFile(
                 offset=offset,
@@ -250,13 +250,13 @@ def _snapshots(
             )
 
 
-def _size(look: Callable[[str], FileFacts | None], name: str | None) -> int | None:
-    status = look(name) if name is not None else None
+def _size(facts_of: Callable[[str], FileFacts | None], name: str | None) -> int | None:
+    status = facts_of(name) if name is not None else None
     return status.size_bytes if status else None
 
 
 def _status(directory: int, name: str) -> FileFacts | None:
-    """Look at a file; None where it vanished, or is no file at all.
+    """Return what a file is now; None where it vanished, or is not a file at all.
 
     Raises:
         OSError: it has the name of a log and is none. What it holds may be of the partition: its disk is not mounted.
@@ -273,9 +273,9 @@ def _status(directory: int, name: str) -> FileFacts | None:
 
 def _status_of_any(directory: int, name: str) -> os.stat_result | None:
     """Return what is there, of a link what it leads to, or the link itself if that is nowhere; None for nothing."""
-    for look in (os.stat, os.lstat):
+    for stat_of in (os.stat, os.lstat):
         with suppress(FileNotFoundError):
-            return look(name, dir_fd=directory)
+            return stat_of(name, dir_fd=directory)
     return None
 
 
@@ -313,5 +313,5 @@ def _remedy(error: OSError) -> str:
 
 
 def _concerned(path: Path, error: OSError) -> Path:
-    """Return the file that ``error`` is about; its name is relative where it was looked at by descriptor."""
+    """Return the file that ``error`` is about; its name is relative where it was read by descriptor."""
     return path / error.filename if isinstance(error.filename, str) else path

@@ -1,7 +1,7 @@
 """A log dir as frozen values, and what puts them together: the same for a directory and for a copy of one in a store.
 
 The only files read are the small ones that speak for the whole: ``meta.properties`` and the offset checkpoints. One bad
-directory or checkpoint must not hide the others: it becomes a ``PartitionProblem``, and what it would have told stays
+directory or checkpoint must not hide the others: it becomes a ``PartitionProblem``, and what it would have said stays
 unknown.
 
 Source: ``LogManager.loadLogs``.
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAsideDir:
-    """A directory of the log dir that is no partition to work on."""
+    """A directory of the log dir that is not a partition to work on."""
 
     path: Place
     kind: DirKind
@@ -66,12 +66,12 @@ class LogDir:
     set_aside: tuple[SetAsideDir, ...]
     """By name."""
     clean_shutdown: bool
-    """Whether the broker that was here stopped in order; false while one runs."""
+    """Whether the broker that was here was shut down cleanly; false while one runs."""
     problems: tuple[PartitionProblem, ...]
     is_shipped: bool = False
     """Whether it is what Resnap has shipped, to which nothing is added but by shipping."""
     is_kraft: bool = False
-    """Whether its broker runs without ZooKeeper, as ``meta.properties`` tells."""
+    """Whether its broker runs without ZooKeeper, as ``meta.properties`` says."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,7 +158,7 @@ def live_partition(path: Place) -> TopicPartition:
     kind = dir_kind(name)
     if name is None:
         raise UsageError(
-            f"the name of {path} tells no partition", hint="name it <topic>-<partition>, as the broker had done"
+            f"the name of {path} is not that of a partition", hint="name it <topic>-<partition>, as the broker had done"
         )
     if kind is not DirKind.LIVE:
         raise UsageError(

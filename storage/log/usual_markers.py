@@ -1,4 +1,4 @@
-"""Transaction markers of a whole block at a glance.
+"""The types of the transaction markers of a whole block, by columns.
 
 Brokers write them to this day in one form, in which only offset, time, producer and coordinator differ. Of a batch in
 that form the type is known without taking it apart; whatever else a control batch may be is for ``control_record``.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 UNUSUAL: Final = -1
-"""In place of a type: ``read_control_record`` is to look."""
+"""In place of a type: ``read_control_record`` is to decide."""
 
 _USUAL: Final = np.frombuffer(
     write_marker_batch(offset=0, producer_id=0, producer_epoch=0, coordinator_epoch=0, timestamp=0, commit=True),

@@ -4,7 +4,7 @@ Nothing is written, and a broker, which locks a file in it in another way, neith
 with the process, however that ends. Where a file system knows no locks on directories there is none.
 
 Whoever may open a directory may lock it, so a lock counts only if its holder is root, this user, or the directory's
-owner, or cannot be told: a stranger keeps nobody out. Runs of users who do not count for each other are kept apart by
+owner, or is not known: another user keeps nobody out. Runs of users who do not count for each other are kept apart by
 their leases in the store.
 """
 
@@ -51,7 +51,7 @@ def _take(descriptor: int, log_dir: Path) -> None:
     except OSError as error:
         status = os.fstat(descriptor)
         holder = _holder(status)
-        if error.errno not in {errno.EAGAIN, errno.EACCES} or _is_stranger(holder, status):
+        if error.errno not in {errno.EAGAIN, errno.EACCES} or _is_another_user(holder, status):
             return
         raise LockedError(
             f"{log_dir}: another run is at work on it: {_named(holder)}", hint="wait until it is done"
@@ -59,7 +59,7 @@ def _take(descriptor: int, log_dir: Path) -> None:
 
 
 def _holder(status: os.stat_result) -> int | None:
-    """Return the process that holds the lock; None where this machine does not tell."""
+    """Return the process that holds the lock; None where this machine does not show it."""
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with suppress(OSError, ValueError, IndexError):
         for line in _LOCKS.read_text().splitlines():
@@ -69,15 +69,15 @@ def _holder(status: os.stat_result) -> int | None:
     return None
 
 
-def _is_stranger(holder: int | None, status: os.stat_result) -> bool:
+def _is_another_user(holder: int | None, status: os.stat_result) -> bool:
     with suppress(OSError):
         return holder is not None and Path(f"/proc/{holder}").stat().st_uid not in {0, os.geteuid(), status.st_uid}
     return False
 
 
 def _named(process: int | None) -> str:
-    """Return who holds the lock, and since when that process runs, as far as this machine tells."""
+    """Return who holds the lock, and since when that process runs, as far as this machine shows it."""
     with suppress(OSError, ValueError, IndexError, StopIteration):
         if process is not None:
             return f"process {process}, started at {started_at(process)}"
-    return "a process that this machine does not tell"
+    return "a process that this machine does not show"

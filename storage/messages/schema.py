@@ -240,7 +240,7 @@ def read_frame(cursor: Cursor, what: str) -> Frame:
     """Return the frame that comes next; ``what`` names the record in a message.
 
     Raises:
-        FormatError: another frame version, or a type or version that is no number of 16 bits.
+        FormatError: another frame version, or a type or version that is not a number of 16 bits.
 
     """
     start = cursor.position

@@ -27,7 +27,7 @@ MAX_STRING_BYTES: Final = 0x7FFF
 UUID_BYTES: Final = 16
 UUID_CHARACTERS: Final = 22
 ZERO_UUID: Final = "A" * UUID_CHARACTERS
-"""What stands for no id; reserved by Kafka."""
+"""The text of no id; reserved by Kafka."""
 _MORE_FOLLOW: Final = 0x80
 """The bit of a varint's byte that says so."""
 
@@ -232,7 +232,7 @@ def uuid_bytes(text: str) -> bytes:
 
     """
     if len(text) != UUID_CHARACTERS:
-        raise ValueError(f"{text!r} is no uuid: it has {len(text)} characters instead of {UUID_CHARACTERS}")
+        raise ValueError(f"{text!r} is not a uuid: it has {len(text)} characters instead of {UUID_CHARACTERS}")
     return base64.b64decode(text + "==", altchars=b"-_", validate=True)
 
 

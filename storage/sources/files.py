@@ -130,11 +130,11 @@ class Sources:
         with _deletion_explained():
             return store.get_range(key, start, end)
 
-    def look(self, locator: str) -> FileFacts:
+    def facts(self, locator: str) -> FileFacts:
         """Return size and time without reading; raises as ``read`` does."""
         member = member_of(locator)
         if member is not None:
-            return self._look_at_member(member)
+            return self._member_facts(member)
         path = _path(locator)
         if path is not None:
             with readable(path):
@@ -186,13 +186,13 @@ class Sources:
             data = segment.index(piece, place)
         yield BytesReader(data, member.locator)
 
-    def _look_at_member(self, member: Member) -> FileFacts:
+    def _member_facts(self, member: Member) -> FileFacts:
         """Return what the file itself would show, while the objects it lies in are as its manifest says."""
         segment = self.segment(member.stem)
         if member.suffix != LOG_FILE:
-            found = self.look(f"{member.stem}.{INDEXES}")
+            found = self.facts(f"{member.stem}.{INDEXES}")
             return FileFacts(segment.index_size(member.suffix) or 0, found.mtime_ns, 0)
-        found, chunks = self.look(f"{member.stem}.{LOG}"), segment.manifest.chunks
+        found, chunks = self.facts(f"{member.stem}.{LOG}"), segment.manifest.chunks
         size = chunks.file_size if found.size_bytes == chunks.stored_size else -found.size_bytes
         return FileFacts(size, found.mtime_ns, 0)
 

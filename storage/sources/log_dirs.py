@@ -42,7 +42,7 @@ def open_source(
 
     Raises:
         UsageError: nothing there, or neither a log dir nor a copy of one nor what Resnap has shipped.
-        LogDirError: the operating system does not let us look.
+        LogDirError: the operating system does not let us read it.
         StoreError: the store failed.
 
     """
@@ -79,7 +79,7 @@ def open_source(
 def shipped_part(url: str, sources: Sources) -> tuple[ObjectStore, str]:
     """Return the store that ``url`` is a part of, and what the keys of that part begin with: nothing, if it is all.
 
-    The first segment that was shipped tells; where there is none, ``url`` is taken for a store.
+    The first segment that was shipped decides; where there is none, ``url`` is taken for a store.
 
     Raises:
         StoreError: the store failed.

@@ -271,7 +271,7 @@ class LocalObjectStore:
         here = self._root
         for part in path.split("/") if is_safe_path(path) else ():
             here /= part
-            with suppress(OSError):  # whoever goes there is told
+            with suppress(OSError):  # reported when the file is opened
                 if here.is_symlink():
                     raise _link_error(here)
 
@@ -287,7 +287,7 @@ class LocalObjectStore:
     @contextmanager
     def _listing(self, folder: str) -> Iterator[None]:
         """Translate as ``_translated`` does, but for a folder that is not there, or cannot be: nothing is below it."""
-        # That the root itself is no directory is another matter.
+        # That the root itself is not a directory is another matter.
         nothing_there = _NO_SUCH_FILE if folder else {errno.ENOENT}
         try:
             yield
@@ -336,7 +336,7 @@ class LocalObjectStore:
 def _link_error(path: Path) -> StoreError:
     return StoreError(
         f"{path}: a symbolic link, and links in a store are not followed",
-        hint="take it away, or put what it leads to in its place; a bind mount is no link",
+        hint="take it away, or put what it leads to in its place; a bind mount is not a link",
     )
 
 

@@ -2,8 +2,8 @@
 
 Nothing is concluded from what a store says of itself. A claim is kept only if breaking it was refused *and* left
 nothing behind: some stores refuse, and have written all the same. A probe is necessary and not sufficient: a store may
-keep its word to one request and break it under load, so nothing that must hold rests on conditions, and everything can
-be read back instead (``--verify-upload read-back``).
+keep its word to one request and break it under load, so nothing that must hold depends on conditions, and everything
+can be read back instead (``--verify-upload read-back``).
 """
 
 from __future__ import annotations

@@ -159,12 +159,12 @@ class ObjectStore(Protocol):
         """Yield every object whose key starts with ``prefix``, which need not end at a slash, in order of key.
 
         What is written or deleted meanwhile may be seen or not. Empty ``folder/`` markers that other tools leave
-        are no objects.
+        are not objects.
         """
         ...
 
     def delete(self, key: str) -> None:
-        """Remove the object; it is no error if there is none.
+        """Remove the object; it is not an error if there is none.
 
         Raises:
             UsageError: ``key`` is not portable, so it was not us who made it.
@@ -177,7 +177,7 @@ class ObjectStore(Protocol):
         ...
 
     def discard(self, unfinished: Unfinished) -> None:
-        """Let go of what an uncompleted write holds; it is no error if that is gone."""
+        """Remove what an uncompleted write holds; it is not an error if that is gone."""
         ...
 
 
@@ -191,7 +191,7 @@ class WireStore(ObjectStore, Protocol):
 
     @property
     def sends_checksums(self) -> bool:
-        """Whether each write tells the checksum of its bytes."""
+        """Whether each write carries the checksum of its bytes."""
         ...
 
     def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
@@ -258,12 +258,12 @@ def check_order(where: str, last: str, key: str) -> str:
     """
     if key <= last:
         raise StoreError(f"{where}: a listing goes back from {last!r} to {key!r}",
-                         hint="`resnap doctor --store URL` tells what this store keeps")  # fmt: skip
+                         hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
     return key
 
 
 def check_range(start: int, end: int | None) -> None:
-    """Refuse what is no half-open range; ``end`` None stands for the end of the object.
+    """Refuse what is not a half-open range; ``end`` None stands for the end of the object.
 
     Raises:
         ValueError: not 0 <= ``start`` <= ``end``.

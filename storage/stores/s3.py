@@ -83,7 +83,7 @@ class S3ObjectStore:
 
     @property
     def sends_checksums(self) -> bool:
-        """Whether each request tells the checksum of its bytes, so that the store may check them."""
+        """Whether each request carries the checksum of its bytes, so that the store may check them."""
         return self._caller.sends_checksums
 
     def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
@@ -195,7 +195,7 @@ class S3ObjectStore:
         """Stream the object over one connection, and another where that breaks; see ``ObjectStore.open``."""
         check_range(start, end)
         chunks = self._chunks(key, start, end)
-        # The first chunk is asked for here, so that an absent object is told on entering.
+        # The first chunk is asked for here, so that an absent object is reported on entering.
         first = next(chunks)
         with closing(chunks):
             yield (chunk for part in ((first,), chunks) for chunk in part if chunk)
@@ -266,7 +266,7 @@ class S3ObjectStore:
                 return
             if not token or token == options.get("ContinuationToken"):
                 raise StoreError(f"{self.url}: the store breaks off a listing and does not say how it goes on",
-                                 hint="`resnap doctor --store URL` tells what this store keeps")  # fmt: skip
+                                 hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
             options["ContinuationToken"] = token
 
     def delete(self, key: str) -> None:
@@ -368,7 +368,7 @@ class S3ObjectStore:
 
 
 def _modified_ms(at: datetime) -> int:
-    """Return a time as all answers have it: a HEAD tells no more than seconds, some listings do."""
+    """Return a time as all answers have it: a HEAD gives no more than seconds, some listings do."""
     return int(at.timestamp()) * 1000
 
 

@@ -72,7 +72,7 @@ class S3Body(io.RawIOBase):
         return self._told
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go back to the start, the one place that botocore goes to: to send all of it anew."""
+        """Go back to the start, the one place that botocore goes to: to send all of it again."""
         if (offset, whence) != (0, io.SEEK_SET):
             raise io.UnsupportedOperation(f"seek to {offset} from {whence}: expected the start")
         self._chunks.close()
@@ -80,7 +80,7 @@ class S3Body(io.RawIOBase):
         return 0
 
     def send(self, put: Callable[..., object]) -> None:
-        """Have ``put`` send this from its start, as its ``Body``; where reading has failed, ``error`` tells of what."""
+        """Have ``put`` send this from its start, as its ``Body``; where reading has failed, ``error`` says why."""
         self.seek(0)
         try:
             put(Body=self)
@@ -122,7 +122,7 @@ class _Pieces:
         return iter(self._body.read, b"")
 
     def seek(self, offset: int) -> int:
-        """Go back to the start, to send all of it anew."""
+        """Go back to the start, to send all of it again."""
         return self._body.seek(offset)
 
 
@@ -148,7 +148,7 @@ _S3Signer: Any = botocore.auth.AUTH_TYPE_MAPS["s3v4"]
 
 
 class _KnownDigestSigner(_S3Signer):  # type: ignore[misc]
-    """Signs as botocore does for S3; of a body that tells its SHA-256 it takes that."""
+    """Signs as botocore does for S3; of a body whose SHA-256 is known it takes that."""
 
     def payload(self, request: AWSRequest) -> Any:  # noqa: ANN401 - as botocore declares it
         """Return what stands for the body in the signature: where botocore signs by itself."""

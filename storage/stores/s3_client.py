@@ -176,12 +176,12 @@ class S3Caller:
         """Return what ``answer`` says of ``name``.
 
         Raises:
-            StoreError: the store says that all went well, and leaves out what it must tell.
+            StoreError: the store says that all went well, and leaves out what it must say.
 
         """
         if name not in answer:
             raise StoreError(f"{self.where(key)}: the store answers without {name}", key=key,
-                             hint="`resnap doctor --store URL` tells what this store keeps")  # fmt: skip
+                             hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
         return answer[name]
 
     def where(self, key: str | None) -> str:

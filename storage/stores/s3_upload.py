@@ -37,7 +37,7 @@ less than half of what S3 takes at once. Should the connection break, all of it 
 
 
 class Checksum(TypedDict, total=False):
-    """What tells a store the checksum of the bytes that come with it; buckets with object lock want both."""
+    """The headers that carry the checksum of the bytes that come with them; buckets with object lock want both."""
 
     ChecksumCRC32C: str
     ChecksumAlgorithm: Literal["CRC32C"]
@@ -66,7 +66,7 @@ class MultipartUpload:
     def put(self, parts: Iterable[bytes], claimed: int | None = None) -> None:
         """Upload ``parts``; whatever goes wrong on the way, the key is left as it was.
 
-        ``claimed`` is told as the CRC-32C of every part in place of its own; what is refused then raises a
+        ``claimed`` is sent as the CRC-32C of every part in place of its own; what is refused then raises a
         ``ClaimRefusedError``.
 
         Raises:

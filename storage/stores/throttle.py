@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 LOOK_S: Final = 1.0
-"""How long anybody waits without a look at whether there still is a use for it."""
+"""How long a thread waits before it asks again whether the bytes are still wanted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Throttle:
-    """Makes whoever asks wait until as many bytes may pass; None for ``bytes_per_s`` lets everything through.
+    """Makes each caller wait until as many bytes may pass; None for ``bytes_per_s`` lets everything through.
 
     Time that nobody used is not saved up: after a pause the rate is the same as before it.
     """

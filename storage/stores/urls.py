@@ -95,7 +95,7 @@ def _open_file(url: str, _: str, __: S3Settings) -> ObjectStore:
 def _open_s3(url: str, rest: str, settings: S3Settings) -> ObjectStore:
     bucket, prefix = _name_and_prefix(url, rest)
     if not _BUCKET.fullmatch(bucket):
-        raise UsageError(f"store URL {url!r}: {bucket!r} is no name of a bucket", hint=FORMS)
+        raise UsageError(f"store URL {url!r}: {bucket!r} is not the name of a bucket", hint=FORMS)
     if "?" in prefix or "#" in prefix:
         hint = "endpoint, region and the like are settings, not parts of the URL"
         raise UsageError(f"store URL {url!r}: expected a prefix without ? and #", hint=hint)

@@ -105,7 +105,7 @@ def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | 
         raise AssertionError("the active segment is known by nothing yet")
     size = segment.size_bytes
     try:
-        facts = sources.look(segment.path)
+        facts = sources.facts(segment.path)
         head = sources.read_range(segment.path, 0, min(END_BYTES, size))
         tail = sources.read_range(segment.path, max(0, size - END_BYTES), size)
     except GONE:

@@ -87,9 +87,9 @@ def _members(partition: PartitionDir, sources: Sources, replaced: Mapping[str, R
         if instead is None:
             yield _Member(name, snapshot.path, snapshot.size_bytes)
         elif instead.path is not None:
-            yield _Member(name, instead.path, sources.look(instead.path).size_bytes)
+            yield _Member(name, instead.path, sources.facts(instead.path).size_bytes)
     if partition.leader_epochs is not None:
-        size = sources.look(partition.leader_epochs).size_bytes
+        size = sources.facts(partition.leader_epochs).size_bytes
         yield _Member(LEADER_EPOCHS, partition.leader_epochs, size)
 
 

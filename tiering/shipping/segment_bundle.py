@@ -152,7 +152,7 @@ def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
 
     """
     try:
-        now = sources.look(segment.path)
+        now = sources.facts(segment.path)
     except GONE as error:
         gone = SegmentDeletedError if _begins_above(segment) else SegmentChangedError
         raise gone(f"{segment.path}: gone since the log directory was listed") from error

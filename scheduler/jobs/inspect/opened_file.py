@@ -121,7 +121,7 @@ def _member(locator: str, sources: Sources) -> Member | None:
     if stem is None or not locator.endswith(f".{LOG}"):
         return member_of(locator)
     try:
-        sources.look(f"{stem}.{MANIFEST}")
+        sources.facts(f"{stem}.{MANIFEST}")
     except GONE:
         return None
     return Member(stem, LOG)

@@ -74,7 +74,7 @@ def check_equal(segment: Segment, theirs: Segment, sources: Sources) -> int:
             continue
         assert sources.read(locator) == expected
         assert sources.read_range(locator, 3, 7) == expected[3:7]
-        assert sources.look(locator).size_bytes == len(expected)
+        assert sources.facts(locator).size_bytes == len(expected)
         with sources.open_body(locator) as body:
             assert body.read() == expected
         compared += 1

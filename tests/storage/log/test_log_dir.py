@@ -452,7 +452,7 @@ def test_a_source_that_is_neither_log_dir_nor_partition_is_a_usage_error(files: 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("backup", "tells no partition"),
+        ("backup", "is not that of a partition"),
         ("__cluster_metadata-0", r"set aside by Kafka \(metadata\)"),
         (f"a-0.{UNIQUE}-stray", r"set aside by Kafka \(stray\)"),
     ],

@@ -129,7 +129,7 @@ def test_a_field_that_a_version_lacks_cannot_be_written_in_it() -> None:
     ],
 )
 def test_a_value_that_its_type_cannot_hold_is_refused(record: MetadataRecord) -> None:
-    with pytest.raises(ValueError, match=r"does not fit|bytes; at most|is no uuid"):
+    with pytest.raises(ValueError, match=r"does not fit|bytes; at most|is not a uuid"):
         encode_record(record)
 
 
