@@ -11,8 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from resnap.tiering.controller.metadata.image import BlockSource, Note, ProducerIdBlock
-from resnap.tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
-from resnap.tiering.controller.producer_ids.block import BLOCK_SIZE
+from resnap.tiering.controller.metadata.records import (
+    NO_BROKER,
+    NO_BROKER_EPOCH,
+    PRODUCER_ID_BLOCK_SIZE,
+    ProducerIdsRecord,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +30,9 @@ def give_block(state: FoldState, record: ProducerIdsRecord, place: Place) -> Non
     source = _source(record, place)
     above = state.next_producer_id or 0
     allocated = source is BlockSource.ALLOCATED
-    first = max(record.next_producer_id - BLOCK_SIZE, 0) if allocated else min(above, record.next_producer_id)
+    first = (
+        max(record.next_producer_id - PRODUCER_ID_BLOCK_SIZE, 0) if allocated else min(above, record.next_producer_id)
+    )
     if allocated and first != above:
         _note_order(state, record, place, above)
     known = source is not BlockSource.CHECKPOINT and record.broker_id != NO_BROKER
@@ -52,7 +58,7 @@ def _source(record: ProducerIdsRecord, place: Place) -> BlockSource:
 
 
 def _note_order(state: FoldState, record: ProducerIdsRecord, place: Place, above: int) -> None:
-    first = record.next_producer_id - BLOCK_SIZE
+    first = record.next_producer_id - PRODUCER_ID_BLOCK_SIZE
     what = (
         f"ids from {above} to {first} were given to nobody" if first > above else f"ids below {above} were given before"
     )

@@ -32,6 +32,8 @@ NO_LEADER: Final = -1
 NO_LEADER_CHANGE: Final = -2
 NO_BROKER: Final = -1
 NO_BROKER_EPOCH: Final = -1
+PRODUCER_ID_BLOCK_SIZE: Final = 1_000
+"""Size of every block that a controller gives. Source: ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING
 
 from resnap.storage.errors import DataError
 from resnap.storage.kafka_errors import KafkaError, RefusedError
-from resnap.tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
+from resnap.tiering.controller.metadata.records import (
+    NO_BROKER,
+    NO_BROKER_EPOCH,
+    PRODUCER_ID_BLOCK_SIZE,
+    ProducerIdsRecord,
+)
 from resnap.tiering.controller.producer_ids.block import (
-    BLOCK_SIZE,
     EMPTY,
     MAX_PRODUCER_ID,
     ProducerIdsBlock,
@@ -59,7 +63,7 @@ class ProducerIdAllocation:
                 hint="the broker registers first, and sends the epoch that it was given",
             )  # fmt: skip
         first = self.next_block.first
-        if first > MAX_PRODUCER_ID - BLOCK_SIZE:
+        if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
             why = f"no producer ids are left: the next block would begin at {first}"
             raise RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, why)
         block = ProducerIdsBlock(broker_id=broker_id, first=first)

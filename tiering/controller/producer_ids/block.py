@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from resnap.tiering.controller.metadata.records import NO_BROKER
+from resnap.tiering.controller.metadata.records import NO_BROKER, PRODUCER_ID_BLOCK_SIZE
 
-BLOCK_SIZE: Final = 1_000
-"""Size of every block that a controller gives. Source: ``PRODUCER_ID_BLOCK_SIZE``."""
 MAX_PRODUCER_ID: Final = 2**63 - 1
 
 
@@ -21,7 +19,7 @@ class ProducerIdsBlock:
 
     broker_id: int
     first: int
-    size: int = BLOCK_SIZE
+    size: int = PRODUCER_ID_BLOCK_SIZE
 
     @property
     def last(self) -> int:

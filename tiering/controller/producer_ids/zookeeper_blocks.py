@@ -13,9 +13,13 @@ from typing import Final, Protocol
 
 from resnap.storage.errors import DataError
 from resnap.storage.kafka_errors import KafkaError, RefusedError
-from resnap.tiering.controller.metadata.records import NO_BROKER, NO_BROKER_EPOCH, ProducerIdsRecord
+from resnap.tiering.controller.metadata.records import (
+    NO_BROKER,
+    NO_BROKER_EPOCH,
+    PRODUCER_ID_BLOCK_SIZE,
+    ProducerIdsRecord,
+)
 from resnap.tiering.controller.producer_ids.block import (
-    BLOCK_SIZE,
     MAX_PRODUCER_ID,
     ClaimedBlock,
     ProducerIdsBlock,
@@ -86,7 +90,7 @@ def take_block(node: BlockNode, broker_id: int) -> ProducerIdsBlock:
 def _block_after(taken: ProducerIdsBlock | None, broker_id: int) -> ProducerIdsBlock:
     if taken is None:
         return ProducerIdsBlock(broker_id=broker_id, first=0)
-    if taken.last > MAX_PRODUCER_ID - BLOCK_SIZE:
+    if taken.last > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
         why = f"no producer ids are left: the last block ends at {taken.last}"
         raise RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, why)
     return ProducerIdsBlock(broker_id=broker_id, first=taken.next_first)
