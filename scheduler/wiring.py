@@ -14,7 +14,6 @@ from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.clock import instant
 from resnap.scheduler.settings.declaration import FLAG_ORIGIN
 from resnap.scheduler.settings.loading import process_environment, state_directory
-from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
 from resnap.scheduler.use_cases.engines import Engine
 from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.remembering import Remembering
@@ -29,6 +28,7 @@ from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
 from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S
+from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.remembered.memory_file import MemoryFiles
 from resnap.tiering.shipping.stored_rules import Asked
 

@@ -15,13 +15,13 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job import Caller, Context, Result, View
 from resnap.scheduler.jobs.controller import about_blocks, block_row
-from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
 from resnap.scheduler.use_cases.sources import nothing_in
 from resnap.scheduler.wiring import metadata_log_of, scope_of
 from resnap.storage.errors import VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.tiering.controller.audit import Audit, audit
+from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.controller.metadata.folding import load_image
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})

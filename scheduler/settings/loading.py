@@ -31,9 +31,9 @@ from resnap.scheduler.settings.metadata import (
 )
 from resnap.scheduler.settings.settings import Settings, display_name
 from resnap.scheduler.settings.values import shown_as, split_list
-from resnap.scheduler.use_cases.cluster_metadata import find_metadata_log
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.stores.urls import is_store_url
+from resnap.tiering.controller.metadata.cluster import find_metadata_log
 
 DEFAULT_FILE: Final = "resnap.toml"
 NOWHERE: Final = "none"

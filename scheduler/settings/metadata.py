@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.scheduler.settings.declaration import Given, Layer
 from resnap.scheduler.settings.layers import KAFKA_PROPERTIES, node_named, static_properties
-from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata, is_there
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.properties import read_meta_properties
 from resnap.storage.log.survey import META_PROPERTIES
@@ -29,6 +28,7 @@ from resnap.tiering.controller.expiration import (
     expiration_of,
     has_own_setting,
 )
+from resnap.tiering.controller.metadata.cluster import ClusterMetadata, is_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

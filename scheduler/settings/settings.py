@@ -23,8 +23,8 @@ from resnap.scheduler.settings.replay import (
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.shipping import ShippingSettings
 from resnap.scheduler.settings.store import StoreSettings, customer_key, storage_class
-from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata
 from resnap.storage.stores.s3_settings import S3Settings
+from resnap.tiering.controller.metadata.cluster import ClusterMetadata
 
 
 class OutputSettings(SettingGroup):

@@ -8,7 +8,6 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata, find_metadata_log
 from resnap.storage.disk import is_there
 from resnap.storage.errors import UsageError
 from resnap.storage.log.survey import META_PROPERTIES
@@ -16,6 +15,7 @@ from resnap.storage.sources.files import PLAIN
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import is_store_url, local_path
 from resnap.tiering.cluster.facts import with_facts
+from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.controller.topic_ids import with_topic_ids
 from resnap.tiering.inventory import take_inventory
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.settings.loading import load_settings
-from resnap.scheduler.use_cases.cluster_metadata import ClusterMetadata
 from resnap.scheduler.use_cases.sources import Scope, look
 from resnap.scheduler.wiring import scope_of
 from resnap.storage.log.names import TopicPartition
+from resnap.tiering.controller.metadata.cluster import ClusterMetadata
 from resnap.tiering.controller.metadata.records import ConfigRecord
 from resnap.tiering.controller.metadata.writer import open_metadata_log
 from resnap.tiering.inventory import Compaction, CompactionOrigin

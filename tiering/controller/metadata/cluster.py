@@ -1,6 +1,6 @@
-"""What the metadata log beside a log dir, if there is one, tells: asked only when it matters, and read once for a run.
+"""What the metadata log beside a log dir, if there is one, says: asked only when it matters, and read once for a run.
 
-Of topics, one that cannot be used says nothing here: whoever learned the settings from it has warned, or refused.
+One that cannot be used says nothing of topics: whoever read the settings from it has warned, or refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ClusterMetadata:
         return self._ahead
 
     def image(self) -> MetadataImage | None:
-        """Return how things are now; None where nothing tells."""
+        """Return how things are now; None where nothing is known."""
         return self._load(lambda directory: load_current_image(directory).relying_on(*TOPIC_TYPES))
 
     def cleanup_policies(self) -> dict[str, str]:
