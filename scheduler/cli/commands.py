@@ -25,7 +25,7 @@ class CommandRow(NamedTuple):
     example: str
 
 
-_CLI: Final = "resnap.scheduler.cli"
+_COMMANDS: Final = "resnap.scheduler.commands"
 _JOBS: Final = "resnap.scheduler.jobs"
 COMMANDS: Final[dict[str, CommandRow]] = {
     "scan": CommandRow(
@@ -87,12 +87,12 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap doctor /var/lib/kafka --store s3://tiered/cluster-1",
     ),
     "version": CommandRow(
-        f"{_CLI}.look:show_version",
+        f"{_COMMANDS}.about:show_version",
         "Print the versions of Resnap and of what it runs on.",
         "resnap version --output json",
     ),
     "config show": CommandRow(
-        f"{_CLI}.look:show_config",
+        f"{_COMMANDS}.about:show_config",
         "Print every setting, its value and its origin.",
         "resnap config show --config /etc/resnap.toml",
     ),
@@ -151,24 +151,30 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap quota advise /var/lib/kafka --share 0.95",
     ),
     "serve": CommandRow(
-        f"{_CLI}.serve:serve",
+        f"{_COMMANDS}.serve:serve",
         "Run the service: schedules, HTTP API and web page.",
         "resnap serve --config /etc/resnap.toml",
     ),
     "runs list": CommandRow(
-        f"{_CLI}.runs:list_runs", "List the runs of the service, the last first.", "resnap runs list --state failed"
+        f"{_COMMANDS}.runs:list_runs",
+        "List the runs of the service, the last first.",
+        "resnap runs list --state failed",
     ),
-    "runs show": CommandRow(f"{_CLI}.runs:show_run", "Show one run, or what it did.", "resnap runs show 01jz3e8y6t"),
+    "runs show": CommandRow(
+        f"{_COMMANDS}.runs:show_run", "Show one run, or what it did.", "resnap runs show 01jz3e8y6t"
+    ),
     "token create": CommandRow(
-        f"{_CLI}.token:create_token",
+        f"{_COMMANDS}.token:create_token",
         "Create a token, and show it this once.",
         "resnap token create ci --role operator --expires 30d",
     ),
     "token list": CommandRow(
-        f"{_CLI}.token:list_tokens", "List all tokens with their roles and states.", "resnap token list"
+        f"{_COMMANDS}.token:list_tokens", "List all tokens with their roles and states.", "resnap token list"
     ),
     "token revoke": CommandRow(
-        f"{_CLI}.token:revoke_token", "Revoke a token and the sessions that began with it.", "resnap token revoke ci"
+        f"{_COMMANDS}.token:revoke_token",
+        "Revoke a token and the sessions that began with it.",
+        "resnap token revoke ci",
     ),
     "demo": CommandRow(f"{_JOBS}.demo.story:demo", "See it work in a minute, on a log of its own.", "resnap demo"),
 }

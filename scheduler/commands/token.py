@@ -1,22 +1,27 @@
 """Commands that make, list and revoke the tokens of the service; they work beside one that runs, and are audited."""
 
+import os
+import pwd
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Literal
+from datetime import timedelta
+from typing import Annotated, Literal
 
 import typer
 
+from resnap.scheduler.access.audit_log import AuditLog
+from resnap.scheduler.access.roles import Role
+from resnap.scheduler.access.tokens import Token, Tokens
 from resnap.scheduler.answers.rendering import Answer, Column, Row
 from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
-    from resnap.scheduler.access.audit_log import AuditLog
-    from resnap.scheduler.access.tokens import Token, Tokens
-
+from resnap.scheduler.clock import instant
+from resnap.scheduler.service.services import state_directory_of
+from resnap.scheduler.settings.values import parse_duration
+from resnap.scheduler.state.database import DATABASE_FILE, Database
+from resnap.storage.errors import UsageError
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Who uses the token, such as ci or alice@example.org.")]
 
@@ -37,8 +42,6 @@ def create_token(
     ] = None,
 ) -> None:
     """Make a token, and show it this once: what is kept is a digest, from which nobody can tell it."""
-    from resnap.scheduler.access.roles import Role
-
     lifetime = None if expires is None else _lifetime(expires)
     with _tokens(run) as (tokens, audit), tokens.database.write():
         made, secret = tokens.create(name, Role(role), lifetime=lifetime)
@@ -68,15 +71,8 @@ def revoke_token(run: Invocation, name: Name) -> None:
 
 
 @contextmanager
-def _tokens(run: Invocation) -> Iterator[tuple["Tokens", "AuditLog"]]:
+def _tokens(run: Invocation) -> Iterator[tuple[Tokens, AuditLog]]:
     """Give the tokens and the audit of the service that has this state directory."""
-    import secrets
-
-    from resnap.scheduler.access.audit_log import AuditLog
-    from resnap.scheduler.access.tokens import Tokens
-    from resnap.scheduler.service.services import state_directory_of
-    from resnap.scheduler.state.database import DATABASE_FILE, Database
-
     database = Database(state_directory_of(run.settings) / DATABASE_FILE)
     try:
         yield Tokens(database, run.clock, secrets.token_bytes), AuditLog(database, run.clock)
@@ -84,10 +80,8 @@ def _tokens(run: Invocation) -> Iterator[tuple["Tokens", "AuditLog"]]:
         database.close()
 
 
-def _note(audit: "AuditLog", action: str, token: "Token") -> None:
+def _note(audit: AuditLog, action: str, token: Token) -> None:
     """Keep who has done it, by the name that the system gives whoever has this shell."""
-    from resnap.scheduler.access.roles import Role
-
     detail = {"role": token.role.value, "expiresMs": token.expires_ms}
     audit.append(
         principal=f"user:{_user()}",
@@ -101,28 +95,20 @@ def _note(audit: "AuditLog", action: str, token: "Token") -> None:
 
 def _user() -> str:
     """Return the name of the process's user; its number where it has no name, as in a container."""
-    import os
-    import pwd
-
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
 
 
-def _lifetime(text: str) -> "timedelta":
-    from resnap.scheduler.settings.values import parse_duration
-    from resnap.storage.errors import UsageError
-
+def _lifetime(text: str) -> timedelta:
     try:
         return parse_duration(text)
     except ValueError as error:
         raise UsageError(f"--expires: {error}") from error
 
 
-def _row(token: "Token", now_ms: int) -> Row:
-    from resnap.scheduler.clock import instant
-
+def _row(token: Token, now_ms: int) -> Row:
     ends = {"created": token.created_ms, "expires": token.expires_ms, "revoked": token.revoked_ms}
     return {
         "name": token.name,

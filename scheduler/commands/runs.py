@@ -2,20 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from resnap.scheduler.answers.records import plain
 from resnap.scheduler.answers.rendering import Answer, Column, Row, human_duration
 from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.runs.run import RunKind, RunState
-
-if TYPE_CHECKING:
-    from resnap.scheduler.runs.history import History
-    from resnap.scheduler.runs.run import Run
-
+from resnap.scheduler.clock import instant
+from resnap.scheduler.runs.history import History, RunFilter
+from resnap.scheduler.runs.run import Run, RunKind, RunState
+from resnap.scheduler.service.services import state_directory_of
+from resnap.scheduler.state.database import DATABASE_FILE, DatabaseView
+from resnap.storage.errors import UsageError
 
 States = Annotated[
     list[RunState] | None, typer.Option("--state", help="Only runs in this state; can be given several times.")
@@ -51,8 +52,6 @@ _PAGE = 500
 @with_settings(STATE)
 def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limit: Limit = 50) -> None:
     """Show runs, the newest first."""
-    from resnap.scheduler.runs.history import RunFilter
-
     wanted = RunFilter(kinds=tuple(kind or ()), states=tuple(state or ()))
     with _history(run) as history:
         found = history.page(wanted, limit=limit + 1)
@@ -65,18 +64,16 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
 @with_settings(STATE)
 def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", help="Id of the run.")]) -> None:  # noqa: A002
     """Show one run: what was asked for, how far it has come, what went wrong, and its partitions."""
-    from resnap.storage.errors import UsageError
-
     with _history(run) as history:
         found = history.get(id)
         if found is None:
             raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows those there are")
-        head = {**_row(found), **_told_in_full(found)}
+        head = {**_row(found), **_details(found)}
         rows = _partitions(history, id)
         run.answer(Answer(head=head, name="partitions", kind="partition", rows=rows, columns=_PARTITION_COLUMNS))
 
 
-def _partitions(history: "History", run_id: str) -> Iterator[Row]:
+def _partitions(history: History, run_id: str) -> Iterator[Row]:
     after = None
     while page := history.partitions(run_id, limit=_PAGE, after=after):
         for one in page:
@@ -84,9 +81,7 @@ def _partitions(history: "History", run_id: str) -> Iterator[Row]:
         after = (page[-1].topic, page[-1].partition)
 
 
-def _row(run: "Run") -> Row:
-    from resnap.scheduler.clock import instant
-
+def _row(run: Run) -> Row:
     ends = {"created": run.created_ms, "started": run.started_ms, "finished": run.finished_ms}
     return {
         "id": run.id,
@@ -100,13 +95,11 @@ def _row(run: "Run") -> Row:
     }
 
 
-def _took_s(run: "Run") -> float | None:
+def _took_s(run: Run) -> float | None:
     return None if run.started_ms is None or run.finished_ms is None else (run.finished_ms - run.started_ms) / 1000
 
 
-def _told_in_full(run: "Run") -> Row:
-    from resnap.scheduler.answers.records import plain
-
+def _details(run: Run) -> Row:
     return {
         "retryOf": run.retry_of,
         "request": plain(run.request),
@@ -117,13 +110,8 @@ def _told_in_full(run: "Run") -> Row:
 
 
 @contextmanager
-def _history(run: Invocation) -> Iterator["History"]:
+def _history(run: Invocation) -> Iterator[History]:
     """Give the history that lies in the state directory, to be read."""
-    from resnap.scheduler.runs.history import History
-    from resnap.scheduler.service.services import state_directory_of
-    from resnap.scheduler.state.database import DATABASE_FILE, DatabaseView
-    from resnap.storage.errors import UsageError
-
     path = state_directory_of(run.settings) / DATABASE_FILE
     if not path.is_file():
         raise UsageError(f"{path} is not there: no service has run with this state directory",
