@@ -1,12 +1,12 @@
 """The flag --plan of the commands that carry out what `resnap plan --save` kept."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from resnap.tiering.planning import SavedPlan
+from resnap.storage.errors import UsageError, in_file
+from resnap.tiering.planning import SavedPlan, read_saved_plan
 
 PlanFile = Annotated[
     Path | None,
@@ -18,7 +18,7 @@ PlanFile = Annotated[
 ]
 
 
-def saved_plan(plan_file: Path | None, sources: list[str] | None) -> "SavedPlan | None":
+def saved_plan(plan_file: Path | None, sources: list[str] | None) -> SavedPlan | None:
     """Return the plan of a file, None if none is given; beside it no ``sources`` may be named.
 
     Raises:
@@ -26,9 +26,6 @@ def saved_plan(plan_file: Path | None, sources: list[str] | None) -> "SavedPlan 
         FormatError: it is no plan.
 
     """
-    from resnap.storage.errors import UsageError, in_file
-    from resnap.tiering.planning import read_saved_plan
-
     if plan_file is None:
         return None
     if sources:
