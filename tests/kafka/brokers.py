@@ -161,7 +161,7 @@ class Broker:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the process and wait for nothing."""
-        self.started_at, settings = len(self.record()), self._write_properties()
+        self.started_at, settings = len(self.printed()), self._write_properties()
         if self._zookeeper is None and not (self.log_dirs[0] / "meta.properties").exists():
             self.release.tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", settings)
         with self.output.open("ab") as output:
@@ -180,13 +180,13 @@ class Broker:
         self.process.kill()
         self.process.wait()
 
-    def told(self) -> str:
+    def printed(self) -> str:
         """Return all that it has written so far."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def complaints(self, since: int = 0) -> list[str]:
         """Return what it said of its logs at WARN or ERROR, with exceptions, after the first ``since`` characters."""
-        said = ["\n".join(one.splitlines()[:2]) for one in _RECORD.split(self.record()[since:])]
+        said = ["\n".join(one.splitlines()[:2]) for one in _RECORD.split(self.printed()[since:])]
         return [one for one in said if _OF_ITS_LOGS.match(one) and not _OF_EVERY_START.search(one)]
 
     def drive(self, verb: str, *arguments: object, client: Release | None = None) -> str:
@@ -195,8 +195,8 @@ class Broker:
 
     def _has_started(self) -> bool:
         assert self.process is not None
-        assert self.process.poll() is None, self.record()[-4000:]
-        return _STARTED.search(self.record()[self.started_at :]) is not None
+        assert self.process.poll() is None, self.printed()[-4000:]
+        return _STARTED.search(self.printed()[self.started_at :]) is not None
 
     def _write_properties(self) -> Path:
         own = self._of_zookeeper() if self._zookeeper else self._of_kraft()

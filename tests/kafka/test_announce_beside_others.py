@@ -76,7 +76,7 @@ class Site:
         assert ran.code == 0, ran.err
         return next(iter(ran.document["partitions"]), None)
 
-    def told(self, topic: str) -> list[str]:
+    def announced(self, topic: str) -> list[str]:
         """Return the segment that each record of the metadata topic is about."""
         with Cluster(self.broker.address, {}) as cluster:
             numbers = cluster.facts(lambda name: name == METADATA_TOPIC).topics[METADATA_TOPIC].partitions
@@ -113,7 +113,7 @@ def running(
 def site(running: tuple[Broker, Path, Path], command: Resnap) -> Iterator[Site]:
     """Give the broker of all tests here; it must not complain in any of them."""
     broker, data, remote = running
-    since = len(broker.record())
+    since = len(broker.printed())
     yield Site(broker=broker, data=data, remote=remote, command=command)
     assert broker.complaints(since) == []
 
@@ -164,7 +164,7 @@ def test_two_who_announce_at_once_tell_of_each_segment_once(site: Site) -> None:
     errors = [one.communicate()[1].decode() for one in at_once]
     codes = sorted(one.returncode for one in at_once)
     assert codes in ([0, 0], [0, 11]), errors
-    told = site.record("twice")
+    told = site.announced("twice")
     assert len(told) == 2 * len(set(told)) == 2 * len(site.closed("twice"))
 
 
@@ -172,7 +172,7 @@ def test_what_was_killed_between_two_records_is_gone_on_with(site: Site) -> None
     site.make("killed")
     read, closed = site.broker.drive("read", "killed", 0), site.closed("killed")
     assert announce_killed(site, "killed", after=3) == -9
-    told = site.record("killed")
+    told = site.announced("killed")
     assert (len(told), len(set(told))) == (3, 2)
     assert site.status("killed")["states"]["copy-started"] == 1
     again = site.announce("killed", "--publish")
@@ -214,7 +214,7 @@ def test_telling_ends_when_copying_is_turned_on_and_the_broker_goes_on_from_ther
     assert (len(told.segments), told.stop and told.stop.reason) == (1, "copying-not-paused")
     assert f"copies by itself; 1 of {len(closed)} were announced" in problem
     site.check_served("turned-on", read)
-    assert len(set(site.record("turned-on"))) >= len(closed)
+    assert len(set(site.announced("turned-on"))) >= len(closed)
 
 
 @pytest.mark.heavy
@@ -224,7 +224,7 @@ def test_a_broker_that_copied_in_between_is_told_of_and_nothing_is_lost(site: Si
 
     def let_it_copy(_: Cluster) -> None:
         site.broker.drive("configure", "between", ON)
-        eventually(lambda: not all(map(is_ours, site.record("between"))), "the broker does not copy")
+        eventually(lambda: not all(map(is_ours, site.announced("between"))), "the broker does not copy")
 
     told, problem = announce_while(site, "between", 2 * len(closed) - 1, let_it_copy)
     assert len(told.segments) == len(closed)
@@ -294,9 +294,9 @@ def test_what_is_too_old_is_deleted_by_kafkas_rules_and_the_broker_is_at_rest_th
     assert start >= goal
     status = site.status("old")
     assert (status["readable"], status["orphans"]) == (0, 0)
-    since = len(site.broker.record())
+    since = len(site.broker.printed())
     site.broker.drive("append", "old", 0, 5)
-    said = [line for line in site.broker.record()[since:].splitlines() if "old-0" in line]
+    said = [line for line in site.broker.printed()[since:].splitlines() if "old-0" in line]
     assert len(said) < 50, said[:10]
     again = site.announce("old", "--publish").document["partitions"][0]
     assert (again["segments"], again["below"]) == (0, len(closed))
@@ -312,7 +312,7 @@ def test_where_a_record_has_ended_the_brokers_reading_nothing_is_told(
     site = Site(broker=broker, data=data, remote=remote, command=command)
 
     def has_died(since: int) -> bool:
-        return "ERROR Error occurred while processing the records (" in broker.record()[since:]
+        return "ERROR Error occurred while processing the records (" in broker.printed()[since:]
 
     with broker.running():
         site.make("poisoned")
@@ -329,11 +329,11 @@ def test_where_a_record_has_ended_the_brokers_reading_nothing_is_told(
         status = command("remote", "status", "--store", remote.as_uri(), *site.there)
         assert (status.code, [one["kind"] for one in status.document["summary"]["findings"]]) == (13, ["poison"])
         assert "kafka-delete-records.sh" in status.error["hint"]
-    since = len(broker.record())
+    since = len(broker.printed())
     with broker.running():
         eventually(lambda: has_died(since), "the broker reads on after a restart")
         broker.drive("delete", METADATA_TOPIC, number, 1)  # as the error of `remote status` advises
-    since = len(broker.record())
+    since = len(broker.printed())
     with broker.running():
         read = broker.drive("read", "poisoned", 0)
         assert site.announce("poisoned", "--publish").code == 0

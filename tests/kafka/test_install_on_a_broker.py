@@ -74,7 +74,7 @@ def test_what_was_installed_is_kept_by_the_broker_that_opens_it(
     assert ran.code == 0, ran.err
     assert ran.document["summary"]["installed"] == len(staged_in(staged)) > 10
     before = {name: snapshots(data, name) for name in PARTITIONS}
-    since = len(broker.record())
+    since = len(broker.printed())
     with broker.running():
         for number, name in enumerate(PARTITIONS):
             assert broker.drive("read", "payments", number) == read[name]
@@ -159,7 +159,7 @@ def test_a_broker_that_starts_in_the_midst_of_an_installation_is_kept_out(
     _install(staged, data, tmp_path / "undo", WatchedDisk(counted.steps // 2, start_a_broker))
     assert ends
     assert ends != [0]
-    assert "Failed to acquire lock on file .lock" in broker.record()
+    assert "Failed to acquire lock on file .lock" in broker.printed()
     for name in PARTITIONS:
         assert check_install(data / name, before[name], staged / name) == staged_in(staged / name).keys()
     with broker.running():
@@ -187,7 +187,7 @@ def test_made_beside_a_live_broker_that_appends_rolls_and_deletes_and_installed_
     outcomes = {one["offset"]: one["outcome"] for one in ran.document["partitions"][0]["snapshots"]}
     assert {offset for offset, outcome in outcomes.items() if outcome == "installed"} == lost
     assert "below-log-start" in outcomes.values()
-    since = len(broker.record())
+    since = len(broker.printed())
     with broker.running():
         assert broker.drive("read", "payments", 0) == read
     check_opened(broker, since)

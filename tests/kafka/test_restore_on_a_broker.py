@@ -52,7 +52,7 @@ def test_a_broker_serves_what_was_restored_and_goes_on_with_it(
     ran = command("restore", store.as_uri(), "--into", data, *JSON)
     assert ran.code == 0, ran.err
     ends = {f"{row['topic']}-{row['partition']}": row["endOffset"] for row in ran.document["partitions"]}
-    since = len(broker.record())
+    since = len(broker.printed())
     snapshots = {name: bases(data / name, "snapshot") for name in PARTITIONS}
     with broker.running():
         first = {name: broker.drive("read", "payments", number) for number, name in enumerate(PARTITIONS)}

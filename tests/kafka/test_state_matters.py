@@ -100,7 +100,7 @@ def test_from_a_regenerated_snapshot_producers_go_on_and_duplicates_stay_out(
         assert (epoch, last_sequence) == (EPOCH, SENT - 1)
         assert newer_epoch > EPOCH
 
-        since = len(broker.record())
+        since = len(broker.printed())
         with broker.running():
             assert send_batch(broker, producer_id, EPOCH, last_sequence) == ("NONE", last)
             assert send_batch(broker, producer_id, EPOCH, last_sequence + 5)[0] == "OUT_OF_ORDER_SEQUENCE_NUMBER"

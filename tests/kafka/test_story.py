@@ -70,7 +70,7 @@ def test_a_log_of_2_7_that_3_9_cannot_tier_is_tiered_once_it_is_mended(
             assert look(data) == before
             operator.follow(PUT_IN)
 
-            since, expected = len(broker.record()), to_be_tiered([data], TOPIC, ends_of(read), snapshots_in(truth))
+            since, expected = len(broker.printed()), to_be_tiered([data], TOPIC, ends_of(read), snapshots_in(truth))
             assert all(len(segments) > 3 for segments in expected.values())
             operator.follow(PUT_IN, START)
             check_tiered(broker, expected, remote)

@@ -63,7 +63,7 @@ def test_snapshots_that_went_while_the_broker_was_down_are_put_in_before_it_star
     operator.follow(LOOK)
     operator.follow(MAKE)
     operator.follow(ALL_IN)
-    since, expected = len(broker.record()), to_be_tiered([data], TOPIC, ends_of(read), snapshots_in(truth))
+    since, expected = len(broker.printed()), to_be_tiered([data], TOPIC, ends_of(read), snapshots_in(truth))
     try:
         operator.follow(ALL_IN, UP)
         for name, partition in places.items():
@@ -112,7 +112,7 @@ def test_false_empty_snapshots_on_two_disks_are_mended_after_a_crash(
         operator.follow(AFTER_A_CRASH)
         operator.follow(TWO_DISKS, PUT_IN)
 
-        since, expected = len(broker.record()), to_be_tiered(disks, TOPIC, ends_of(read), snapshots_in(truth))
+        since, expected = len(broker.printed()), to_be_tiered(disks, TOPIC, ends_of(read), snapshots_in(truth))
         operator.follow(TWO_DISKS, START)
         check_tiered(broker, expected, remote)
         assert read_all(broker) == read
