@@ -92,6 +92,7 @@ def test_a_file_url_stands_for_the_directory(command: Resnap, payments: Path, tm
     assert files_of(tmp_path / "url") == files_of(tmp_path / "path") != {}
 
 
+@pytest.mark.slow
 def test_snapshots_come_to_stand_beside_the_segments_of_a_copy_and_good_ones_stay(
     at: Callable[..., Ran], bucket: Bucket, payments: Path
 ) -> None:
@@ -133,6 +134,7 @@ def without_bytes_read(told: str) -> str:
     return re.sub(r'"bytesRead": [1-9][0-9]*', '"bytesRead": "some"', told)
 
 
+@pytest.mark.slow
 def test_scan_plan_explain_and_verify_tell_the_same_of_a_copy(
     command: Resnap, at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
 ) -> None:
@@ -161,6 +163,7 @@ def test_scan_plan_explain_and_verify_tell_the_same_of_a_copy(
     assert at("doctor", url).out.count("segments, readable") == 1
 
 
+@pytest.mark.slow
 def test_what_was_shipped_is_a_source_and_gives_its_own_snapshots_again(
     at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +204,7 @@ def shipped_folders(objects: dict[str, bytes]) -> set[str]:
     return {key.removeprefix("shipped/").rpartition("/")[0] for key in objects if key.endswith(".manifest")}
 
 
+@pytest.mark.slow
 def test_of_what_was_shipped_only_manifests_count_and_a_gap_is_told(
     at: Callable[..., Ran], bucket: Bucket, payments: Path
 ) -> None:

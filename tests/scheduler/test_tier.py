@@ -58,6 +58,7 @@ def test_each_eligible_segment_is_in_the_store_with_the_brokers_own_state(
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_a_bucket_gets_the_same_objects_as_a_directory(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, bucket: Bucket

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 from tests.scheduler.api.whole import FINAL
 from tests.scheduler.daemon.process import configure, eventually, serving
 from tests.scheduler.files import BALLAST, fill
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     import httpx
 
     from tests.fixture_sets import FixtureSet
+
+pytestmark = pytest.mark.slow
 
 SCHEDULE: Final = """
 [[schedules]]

@@ -47,6 +47,7 @@ def write(directory: Path, text: str) -> None:
     (directory / "resnap.toml").write_text(text)
 
 
+@pytest.mark.slow
 def test_what_the_process_is_made_of_waits_and_is_named_until_then(services: Services, tmp_path: Path) -> None:
     write(tmp_path, f'{START}auth = "token"\nlisten = "127.0.0.1:1"\nstop-grace = "1s"\nallow-hosts = ["x"]\n')
     for _ in range(2):

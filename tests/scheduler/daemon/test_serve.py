@@ -69,6 +69,7 @@ def ship(client: httpx.Client, process: Process) -> str:
     return str(at)
 
 
+@pytest.mark.slow
 def test_who_is_told_to_end_ends_in_order_while_a_run_is_at_work(directory: Path) -> None:
     with serving(directory) as process, process.client() as client:
         at, waiting = ship(client, process), client.post("/v1/schedules/ship/run").headers["location"]
@@ -136,6 +137,7 @@ def test_a_good_configuration_is_taken_and_a_bad_one_is_not(directory: Path) -> 
     assert "wait for the next start of the service: auth" in log
 
 
+@pytest.mark.slow
 def test_a_second_service_is_told_who_is_there_and_what_is_taken(directory: Path) -> None:
     with serving(directory) as process, process.client() as client:
         port = client.base_url.port
@@ -164,6 +166,7 @@ def test_a_file_of_a_newer_service_is_refused_and_left_as_it_is(directory: Path)
     assert (directory / "state" / DATABASE_FILE).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_killed_in_any_state_of_a_run_it_is_told_and_counted_at_the_next_start(directory: Path) -> None:
     def last_event(client: httpx.Client, at: str) -> str:
         return [line for line in client.get(f"{at}/events").text.splitlines() if line.startswith("data:")][-1]

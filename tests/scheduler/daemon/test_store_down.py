@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
 SCHEDULE: Final = """
 s3.endpoint-url = "http://127.0.0.1:{port}"
 s3.addressing-style = "path"

@@ -8,6 +8,8 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from resnap.scheduler.job import PartitionState
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.state import database
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.runs.history import History
+
+pytestmark = pytest.mark.slow
 
 PATIENCE_S: Final = 300
 NOTHING, QUEUED, RUNNING = None, RunState.QUEUED, RunState.RUNNING
