@@ -178,6 +178,7 @@ def test_a_store_is_read_back_whoever_filled_it(
         assert [chain["gaps"] for chain in summary["chains"]] == [[], []]
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_a_bucket_is_filled_and_read_back_like_a_directory(command: Resnap, bucket: Bucket, fixture_set: Sets) -> None:
     fixture = fixture_set(ENCRYPTED)

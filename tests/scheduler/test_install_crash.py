@@ -115,6 +115,7 @@ def check_tail(place: Place) -> None:
     assert max(bases(partition, "snapshot")) >= bases(partition)[-1]
 
 
+@pytest.mark.slow
 def test_a_kill_before_any_step_leaves_old_and_new_files_only_and_the_next_run_completes(
     original: Place, quick: Path
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_kill_before_any_step_leaves_old_and_new_files_only_and_the_next_run_c
         shutil.rmtree(place.root)
 
 
+@pytest.mark.slow
 def test_an_undoing_killed_before_any_step_is_gone_on_with(original: Place, quick: Path) -> None:
     for step in range(200):
         place = Place(copied(original.root, quick / f"undone-{step}"))
@@ -161,6 +163,7 @@ def _undo_steps(original: Place, scratch: Path) -> int:
     return disk.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
 def test_a_disk_that_fails_at_any_step_is_told_and_leaves_old_and_new_files_only(
     original: Place, quick: Path, number: int
@@ -224,6 +227,7 @@ def _check_kept(left: Place, old: dict[str, bytes]) -> None:
             assert (manifest.parent / "aside" / change.place).read_bytes() == old[name]
 
 
+@pytest.mark.slow
 def test_a_loss_of_power_after_any_step_leaves_old_and_new_files_only(place: Place) -> None:
     _watch_power(place)
 
@@ -234,6 +238,7 @@ SYNCS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgotten", SYNCS)
 def test_each_sync_is_needed(place: Place, forgotten: str) -> None:
     with pytest.raises((AssertionError, ValueError, FileNotFoundError)):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
+pytestmark = pytest.mark.slow
+
 FEW_THREADS: Final = """
 import os, resource, sys
 from resnap.scheduler.cli import run

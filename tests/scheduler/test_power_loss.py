@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
+pytestmark = pytest.mark.slow
+
 PROJECT: Final = Path(__file__).parents[2]
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
+pytestmark = pytest.mark.slow
+
 VERBS: Final = ("scan", "regenerate", "tier", "remember", "retain", "gc", "verify", "install", "restore")
 TYPED: Final = {1, 3, 12, 13}
 """Exit codes: failed, partly done, store, and where a verification could not read what it compares."""

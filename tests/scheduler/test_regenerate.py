@@ -75,6 +75,7 @@ def test_a_topic_may_have_the_longest_name_that_kafka_allows(
         assert snapshots(place / name).items() <= written.items()
 
 
+@pytest.mark.slow
 def test_a_window_gives_what_a_full_replay_gives_at_every_moment(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:

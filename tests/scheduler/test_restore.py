@@ -215,6 +215,7 @@ def steps_of(store: Path, scratch: Path) -> int:
     return disk.steps
 
 
+@pytest.mark.slow
 def test_a_kill_before_any_step_leaves_whole_partitions_and_the_next_run_completes(store: Path, quick: Path) -> None:
     seen = set()
     for step in range(0, steps_of(store, quick / "count"), 13):
@@ -229,6 +230,7 @@ def test_a_kill_before_any_step_leaves_whole_partitions_and_the_next_run_complet
     assert seen == {0, 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
 def test_a_disk_that_fails_at_any_step_is_told(store: Path, quick: Path, number: int) -> None:
     for step in range(1, steps_of(store, quick / "count"), 37):
@@ -293,6 +295,7 @@ def test_every_sync_of_the_code_is_among_those_that_are_shown_to_be_needed() -> 
     assert source.count(".sync_directory(") + source.count(".sync(") == len(SYNCS) - 1, "the first is that of each file"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [12, pytest.param(500, marks=pytest.mark.heavy)])
 def test_a_kill_at_any_instant_leaves_whole_partitions(store: Path, quick: Path, kills: int) -> None:
     draw, states = random.Random(kills), set()

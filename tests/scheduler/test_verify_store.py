@@ -277,6 +277,7 @@ def windowed(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.
     return root
 
 
+@pytest.mark.slow
 def test_however_many_segments_of_a_log_are_stored_all_is_well(command: Resnap, windowed: Path, tmp_path: Path) -> None:
     """A run may be ended after any segment; what lay above it told how far back to read."""
     store = copied(windowed, tmp_path / "store")
