@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from resnap.replay.explain import Batch, Explanation
     from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.use_cases.work_items import Cost
-    from resnap.storage.layouts.aiven.log import CopiedSegment
-    from resnap.storage.layouts.manifest import Manifest
+    from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.tiering.checking.chains import Chain
@@ -54,7 +53,7 @@ def refusal_row(refusal: Refusal | None) -> Row | None:
     }
 
 
-def verified_row(verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment]) -> Row:
+def verified_row(verified: VerifiedSegment[ManifestFacts]) -> Row:
     """Return what reading one shipped segment back showed."""
     manifest = verified.manifest
     return {

@@ -1,4 +1,4 @@
-"""Which snapshots of a store in the layout ``aiven`` are not restored as they are stored, and what takes their place.
+"""Which snapshots of a store without digests are not restored as they are stored, and what takes their place.
 
 No manifest there has a digest of them, and brokers wrote them: one that ``verify --store`` refuses would make a broker
 refuse good producers, or serve aborted records. A replay of the stored segments makes it again.
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from resnap.replay.scratch import scratch_directory
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.use_cases.store_check import store_check
-from resnap.scheduler.use_cases.stored_layouts import CopiedLayout
 from resnap.storage.errors import VerificationError
 from resnap.tiering.checking.verification_journal import VerificationJournal
-from resnap.tiering.keeping.aiven_restoration import Replaced
+from resnap.tiering.keeping.content_restoration import Replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replaced_snapshots(planner: Planner, progress: Progress, scope: Scope) -> Iterator[Mapping[str, Replaced]]:
-    """Give what takes the place of snapshots that are wrong, by their locators; nothing for other layouts.
+    """Give what takes the place of snapshots that are wrong, by their locators; nothing where manifests have digests.
 
     Raises:
         ResnapError: the replay failed.
@@ -42,12 +41,12 @@ def replaced_snapshots(planner: Planner, progress: Progress, scope: Scope) -> It
 def _refused(planner: Planner, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
     store = planner.engine.reading.sources.store(scope.sources[0].rstrip("/"))
     check = store_check(planner, store, scope, VerificationJournal())
-    if not isinstance(check.layout, CopiedLayout):
+    if check.stored.layout.tells_digests:
         return
     # The executors of a cluster cannot write into a directory of this machine.
     check.sink = DISCARD if planner.engine.is_remote else directory.as_uri()
-    for key in check.layout.list().manifests:
-        manifest = check.layout.verify(key, reads_objects=False).manifest
+    for key in check.stored.list().manifests:
+        manifest = check.stored.verify(key, reads_objects=False).manifest
         if manifest is not None:
             check.manifests[key] = manifest
             check.asked_for.add(key)

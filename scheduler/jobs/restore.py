@@ -33,7 +33,7 @@ from resnap.storage.log.properties import is_topic_id
 from resnap.storage.log.survey import LOG_START_OFFSETS, LogDir
 from resnap.storage.sources.files import Sources
 from resnap.tiering.installing.stopped_broker import refuse_running
-from resnap.tiering.keeping.aiven_restoration import Replaced, of_copies
+from resnap.tiering.keeping.content_restoration import Replaced, of_copies
 from resnap.tiering.keeping.restored_log import kept_log_start, open_at_end
 from resnap.tiering.keeping.restorer import Restoration, Restored, Restorer, of_manifests
 

@@ -27,12 +27,11 @@ from resnap.storage.errors import (
     VerificationError,
 )
 from resnap.storage.layouts.flat.keys import FlatKey, is_tombstone, lease_place
-from resnap.storage.layouts.local_tiered.keys import ROOT
 from resnap.storage.layouts.manifest import Manifest
+from resnap.storage.layouts.registry import is_tiered_by_brokers, layout_in
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import shipped_part
 from resnap.storage.stores.protocol import ObjectStore
-from resnap.tiering.checking.aiven_verification import holds_copies
 from resnap.tiering.checking.verification import ShippedListing, StoreReader, list_shipped
 from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
 from resnap.tiering.shipping.lease import leased
@@ -155,11 +154,12 @@ def _sound_manifests(store: ObjectStore, within: str, scope: Scope, faults: list
         faults.append(VerificationError(f"{key}: is there, and was not listed", hint=_HIDDEN))
         broken.add(listing.folder(key))
     if not manifests and not broken:
-        if holds_copies(store):
-            raise _for_brokers(store, "aiven")
+        layout = layout_in(store)
+        if not layout.tells_digests:
+            raise _for_brokers(store, layout.name)
         raise UsageError(f"{store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
     # Kafka's LocalTieredStorage reads objects below a root of its own, and not beside the manifest.
-    if any(entry.key.startswith(f"{ROOT}/") for manifest in manifests.values() for entry in manifest.objects):
+    if any(is_tiered_by_brokers(entry.key) for manifest in manifests.values() for entry in manifest.objects):
         raise _for_brokers(store, "local-tiered")
     return {key: manifest for key, manifest in manifests.items() if listing.folder(key) not in broken}
 

@@ -30,8 +30,6 @@ from resnap.scheduler.use_cases.staged import check_staged
 from resnap.scheduler.use_cases.store_check import StoreCheck, store_check
 from resnap.scheduler.wiring import journal_of, planner_of, scope_of
 from resnap.storage.errors import UsageError, VerificationError
-from resnap.storage.layouts.aiven.log import CopiedSegment
-from resnap.storage.layouts.manifest import Manifest
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.planning import can_be_tiered
 
@@ -44,11 +42,11 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.sources import Sight
     from resnap.scheduler.use_cases.work_items import Planned
     from resnap.storage.errors import ResnapError
+    from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.checking.verification import VerifiedSegment
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
-Check: TypeAlias = StoreCheck[Manifest] | StoreCheck[CopiedSegment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +137,14 @@ def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iter
 class Begun(Result):
     """The verification of a store, before anything is read."""
 
-    check: Check
+    check: StoreCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBack(Result):
     """One segment that was read back, or whose manifest is wrong."""
 
-    segment: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment]
+    segment: VerifiedSegment[ManifestFacts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +175,7 @@ def run_store(request: StoreRequest, context: Context) -> Iterator[StoreResult]:
     return chain([Begun(check=check)], _verify(check, request.url, context))
 
 
-def _verify(check: Check, url: str, context: Context) -> Iterator[StoreResult]:
+def _verify(check: StoreCheck, url: str, context: Context) -> Iterator[StoreResult]:
     segments = gone = 0
     with context.progress("verify", "replay") as (reading, replaying):
         for verified in check.segments(reading):
@@ -206,10 +204,10 @@ def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> N
         context.observer.mismatch(kind)
 
 
-def _read_back(
-    verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment], check: Check, context: Context
-) -> ReadBack:
-    faults = tuple(VerificationError(problem, hint=check.layout.remedy) for problem in verified.problems)
+def _read_back(verified: VerifiedSegment[ManifestFacts], check: StoreCheck, context: Context) -> ReadBack:
+    faults = tuple(
+        VerificationError(problem, hint=check.stored.layout.remedy_when_verified) for problem in verified.problems
+    )
     _count(Mismatch.OBJECT, faults, context)
     return ReadBack(
         state=PartitionState.FAILED if faults else PartitionState.DONE,
@@ -246,7 +244,7 @@ def _nothing_shipped(url: str) -> UsageError:
     return UsageError(f"{url} holds no shipped segment", hint=hint)
 
 
-def verified_row(verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment]) -> Row:
+def verified_row(verified: VerifiedSegment[ManifestFacts]) -> Row:
     """Return what reading one shipped segment back showed."""
     manifest = verified.manifest
     return {
@@ -274,7 +272,7 @@ class StoreView(View[StoreResult]):
     )
 
     def __init__(self) -> None:
-        self._check: Check | None = None
+        self._check: StoreCheck | None = None
         self._chains: list[Chain] = []
         self._counts = dict.fromkeys(
             ("segments", "bytes", "different", "gone", "snapshotsReplayed", "snapshotsDifferent"), 0
@@ -294,7 +292,7 @@ class StoreView(View[StoreResult]):
                 self._counts["snapshotsDifferent"] += bool(result.faults)
         return None
 
-    def _segment(self, verified: VerifiedSegment[Manifest] | VerifiedSegment[CopiedSegment]) -> Row | None:
+    def _segment(self, verified: VerifiedSegment[ManifestFacts]) -> Row | None:
         self._counts["segments"] += verified.was_read
         self._counts["bytes"] += verified.size_bytes
         self._counts["different"] += bool(verified.problems)

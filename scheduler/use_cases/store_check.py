@@ -2,7 +2,7 @@
 
 Each snapshot is held against a replay of the segments as they are stored, under the rules that its manifest names, if
 it does: a replay under others would miss, or keep, other producers. So a partition that was shipped by several runs is
-replayed once for each moment T. What a layout is asked stands in ``stored_layouts``.
+replayed once for each moment T. What they lie in is for ``tiering.checking.stored_segments`` to know.
 
 How much lies above a segment must not matter. What lies above tells how far back a replay reads, so that of a boundary
 beyond the window more may come to light here than whoever shipped it was asked to know. Its snapshot must have the
@@ -12,19 +12,18 @@ transactions that span it and were aborted later; those that were committed may 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.comparison import Producers
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD, snapshot_key
 from resnap.scheduler.clock import instant
-from resnap.scheduler.use_cases.sources import look
-from resnap.scheduler.use_cases.stored_layouts import CopiedLayout, Held, ShippedLayout
+from resnap.scheduler.use_cases.sources import Scope, look
 from resnap.storage.errors import VerificationError
 from resnap.storage.layouts.manifest import SnapshotHow
 from resnap.storage.sources.log_dirs import shipped_part
-from resnap.tiering.checking.aiven_verification import holds_copies
 from resnap.tiering.checking.chains import Chain, chains_of
+from resnap.tiering.checking.stored_segments import stored_segments
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked, is_of_shorter_log, judged_under, made_under
 
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.engines import Engine
     from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.sources import Scope, Sight, Sighted
-    from resnap.scheduler.use_cases.stored_layouts import StoredLayout
-    from resnap.storage.layouts.aiven.log import CopiedSegment
-    from resnap.storage.layouts.manifest import Manifest, SnapshotOrigin
+    from resnap.scheduler.use_cases.sources import Sight, Sighted
+    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.checking.stored_segments import StoredSegments
     from resnap.tiering.checking.verification import VerifiedSegment
     from resnap.tiering.checking.verification_journal import VerificationJournal
 
@@ -65,10 +64,10 @@ class SnapshotCheck(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class StoreCheck(Generic[Held]):
+class StoreCheck:
     """One verification of a store; what its steps find is kept for those after them."""
 
-    layout: StoredLayout[Held]
+    stored: StoredSegments
     engine: Engine
     rules: ReplayRules
     """For all that manifests do not say."""
@@ -77,7 +76,7 @@ class StoreCheck(Generic[Held]):
     journal: VerificationJournal
     since_ms: int | None = None
     """Only segments that were shipped since then, by the store's clock, are read; None for all."""
-    manifests: dict[str, Held] = field(default_factory=dict)
+    manifests: dict[str, ManifestFacts] = field(default_factory=dict)
     """All that could be read, by key."""
     asked_for: set[str] = field(default_factory=set)
     """Keys of those that are to be verified, by this run or the one that it goes on with."""
@@ -86,7 +85,7 @@ class StoreCheck(Generic[Held]):
     resumed: int = 0
     """How many of them an interrupted run has found all right."""
 
-    def segments(self, progress: Progress) -> Iterator[VerifiedSegment[Held]]:
+    def segments(self, progress: Progress) -> Iterator[VerifiedSegment[ManifestFacts]]:
         """Read back the objects of every segment, and yield a word on each, by key.
 
         Raises:
@@ -94,14 +93,14 @@ class StoreCheck(Generic[Held]):
             StoreError: the store itself failed.
 
         """
-        listing = self.layout.list()
+        listing = self.stored.list()
         since_ms = self.since_ms or 0
         self.asked_for = {key for key, info in listing.manifests.items() if info.modified_ms >= since_ms}
         to_read = {key for key in self.asked_for if not self.journal.has(listing.manifests[key])}
         self.resumed = len(self.asked_for) - len(to_read)
         progress.expect(len(to_read), listing.size_of(to_read))
         for key, info in listing.manifests.items():
-            verified = self.layout.verify(key, reads_objects=key in to_read)
+            verified = self.stored.verify(key, reads_objects=key in to_read)
             if verified.manifest is not None:
                 self.manifests[key] = verified.manifest
             if verified.was_read:
@@ -122,8 +121,9 @@ class StoreCheck(Generic[Held]):
 
         """
         asked = {key: self.manifests[key] for key in self.asked_for & self.manifests.keys()}
-        held = {self.layout.snapshot_of(key, one): one for key, one in asked.items()}
-        for scope in self.layout.scopes(asked):
+        held = {self.stored.locator_of(one): one for one in asked.values()}
+        for source in self.stored.sources_of(asked):
+            scope = Scope(sources=(source.url,), topics=tuple(sorted(source.topic_ids)), topic_ids=source.topic_ids)
             sight = look(scope, self.engine.reading.sources)
             yield from _unreplayed(sight)
             plans = {one.topic_partition: list(self._plans(one, held)) for one in sight.partitions}
@@ -131,7 +131,7 @@ class StoreCheck(Generic[Held]):
                 layer = [found[depth] for found in plans.values() if depth < len(found)]
                 yield from self._replayed(layer, held, progress)
 
-    def _plans(self, sighted: Sighted, held: Mapping[str, Held]) -> Iterator[PartitionPlan]:
+    def _plans(self, sighted: Sighted, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
         inventory = sighted.inventory
         offsets: dict[ReplayRules, list[int]] = {}
         for boundary in inventory.boundaries:
@@ -147,13 +147,13 @@ class StoreCheck(Generic[Held]):
                     self.engine.needed_for(plan)
                 yield plan
 
-    def _rules(self, held: Held) -> ReplayRules:
+    def _rules(self, held: ManifestFacts) -> ReplayRules:
         """Return the rules to hold a snapshot against."""
-        origin = self.layout.origin(held)
+        origin = held.snapshot_origin
         return self.rules if origin is None else judged_under(origin, self.rules, self.asked)
 
     def _replayed(
-        self, plans: list[PartitionPlan], held: Mapping[str, Held], progress: Progress
+        self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
         reads = [plan.segments[index] for plan in plans for run in plan.runs for index in range(run.start, run.end)]
         progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
@@ -167,7 +167,9 @@ class StoreCheck(Generic[Held]):
                 rebuilt = snapshot_key(result.topic_partition, found.boundary.offset) if is_made else None
                 yield check._replace(rebuilt=rebuilt)
 
-    def _check(self, plan: PartitionPlan, found: BoundaryResult, held: Mapping[str, Held], why: str) -> SnapshotCheck:
+    def _check(
+        self, plan: PartitionPlan, found: BoundaryResult, held: Mapping[str, ManifestFacts], why: str
+    ) -> SnapshotCheck:
         snapshot = found.boundary.existing or ""
         if found.outcome is not Outcome.REBUILT:
             return _not_compared(
@@ -175,7 +177,7 @@ class StoreCheck(Generic[Held]):
             )
         if found.comparison is None:  # it passed the look at its object, and did not come a second time
             return _not_compared(snapshot, "it could not be read again, or has gone meanwhile")
-        origin = self.layout.origin(held[snapshot])
+        origin = held[snapshot].snapshot_origin
         what = "; ".join(
             f"{word} {named(producers)}"
             for word, producers in (
@@ -201,7 +203,7 @@ class StoreCheck(Generic[Held]):
 
 def store_check(
     planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal, since_ms: int | None = None
-) -> StoreCheck[Manifest] | StoreCheck[CopiedSegment]:
+) -> StoreCheck:
     """Return the verification of what lies in ``store``, in the layout of the first segment that is met.
 
     ``journal`` says how far an earlier one came. Of ``scope`` the topics count; ``store`` may be a part of one.
@@ -213,18 +215,15 @@ def store_check(
     """
     sources = planner.engine.reading.sources
     whole, within = shipped_part(store.url, sources)
-    if holds_copies(whole, within):
-        copied = CopiedLayout(store=whole, scope=scope, sources=sources, within=within)
-        return layout_check(planner, copied, journal, since_ms)
-    return layout_check(planner, ShippedLayout(store=whole, scope=scope, within=within), journal, since_ms)
+    return check_of(planner, stored_segments(whole, scope.wants, sources, within), journal, since_ms)
 
 
-def layout_check(
-    planner: Planner, layout: StoredLayout[Held], journal: VerificationJournal, since_ms: int | None = None
-) -> StoreCheck[Held]:
-    """Return the verification of what lies in ``layout``, otherwise as ``store_check``."""
+def check_of(
+    planner: Planner, stored: StoredSegments, journal: VerificationJournal, since_ms: int | None = None
+) -> StoreCheck:
+    """Return the verification of the segments ``stored``, otherwise as ``store_check``."""
     return StoreCheck(
-        layout=layout,
+        stored=stored,
         engine=planner.engine,
         rules=planner.rules,
         asked=planner.asked,

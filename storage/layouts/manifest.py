@@ -161,6 +161,11 @@ class Manifest:
     compaction_assumption: str | None = None
     """Why the topic was taken as not compacted, where nothing proved it."""
 
+    @property
+    def snapshot_key(self) -> str:
+        """Where its producer snapshot lies."""
+        return next(entry.key for entry in self.objects if entry.kind is ObjectKind.SNAPSHOT)
+
     def object(self, kind: ObjectKind) -> ManifestObject | None:
         """Return the object of ``kind``, None if the segment has none."""
         return next((entry for entry in self.objects if entry.kind is kind), None)

@@ -145,6 +145,55 @@ class ShippedSegment:
     """Whether only Resnap knows its objects, so that it is shipped again where one of them is gone or cut off."""
 
 
+class ManifestFacts(Protocol):
+    """What a manifest of any layout says of its segment."""
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None where nothing tells."""
+        ...
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def topic_id(self) -> str | None:
+        """None where nothing tells."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+        ...
+
+    @property
+    def next_base_offset(self) -> int:
+        """Where the segment after it begins."""
+        ...
+
+    @property
+    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
+        """Those of the segment alone."""
+        ...
+
+    @property
+    def snapshot_origin(self) -> SnapshotOrigin | None:
+        """Where its snapshot comes from; None where nothing says so, as of what brokers wrote."""
+        ...
+
+    @property
+    def snapshot_key(self) -> str:
+        """What the locator of its snapshot ends in, below the URL of the store."""
+        ...
+
+
 class Unnamed(NamedTuple):
     """What no manifest names."""
 
@@ -239,7 +288,22 @@ class Layout(Shipped, Protocol):
 
     @property
     def remedy(self) -> str:
-        """What to do about a segment that is damaged."""
+        """What to do about a segment in the way that is damaged."""
+        ...
+
+    @property
+    def remedy_when_verified(self) -> str:
+        """What to do about a segment of which verification says that it is damaged."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
+
+    @property
+    def tells_digests(self) -> bool:
+        """Whether manifests have digests of all objects; else these can only be held against themselves."""
         ...
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:

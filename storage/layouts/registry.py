@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from resnap.storage.layouts.aiven.body import AivenForm
+from resnap.storage.layouts.aiven.keys import parse_key as parse_aiven_key
 from resnap.storage.layouts.aiven.layout import Aiven
+from resnap.storage.layouts.flat.keys import parse_key as parse_flat_key
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.local_tiered.keys import parse_key
 from resnap.storage.layouts.local_tiered.layout import LocalTiered
@@ -13,6 +15,7 @@ from resnap.storage.layouts.mirror import Mirror
 
 if TYPE_CHECKING:
     from resnap.storage.layouts.protocol import Layout, Shipped, Stored
+    from resnap.storage.stores.protocol import ObjectStore
 
 LayoutName: TypeAlias = Literal["flat", "local-tiered", "aiven"]
 """Those in which segments are shipped."""
@@ -31,6 +34,21 @@ def layout_named(name: LayoutName, form: AivenForm | None = None) -> Layout:
             return LocalTiered()
         case "aiven":
             return Aiven(form or AivenForm())
+
+
+def layout_in(store: ObjectStore, within: str = "") -> Layout:
+    """Return the layout of the first segment that is met below ``within`` in ``store``; flat if there is none.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    for info in store.list(within):
+        if parse_aiven_key(info.key) is not None:
+            return Aiven()
+        if parse_flat_key(info.key) is not None:
+            break
+    return Flat()
 
 
 def is_tiered_by_brokers(key: str) -> bool:

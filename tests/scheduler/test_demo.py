@@ -23,12 +23,13 @@ from resnap.scheduler.jobs.demo.proof import Outcome, Proof, prove
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.use_cases.store_check import layout_check
-from resnap.scheduler.use_cases.stored_layouts import ShippedLayout
+from resnap.scheduler.use_cases.store_check import check_of
 from resnap.scheduler.wiring import engine_of
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
+from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.urls import open_store
+from resnap.tiering.checking.stored_segments import stored_segments
 from resnap.tiering.checking.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class Played:
 
     def prove(self, *, lost: Path | None = None, partitions: Sequence[DemoPartition] | None = None) -> Proof:
         store = open_store(self.demo.store_url)
-        layout = ShippedLayout(store=store, scope=Scope(sources=(store.url,)))
-        check = layout_check(self.demo.planner, layout, VerificationJournal())
+        stored = stored_segments(store, Scope(sources=(store.url,)).wants, PLAIN)
+        check = check_of(self.demo.planner, stored, VerificationJournal())
         segments = check.segments(SilentProgress())
         return prove(partitions or self.partitions, lost or self.demo.lost, segments, store, at_ms=NOW_MS)
 

@@ -12,7 +12,7 @@ from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.checking.aiven_verification import list_copies, verify_copy
+from resnap.tiering.checking.content_verification import list_copies, verify_copy
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.shipment import Shipper
 from tests.fixture_sets import AIVEN

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.layouts.lineage import chain_of, is_one_lineage
 from resnap.storage.log.names import TopicPartition
@@ -18,46 +18,7 @@ from resnap.storage.log.names import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.storage.log.checkpoints import LeaderEpoch
-
-
-class Link(Protocol):
-    """What a manifest of any layout tells of its segment."""
-
-    @property
-    def cluster_id(self) -> str | None:
-        """None where nothing tells."""
-        ...
-
-    @property
-    def topic(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def topic_id(self) -> str | None:
-        """None where nothing tells."""
-        ...
-
-    @property
-    def partition(self) -> int:
-        """Its number."""
-        ...
-
-    @property
-    def base_offset(self) -> int:
-        """First offset."""
-        ...
-
-    @property
-    def next_base_offset(self) -> int:
-        """Where the segment after it begins."""
-        ...
-
-    @property
-    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
-        """Those of the segment alone."""
-        ...
+    from resnap.storage.layouts.protocol import ManifestFacts
 
 
 class Gap(NamedTuple):
@@ -98,16 +59,16 @@ class _Topic(NamedTuple):
     topic_id: str
 
 
-def chains_of(manifests: Iterable[Link]) -> list[Chain]:
+def chains_of(manifests: Iterable[ManifestFacts]) -> list[Chain]:
     """Return the chains that ``manifests`` make, by cluster, partition and topic id."""
-    found: dict[_Topic, list[Link]] = {}
+    found: dict[_Topic, list[ManifestFacts]] = {}
     for one in manifests:
         key = _Topic(one.cluster_id or "", TopicPartition(one.topic, one.partition), one.topic_id or "")
         found.setdefault(key, []).append(one)
     return [_chain(found[key]) for key in sorted(found)]
 
 
-def _chain(manifests: list[Link]) -> Chain:
+def _chain(manifests: list[ManifestFacts]) -> Chain:
     """Return the chain of one partition; segments with the same offsets count once."""
     by_range = {(one.base_offset, one.next_base_offset): one for one in manifests}
     ordered = [by_range[offsets] for offsets in sorted(by_range)]
@@ -125,7 +86,7 @@ def _chain(manifests: list[Link]) -> Chain:
     )
 
 
-def _gaps(ordered: Sequence[Link]) -> Iterator[Gap]:
+def _gaps(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
     reached = ordered[0].base_offset
     for one in ordered:
         if one.base_offset > reached:
@@ -133,7 +94,7 @@ def _gaps(ordered: Sequence[Link]) -> Iterator[Gap]:
         reached = max(reached, one.next_base_offset)
 
 
-def _breaks(ordered: Sequence[Link]) -> Iterator[Gap]:
+def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
     gaps = set(_gaps(ordered))
     start, end = ordered[0].base_offset, max(one.next_base_offset for one in ordered)
     links = [(one.base_offset, one.next_base_offset) for one in chain_of(ordered)]
@@ -143,7 +104,7 @@ def _breaks(ordered: Sequence[Link]) -> Iterator[Gap]:
             yield between
 
 
-def _overlaps(ordered: Sequence[Link]) -> Iterator[Overlap]:
+def _overlaps(ordered: Sequence[ManifestFacts]) -> Iterator[Overlap]:
     """Yield what each segment shares with the one below it that reaches farthest."""
     farthest = ordered[0]
     for one in ordered[1:]:

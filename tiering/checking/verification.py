@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.manifest import Manifest, ManifestObject
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
-Held = TypeVar("Held")
-"""What a manifest tells of its segment."""
+Held_co = TypeVar("Held_co", covariant=True)
+"""What a manifest says of its segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,11 @@ class ShippedListing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedSegment(Generic[Held]):
+class VerifiedSegment(Generic[Held_co]):
     """What reading one shipped segment back showed, whatever its layout."""
 
     manifest_key: str
-    manifest: Held | None
+    manifest: Held_co | None
     """None where it could not be read."""
     problems: tuple[str, ...]
     """Empty if all is well."""
@@ -64,6 +64,7 @@ class VerifiedSegment(Generic[Held]):
     """What may be wrong or right, since what it depends on was not read."""
     size_bytes: int = 0
     """Size of the objects that were read."""
+    objects_read: int = 0
     is_retained_away: bool = False
     """Whether the retention of brokers, who know nothing of manifests, has taken it; ``manifest`` is None then."""
     was_read: bool = True
@@ -149,7 +150,12 @@ class StoreReader:
         problems = [problem for entry in manifest.objects for problem in _object_problems(self.store, entry)]
         if problems and self.brokers.have_lost(manifest.base_offset, [entry.key for entry in manifest.objects]):
             return replace(found, manifest=None, is_retained_away=True)
-        return replace(found, problems=tuple(problems), size_bytes=sum(entry.size_bytes for entry in manifest.objects))
+        return replace(
+            found,
+            problems=tuple(problems),
+            objects_read=len(manifest.objects),
+            size_bytes=sum(entry.size_bytes for entry in manifest.objects),
+        )
 
 
 def _may_stand_together(first: VerifiedSegment[Manifest], other: VerifiedSegment[Manifest]) -> bool:

@@ -10,7 +10,8 @@ from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.layouts.local_tiered.keys import LocalTieredKey
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.tiering.checking.aiven_verification import holds_copies, list_copies, verify_copy
+from resnap.storage.layouts.registry import layout_in
+from resnap.tiering.checking.content_verification import list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped
 from resnap.tiering.remote_log.announceable import is_ours, of_copy, of_manifest, payload, records_of
 from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of, judge
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.checking.aiven_verification import PartitionSeen
+    from resnap.tiering.checking.content_verification import PartitionSeen
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import ClusterFacts
     from resnap.tiering.remote_log.announceable import Announceable
@@ -64,7 +65,7 @@ class Announcer:
             StoreError, ClusterError: either failed.
 
         """
-        self._holds_copies = holds_copies(self.store)
+        self._holds_copies = not layout_in(self.store).tells_digests
         shipped = self._shipped(self.cluster.facts(lambda _: False).cluster_id)
         if not shipped:
             raise UsageError(f"{self.store.url} holds no shipped segment of these topics",

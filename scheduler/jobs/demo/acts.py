@@ -22,11 +22,12 @@ from resnap.scheduler.jobs.demo.proof import Proof, prove
 from resnap.scheduler.jobs.scan import Scanned, scanned
 from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.use_cases.store_check import layout_check
-from resnap.scheduler.use_cases.stored_layouts import ShippedLayout
+from resnap.scheduler.use_cases.store_check import check_of
 from resnap.scheduler.use_cases.tier_run import TierRun, Uploading
 from resnap.storage.errors import LogDirError, UsageError
+from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.urls import open_store
+from resnap.tiering.checking.stored_segments import stored_segments
 from resnap.tiering.checking.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ class Demo:
 
         """
         store = self._store()
-        check = layout_check(self.planner, ShippedLayout(store=store, scope=self._scope()), VerificationJournal())
+        stored = stored_segments(store, self._scope().wants, PLAIN)
+        check = check_of(self.planner, stored, VerificationJournal())
         return prove(partitions, self.lost, check.segments(progress), store, at_ms=self.now_ms)
 
     def tier_again(self, now_ms: int) -> Tiered:

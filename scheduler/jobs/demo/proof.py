@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.jobs.demo.log import surviving
-from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.jobs.demo.log import DemoPartition
-    from resnap.storage.layouts.manifest import Manifest
+    from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification import VerifiedSegment
@@ -67,13 +66,13 @@ class PartitionProof:
 class Proof:
     """All of it: every object in the store read back, and every snapshot compared."""
 
-    segments: tuple[VerifiedSegment[Manifest], ...]
+    segments: tuple[VerifiedSegment[ManifestFacts], ...]
     partitions: tuple[PartitionProof, ...]
 
     @property
     def objects(self) -> int:
         """How many objects the manifests name."""
-        return sum(len(segment.manifest.objects) for segment in self.segments if segment.manifest)
+        return sum(segment.objects_read for segment in self.segments)
 
     @property
     def size_bytes(self) -> int:
@@ -112,7 +111,7 @@ class Proof:
 def prove(
     partitions: Iterable[DemoPartition],
     lost: Path,
-    segments: Iterable[VerifiedSegment[Manifest]],
+    segments: Iterable[VerifiedSegment[ManifestFacts]],
     store: ObjectStore,
     *,
     at_ms: int,
@@ -147,9 +146,8 @@ def prove(
     return Proof(segments=read, partitions=tuple(proofs))
 
 
-def _shipped(store: ObjectStore, manifest: Manifest | None) -> dict[int, ProducerEntry] | None:
-    snapshot = manifest and manifest.object(ObjectKind.SNAPSHOT)
-    return read_snapshot(store.get(snapshot.key)) if snapshot else None
+def _shipped(store: ObjectStore, manifest: ManifestFacts | None) -> dict[int, ProducerEntry] | None:
+    return None if manifest is None else read_snapshot(store.get(manifest.snapshot_key))
 
 
 def _prove(

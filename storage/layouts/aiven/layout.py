@@ -90,13 +90,17 @@ class Aiven:
 
     form: AivenForm = field(default_factory=AivenForm)
     """How segments are written."""
+    name: str = "aiven"
     folders: int = 2
     is_plain_copy: bool = False
     may_overlap: bool = False
     """Brokers write here, too, and expect one chain."""
     keeps_snapshots_as_found: bool = True
     """As a broker would have shipped them."""
+    tells_digests: bool = False
+    """Those of the plugin have none."""
     remedy: str = REMEDY
+    remedy_when_verified: str = REMEDY
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is one that the plugin could have made, without a key prefix."""

@@ -53,8 +53,13 @@ class CopiedSegment:
     place: AivenKey
     manifest: AivenManifest
     metadata: SegmentMetadata
-    origin: SnapshotOrigin | None = None
+    snapshot_origin: SnapshotOrigin | None = None
     """Where its snapshot comes from; None where nothing says so, as of what brokers copied."""
+
+    @property
+    def snapshot_key(self) -> str:
+        """Among the indexes beside the manifest."""
+        return Member(self.place.key.removesuffix(f".{MANIFEST}"), "snapshot").locator
 
     @property
     def topic(self) -> str:

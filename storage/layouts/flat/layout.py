@@ -54,11 +54,14 @@ _MANIFEST_IN_THE_WAY: Final = "look at it with `resnap inspect`; delete it to ha
 class Flat:
     """Objects and manifests under Resnap's own keys."""
 
+    name: str = "flat"
     folders: int = 4
     is_plain_copy: bool = False
     may_overlap: bool = True
     """Readers take one chain."""
     keeps_snapshots_as_found: bool = False
+    tells_digests: bool = True
+    remedy_when_verified: str = "delete the manifest, and tier the segment again"
     remedy: str = "see `resnap verify --store URL`; delete the manifest to have the segment shipped anew"
 
     def is_key(self, key: str) -> bool:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class LocalTiered(Flat):
     """Objects under the brokers' keys; manifests, which only Resnap reads, under its own."""
 
+    name: str = "local-tiered"
+
     def object_key(self, segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:
         """Return the key at which a broker looks for an object of ``segment``."""
         topic_id = known_topic_id(segment)

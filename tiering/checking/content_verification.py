@@ -1,4 +1,4 @@
-"""Reads segments of the layout ``aiven`` back: whether a broker, and a replica that restores from it, could use them.
+"""Reads segments back whose manifests have no digests: whether a broker, and a replica that restores, could use them.
 
 Their manifests carry no digests. So what is stored is held against itself: every chunk and every index is turned back
 into what it was, which for encrypted ones proves each byte; every batch against its checksum; indexes, leader epochs
@@ -17,7 +17,6 @@ from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError,
 from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
 from resnap.storage.layouts.aiven.log import copied_segment, segment_of
 from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
-from resnap.storage.layouts.flat import keys as flat
 from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.log.store_path import StorePath
@@ -38,21 +37,6 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
-
-
-def holds_copies(store: ObjectStore, within: str = "") -> bool:
-    """Whether the first segment that is met below ``within`` in ``store`` is in the layout ``aiven``.
-
-    Raises:
-        StoreError: the store failed.
-
-    """
-    kinds = (parse_key(info.key) is not None for info in store.list(within) if _is_of_a_segment(info.key))
-    return next(kinds, False)
-
-
-def _is_of_a_segment(key: str) -> bool:
-    return parse_key(key) is not None or flat.parse_key(key) is not None
 
 
 def list_copies(
@@ -110,7 +94,7 @@ def verify_copy(
     findings = Findings(missing, ())
     unread: tuple[str, ...] = ()
     try:
-        found = replace(found, origin=_origin(store, infos, place))
+        found = replace(found, snapshot_origin=_origin(store, infos, place))
     except (FormatError, ObjectNotFoundError) as error:
         unread = (str(error),)
     if not missing:

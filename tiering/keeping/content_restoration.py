@@ -18,7 +18,7 @@ from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.sources.files import PLAIN, STREAM_BYTES
-from resnap.tiering.checking.aiven_verification import PartitionSeen, SegmentFiles, findings_of
+from resnap.tiering.checking.content_verification import PartitionSeen, SegmentFiles, findings_of
 from resnap.tiering.keeping.restorer import HINT, Restoration, ShippedFile
 from resnap.tiering.shipping.transaction_history import TransactionHistory
 
