@@ -13,7 +13,8 @@ from resnap.replay.spark.settings import processors
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.clock import instant
 from resnap.scheduler.settings.declaration import FLAG_ORIGIN
-from resnap.scheduler.settings.loading import process_environment, state_directory
+from resnap.scheduler.settings.environment import process_environment
+from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.use_cases.engines import Engine
 from resnap.scheduler.use_cases.planner import Planner
 from resnap.scheduler.use_cases.remembering import Remembering

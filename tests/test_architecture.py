@@ -125,7 +125,7 @@ def test_a_library_has_one_door(library: str) -> None:
 
 def test_only_settings_read_the_environment_and_only_spark_is_given_one() -> None:
     users = relative(module for module in modules() if calls(module) & {"os.environ", "os.getenv"})
-    assert users == {"scheduler/settings/loading.py", "replay/spark/context.py"}
+    assert users == {"scheduler/settings/environment.py", "replay/spark/context.py"}
 
 
 def test_only_clocks_ask_what_time_it_is() -> None:

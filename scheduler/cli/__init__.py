@@ -18,6 +18,8 @@ from typer.main import get_command
 from resnap.scheduler.cli.commands import CommandGroup
 from resnap.scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, USAGE, Failures
 from resnap.scheduler.cli.interrupts import forget_the_interrupt, heed_interrupts, is_interrupted
+from resnap.scheduler.settings.environment import process_environment
+from resnap.scheduler.version import resnap_version
 
 COLLECT_AFTER: Final = (50_000, 10, 100)
 """When Python looks for cycles. Neither what a command imports nor the many small values of a plan are in one; going
@@ -94,8 +96,6 @@ def _top(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     if show_version:
-        from resnap.scheduler.version import resnap_version  # costs more than the rest of --help
-
         typer.echo(f"resnap {resnap_version()}")
         raise typer.Exit(OK)
     if context.invoked_subcommand is None:
@@ -105,8 +105,6 @@ def _top(
 
 def _settle(failures: Failures, arguments: Sequence[str]) -> None:
     if not failures.settled:
-        from resnap.scheduler.settings.loading import process_environment  # slow, and only needed when it went wrong
-
         failures.guess(arguments, process_environment())
 
 

@@ -14,6 +14,7 @@ from resnap.scheduler.answers.rendering import Answer
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job import Result, Unobserved
+from resnap.scheduler.wiring import engine_of
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ class Invocation:
 
     def engine(self, *, ahead: bool = False) -> Engine:
         """Return what replays for this command; it is closed when the command ends."""
-        from resnap.scheduler.wiring import engine_of  # slow to import
-
         return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
 
     def show(self, results: Iterable[R], view: View[R]) -> int:

@@ -4,7 +4,7 @@ from resnap.scheduler.answers.rendering import Answer, Column
 from resnap.scheduler.cli.flags import ALL
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.settings.loading import process_environment
+from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 from resnap.scheduler.settings.values import shown
 from resnap.scheduler.version import versions

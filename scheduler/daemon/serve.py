@@ -21,7 +21,7 @@ from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.daemon.http_server import HttpServer
 from resnap.scheduler.daemon.notify import notifier_of, watchdog_interval_s
 from resnap.scheduler.service.services import address_of
-from resnap.scheduler.settings.loading import process_environment
+from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.waiting import end_pauses

@@ -25,7 +25,7 @@ from resnap.scheduler.clock import Clock, instant
 from resnap.scheduler.job import Caller, Context, View
 from resnap.scheduler.jobs.findings import Finding, Health, fail, failed, ok, warn
 from resnap.scheduler.jobs.store_probe import probe_store
-from resnap.scheduler.settings.loading import process_environment
+from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.version import package_version
 from resnap.storage.errors import ConfigurationError, ResnapError

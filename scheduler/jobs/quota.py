@@ -13,7 +13,8 @@ from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job import Caller, Context, Result, View
-from resnap.scheduler.settings.loading import process_environment, state_directory
+from resnap.scheduler.settings.environment import process_environment
+from resnap.scheduler.settings.loading import state_directory
 from resnap.storage.disk import Disk
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, Entity, FilterPart, Match, shown_entity, user_name

@@ -30,7 +30,8 @@ from resnap.scheduler.service.observation import Observation
 from resnap.scheduler.service.preconditions import check_places, warnings
 from resnap.scheduler.service.reloading import taken_over
 from resnap.scheduler.service.schedules import Schedules
-from resnap.scheduler.settings.loading import process_environment, state_directory
+from resnap.scheduler.settings.environment import process_environment
+from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.scheduler.version import resnap_revision, resnap_version
 from resnap.scheduler.wiring import engine_of

@@ -1,9 +1,5 @@
-"""From flags, the environment, files and the cluster to the settings of one command.
+"""From flags, the environment, files and the cluster to the settings of one command."""
 
-This is the one module that reads the process environment.
-"""
-
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +7,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, Layer, SettingFiles
+from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.layers import (
     environment_layer,
     file_layer,
@@ -38,11 +35,6 @@ from resnap.tiering.controller.metadata.cluster import find_metadata_log
 DEFAULT_FILE: Final = "resnap.toml"
 NOWHERE: Final = "none"
 """Value of ``state_dir`` for runs that keep nothing."""
-
-
-def process_environment() -> dict[str, str]:
-    """Return the variables of this process; for everybody who needs them, so that nobody else reads them."""
-    return dict(os.environ)
 
 
 def state_directory(settings: Settings, environment: Mapping[str, str]) -> Path | None:
