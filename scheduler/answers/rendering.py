@@ -104,6 +104,7 @@ def partition_name(row: Row) -> str:
 
 
 PARTITION: Final = Column(key="partition", title="PARTITION", of=partition_name)
+BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value))))
 
 
 def _nothing() -> Row:

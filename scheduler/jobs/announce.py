@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import PARTITION, Column, Row, human_bytes, human_count
+from resnap.scheduler.answers.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
@@ -96,7 +96,7 @@ def _stop(value: object) -> str:
 
 _COLUMNS: Final = (
     Column(key="segments", title="SEGMENTS", right=True),
-    Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+    BYTES,
     Column(key="below", title="BELOW", right=True),
     Column(key="stop", title="STOPS", show=_stop),
 )

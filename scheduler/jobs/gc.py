@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import Column, Row, human_bytes, human_count
+from resnap.scheduler.answers.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.scheduler.cli.flags import S3
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
@@ -117,7 +117,7 @@ class GarbageView(View[Found | Younger | Unread]):
     kind = "garbage"
     columns = (
         Column(key="key", title="KEY"),
-        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        BYTES,
         Column(key="written", title="WRITTEN"),
     )
 

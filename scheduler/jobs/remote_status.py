@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import PARTITION, Column, Row, human_bytes, human_count
+from resnap.scheduler.answers.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, S3, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
@@ -193,7 +193,7 @@ class RemoteStatusView(View[Read]):
         PARTITION,
         Column(key="remote", title="REMOTE", of=_span),
         Column(key="readable", title="SEGMENTS", right=True),
-        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        BYTES,
         Column(key="orphans", title="ORPHANS", right=True),
         Column(key="replaced", title="REPLACED", right=True),
         Column(key="localStartOffset", title="ON DISK FROM", show=lambda value: "-" if value is None else str(value)),

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.answers.progress import Progress
-from resnap.scheduler.answers.rendering import Column, Row, human_bytes, human_count
+from resnap.scheduler.answers.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.scheduler.answers.reports import identity
 from resnap.scheduler.cli.flags import ENGINE, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
@@ -265,7 +265,7 @@ class RestoreView(View[RestoredPartition | Unread]):
         Column(key="startOffset", title="START", right=True),
         Column(key="endOffset", title="END", right=True),
         Column(key="segments", title="SEGMENTS", right=True),
-        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        BYTES,
         Column(key="outcome", title="OUTCOME"),
     )
 

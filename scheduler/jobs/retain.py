@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.answers.progress import Progress
-from resnap.scheduler.answers.rendering import Column, Row, human_bytes, human_count
+from resnap.scheduler.answers.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.scheduler.answers.reports import identity
 from resnap.scheduler.cli.flags import S3, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
@@ -196,7 +196,7 @@ class RetainView(View[Retained | Unread]):
         Column(key="topicId", title="TOPIC ID"),
         Column(key="deleted", title="BEYOND", right=True),
         Column(key="kept", title="KEPT", right=True),
-        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        BYTES,
         Column(key="newStartOffset", title="NEW START", right=True),
     )
 

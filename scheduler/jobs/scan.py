@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
+from resnap.scheduler.answers.rendering import BYTES, PARTITION, Column, human_count
 from resnap.scheduler.answers.reports import bytes_of, cost_row, identity, refusal_row
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, RULES, STORE, Sources
@@ -183,7 +183,7 @@ class ScanView(View["Scanned | Unread"]):
     columns: ClassVar[Sequence[Column]] = (
         PARTITION,
         Column(key="segments", title="SEGMENTS", right=True),
-        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        BYTES,
         Column(key="lost", title="MISSING", right=True),
         Column(key="replayNow", title="READ NOW", right=True, show=bytes_of),
         Column(key="replayRoll", title="READ ROLL", right=True, show=bytes_of),

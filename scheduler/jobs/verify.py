@@ -16,7 +16,7 @@ import typer
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.answers.faults import chain_gaps, chain_overlaps
 from resnap.scheduler.answers.planned import note_compacted
-from resnap.scheduler.answers.rendering import Column, human_bytes, human_count
+from resnap.scheduler.answers.rendering import BYTES, Column, human_bytes, human_count
 from resnap.scheduler.answers.replayed import JudgedView, Rebuilt
 from resnap.scheduler.answers.reports import chain_row
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REPLAY, STORE, Sources
@@ -267,7 +267,7 @@ class StoreView(View[StoreResult]):
     kind: ClassVar[str] = "segment"
     columns: ClassVar[Sequence[Column]] = (
         Column(key="manifest", title="MANIFEST"),
-        Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
+        BYTES,
         Column(key="result", title="RESULT"),
     )
 

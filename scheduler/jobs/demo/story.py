@@ -8,8 +8,6 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from resnap.scheduler.answers.rendering import (
-    PARTITION,
-    Column,
     Row,
     aligned,
     human_bytes,
@@ -17,14 +15,22 @@ from resnap.scheduler.answers.rendering import (
     human_duration,
     partition_name,
 )
-from resnap.scheduler.answers.reports import identity
 from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job import Caller, Context, Result, View
 from resnap.scheduler.jobs.demo.acts import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.jobs.demo.log import DemoPartition
-from resnap.scheduler.jobs.demo.proof import Outcome, PartitionProof, Proof
+from resnap.scheduler.jobs.demo.proof import Proof
+from resnap.scheduler.jobs.demo.rows import (
+    LEGEND,
+    TIMELINE,
+    WRITTEN,
+    excluded_lines,
+    partition_row,
+    proof_row,
+    timeline_row,
+)
 from resnap.scheduler.jobs.scan import scan_row
 from resnap.scheduler.jobs.tier import shipment_row
 from resnap.scheduler.use_cases.planner import Planner
@@ -32,16 +38,6 @@ from resnap.scheduler.wiring import engine_of, uploading_of
 from resnap.storage.errors import ResnapError
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
-MARKS: Final = {
-    Outcome.EQUAL: "#",
-    Outcome.WAITING: "~",
-    Outcome.DIFFERENT: "!",
-    Outcome.ABSENT: "!",
-    Outcome.TOO_EARLY: "!",
-}
-"""How a timeline shows a boundary in the store."""
-LOST: Final = "."
-LEGEND: Final = "# a right snapshot   . none   ~ waits for a transaction to end   ! wrong"
 WORTH_SAYING_S: Final = 0.1
 
 
@@ -122,7 +118,7 @@ class _Story:
 
     def __init__(self, context: Context, demo: Demo, seed: int) -> None:
         self._context, self._demo, self._seed = context, demo, seed
-        self._partitions: tuple[DemoPartition, ...] = ()
+        self._partitions = tuple[DemoPartition, ...]()
         self._proof: Proof
         self._again: Tiered
 
@@ -159,7 +155,7 @@ class _Story:
 
     def _write(self) -> _Done:
         self._partitions = self._demo.write(self._seed)
-        rows = [_partition_row(partition) for partition in self._partitions]
+        rows = [partition_row(partition) for partition in self._partitions]
         segments, size, boundaries = (
             sum(int(str(row[key])) for row in rows) for key in ("segments", "bytes", "boundaries")
         )
@@ -169,7 +165,7 @@ class _Story:
         )
         return _Done(
             {"segments": segments, "bytes": size, "boundaries": boundaries, "partitions": rows},
-            [*aligned(_WRITTEN, rows, ()), "", closing],
+            [*aligned(WRITTEN, rows, ()), "", closing],
         )
 
     def _lose(self) -> _Done:
@@ -222,13 +218,13 @@ class _Story:
                 "objects": proof.objects,
                 "bytes": proof.size_bytes,
                 "problems": list(proof.problems),
-                "partitions": [_proof_row(one) for one in proof.partitions],
+                "partitions": [proof_row(one) for one in proof.partitions],
             },
             [
-                *aligned(_TIMELINE, [_timeline(one) for one in proof.partitions], ()),
+                *aligned(TIMELINE, [timeline_row(one) for one in proof.partitions], ()),
                 LEGEND,
                 "",
-                *_left_out(proof),
+                *excluded_lines(proof),
                 closing,
             ],
         )
@@ -301,65 +297,6 @@ class DemoView(View[Begun | Step | Ended]):
         else:
             yield "The files were in a temporary directory, which is removed; `resnap demo --dir DIR` keeps them."
         yield "Next: `resnap scan /var/lib/kafka/data`, or wherever your log dir is. It only reads."
-
-
-def _left_out(proof: Proof) -> list[str]:
-    expired = sum(boundary.expired for boundary in proof.boundaries)
-    what = "entries of producers silent for over 7 days are excluded: a broker that loads them drops them."
-    return [f"{expired} {what}"] if expired else []
-
-
-def _partition_row(partition: DemoPartition) -> Row:
-    return {
-        **identity(partition.topic_partition),
-        "segments": len(partition.bases),
-        "boundaries": len(partition.boundaries),
-        "bytes": partition.size_bytes,
-        "batches": partition.batches,
-        "markers": partition.markers,
-        "logEndOffset": partition.log_end_offset,
-        "lastStableOffset": partition.last_stable_offset,
-    }
-
-
-def _proof_row(proof: PartitionProof) -> Row:
-    return {
-        **identity(proof.partition.topic_partition),
-        "boundaries": [
-            {
-                "offset": boundary.offset,
-                "wasLost": boundary.was_lost,
-                "fate": boundary.outcome.value,
-                "entries": boundary.entries,
-                "expired": boundary.expired,
-                "different": list(boundary.different),
-            }
-            for boundary in proof.boundaries
-        ],
-    }
-
-
-def _timeline(proof: PartitionProof) -> Row:
-    """Return a mark per boundary, in offset order, before and after."""
-    return {
-        **identity(proof.partition.topic_partition),
-        "before": "".join(LOST if boundary.was_lost else MARKS[Outcome.EQUAL] for boundary in proof.boundaries),
-        "after": "".join(MARKS[boundary.outcome] for boundary in proof.boundaries),
-    }
-
-
-def _count(value: object) -> str:
-    return human_count(int(str(value)))
-
-
-_WRITTEN: Final = (
-    PARTITION,
-    Column(key="segments", title="SEGMENTS", right=True, show=_count),
-    Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value)))),
-    Column(key="batches", title="BATCHES", right=True, show=_count),
-    Column(key="markers", title="COMMITS, ABORTS", right=True, show=_count),
-)
-_TIMELINE: Final = (PARTITION, Column(key="before", title="LOG DIR"), Column(key="after", title="STORE"))
 
 
 Directory = Annotated[
