@@ -82,7 +82,8 @@ class HeldCheck:
             plans.append(self._plan(order))
             if plans[-1].bytes_in_segments >= REPLAYED_HERE_BYTES:
                 self.engine.needed_for(plans[-1])
-        progress.expect(len(plans), sum(plan.bytes_in_segments for plan in plans))
+        segments = sum(run.end - run.start for plan in plans for run in plan.runs)
+        progress.expect(segments, sum(plan.bytes_in_segments for plan in plans))
         results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results if plans else ():
