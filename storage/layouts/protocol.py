@@ -273,6 +273,38 @@ class Shipped(Stored, Protocol):
         ...
 
 
+class BrokersObject(NamedTuple):
+    """An object of a segment that brokers read, by its key alone, whoever wrote it."""
+
+    topic_id: str
+    partition: int
+    base_offset: int
+    segment_id: str
+    """In Kafka's form."""
+    part: str
+    """What it holds, in the layout's own words."""
+    stem: str | None
+    """Its key without suffix, if brokers are told of it; it may lie under any prefix then."""
+
+
+class ReadByBrokers(Protocol):
+    """How what brokers tier is found by its keys, where nothing, or nothing of ours, names it."""
+
+    @property
+    def name(self) -> str:
+        """What users call the layout."""
+        ...
+
+    @property
+    def needed_parts(self) -> frozenset[str]:
+        """The objects without which brokers cannot read a segment."""
+        ...
+
+    def brokers_object(self, key: str) -> BrokersObject | None:
+        """Return of which segment an object is; None if it is not one that brokers read in this layout."""
+        ...
+
+
 class Layout(Shipped, Protocol):
     """How segments are shipped, found again and read back."""
 

@@ -14,13 +14,15 @@ from resnap.storage.layouts.local_tiered.layout import LocalTiered
 from resnap.storage.layouts.mirror import Mirror
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.protocol import Layout, Shipped, Stored
+    from resnap.storage.layouts.protocol import Layout, ReadByBrokers, Shipped, Stored
     from resnap.storage.stores.protocol import ObjectStore
 
 LayoutName: TypeAlias = Literal["flat", "local-tiered", "aiven"]
 """Those in which segments are shipped."""
 SHIPPED: Final[tuple[Shipped, ...]] = (Flat(), Aiven())
 """Those whose manifests show what was shipped."""
+READ_BY_BROKERS: Final[tuple[ReadByBrokers, ...]] = (LocalTiered(), Aiven())
+"""Those in which brokers tier."""
 READABLE: Final[tuple[Stored, ...]] = (*SHIPPED, Mirror())
 """Those that are read as a log, as their keys show."""
 

@@ -9,25 +9,18 @@ Source: ``ObjectKeyFactory``, ``RemoteStorageManager`` of Aiven's tiered-storage
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.aiven.metadata import read_custom_metadata
-from resnap.storage.layouts.local_tiered import keys as local_tiered
-from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.registry import READ_BY_BROKERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from resnap.storage.layouts.protocol import ReadByBrokers
     from resnap.storage.stores.protocol import ObjectInfo
     from resnap.tiering.remote_log.metadata_cache import RemoteSegment
-
-_NEEDED: Final = {
-    "local-tiered": frozenset(ObjectKind) - {ObjectKind.TXN_INDEX},
-    "aiven": frozenset({aiven.LOG, aiven.INDEXES, aiven.MANIFEST}),
-}
-"""The objects without which brokers cannot read a segment, by layout."""
 
 
 class SegmentPlace(NamedTuple):
@@ -42,24 +35,24 @@ class SegmentPlace(NamedTuple):
 class StoredSegment:
     """What a store holds of one segment."""
 
-    layout: str
+    layout: ReadByBrokers
     objects: set[str] = field(default_factory=set)
     """What each of them is, in the layout's own words."""
     stems: set[str] = field(default_factory=set)
-    """Their keys without suffixes; of layout ``aiven`` alone, and more than one where there are copies."""
+    """Their keys without suffixes, where brokers are told of them; more than one where there are copies."""
     size_bytes: int = 0
 
     @property
     def lacks(self) -> list[str]:
         """What is missing that brokers need."""
-        return sorted(_NEEDED[self.layout] - self.objects)
+        return sorted(self.layout.needed_parts - self.objects)
 
     def contradiction(self, segment: RemoteSegment) -> str | None:
         """Return in what the custom metadata of ``segment`` differ from what is stored; None, if in nothing.
 
         A store may be looked at from above, or from within the key prefix that brokers use.
         """
-        if self.layout != "aiven" or segment.custom_metadata is None:
+        if not self.stems or segment.custom_metadata is None:
             return None
         try:
             custom = read_custom_metadata(segment.custom_metadata)
@@ -83,17 +76,13 @@ def stored_segments(listed: Iterable[ObjectInfo]) -> dict[SegmentPlace, StoredSe
     """Return what the objects ``listed`` hold in a layout that brokers read; others do not count."""
     found: dict[SegmentPlace, StoredSegment] = {}
     for info in listed:
-        local, plugin = local_tiered.parse_key(info.key), aiven.parse_key(info.key)
-        if local is not None:
-            place = SegmentPlace(local.topic_id, local.partition, local.segment_id)
-            stored = found.setdefault(place, StoredSegment("local-tiered"))
-            stored.objects.add(local.kind)
-        elif plugin is not None:
-            place = SegmentPlace(plugin.topic_id, plugin.partition, plugin.segment_id)
-            stored = found.setdefault(place, StoredSegment("aiven"))
-            stored.objects.add(plugin.suffix)
-            stored.stems.add(info.key.removesuffix(f".{plugin.suffix}"))
-        else:
+        parsed = ((layout, layout.brokers_object(info.key)) for layout in READ_BY_BROKERS)
+        layout, one = next((pair for pair in parsed if pair[1] is not None), (None, None))
+        if layout is None or one is None:
             continue
+        place = SegmentPlace(one.topic_id, one.partition, one.segment_id)
+        stored = found.setdefault(place, StoredSegment(layout))
+        stored.objects.add(one.part)
+        stored.stems |= {one.stem} if one.stem is not None else set()
         stored.size_bytes += info.size_bytes
     return found

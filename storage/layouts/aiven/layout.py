@@ -43,6 +43,7 @@ from resnap.storage.layouts.aiven.origin import origin_key, place_of_origin, rea
 from resnap.storage.layouts.aiven.pieces import stored_piece
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.protocol import (
+    BrokersObject,
     Deletion,
     NewObject,
     Place,
@@ -200,6 +201,21 @@ class Aiven:
             made_ms=segment.metadata.event_timestamp_ms,
             origin=None,
             is_replaceable=False,
+        )
+
+    @property
+    def needed_parts(self) -> frozenset[str]:
+        """All three of the plugin's."""
+        return frozenset({keys.LOG, keys.INDEXES, keys.MANIFEST})
+
+    def brokers_object(self, key: str) -> BrokersObject | None:
+        """Return of which segment an object is, under whatever key prefix."""
+        found = keys.parse_key(key)
+        if found is None:
+            return None
+        stem = key.removesuffix(f".{found.suffix}")
+        return BrokersObject(
+            found.topic_id, found.partition, found.base_offset, found.segment_id, part=found.suffix, stem=stem
         )
 
     def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:  # noqa: ARG002

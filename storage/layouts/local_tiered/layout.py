@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.local_tiered.keys import object_key
-from resnap.storage.layouts.protocol import check_key_length, known_topic_id
+from resnap.storage.layouts.local_tiered.keys import object_key, parse_key
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.protocol import BrokersObject, check_key_length, known_topic_id
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from resnap.storage.layouts.manifest import ObjectKind
     from resnap.storage.layouts.protocol import NewSegment
 
 
@@ -21,6 +21,20 @@ class LocalTiered(Flat):
     """Objects under the brokers' keys; manifests, which only Resnap reads, under its own."""
 
     name: str = "local-tiered"
+
+    @property
+    def needed_parts(self) -> frozenset[str]:
+        """All but the transaction index."""
+        return frozenset(ObjectKind) - {ObjectKind.TXN_INDEX}
+
+    def brokers_object(self, key: str) -> BrokersObject | None:
+        """Return of which segment an object is, at whatever depth it is seen from."""
+        found = parse_key(key)
+        if found is None:
+            return None
+        return BrokersObject(
+            found.topic_id, found.partition, found.base_offset, found.segment_id, part=found.kind, stem=None
+        )
 
     def object_key(self, segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:
         """Return the key at which a broker looks for an object of ``segment``."""

@@ -29,6 +29,7 @@ from resnap.storage.layouts.protocol import (
     TopicIdUnknownError,
     length_of,
 )
+from resnap.storage.layouts.registry import READ_BY_BROKERS, READABLE, layout_in
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
@@ -38,7 +39,7 @@ from tests.storage.layouts.manifests import a_manifest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.storage.layouts.protocol import Layout, SegmentObjects, Stored
+    from resnap.storage.layouts.protocol import Layout, ReadByBrokers, SegmentObjects, Stored
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectStore
@@ -373,3 +374,66 @@ def test_a_copy_of_a_log_dir_is_read_with_its_last_segment_active(store: ObjectS
     assert [sources.read(one.path) for one in partition.snapshots] == [b"snapshot"]
     assert partition.leader_epochs is not None
     assert sources.read(partition.leader_epochs) == b"0\n1\n4 0\n"
+
+
+def test_what_a_killed_writer_has_left_is_named_by_nothing(layout: Layout, store: ObjectStore) -> None:
+    written = ship(layout, a_segment(0, 10), store, most=-1)
+    assert layout.unnamed(store, list(store.list())).unreadable == ()
+    left = {info.key for info in layout.unnamed(store, list(store.list())).objects}
+    beside = {key for key, _ in writes_of(written) if layout.deletion_of(key) is not None} - {written.manifest_key}
+    assert left <= beside
+    store.put(written.manifest_key, written.manifest)
+    assert layout.unnamed(store, list(store.list())).objects == ()
+
+
+def test_what_says_of_a_segment_that_is_gone_is_named_by_nothing(store: ObjectStore) -> None:
+    layout = LAYOUTS["aiven"]
+    written = ship(layout, a_segment(0, 10), store)
+    for key in (*(one.key for one in written.files), written.manifest_key):
+        store.delete(key)
+    assert [info.key for info in layout.unnamed(store, list(store.list())).objects] == [written.beside[0].key]
+
+
+def test_beside_a_manifest_that_cannot_be_read_nothing_is_unnamed(store: ObjectStore) -> None:
+    layout = LAYOUTS["flat"]
+    ship(layout, a_segment(0, 10), store, most=-1)
+    torn = ship(layout, a_segment(10, 25), store)
+    store.put(torn.manifest_key, b"torn")
+    found = layout.unnamed(store, list(store.list()))
+    assert (found.objects, len(found.unreadable)) == ((), 1)
+
+
+@pytest.mark.parametrize("layout", READ_BY_BROKERS, ids=lambda one: one.name)
+def test_what_brokers_read_is_found_without_a_manifest_of_ours(layout: ReadByBrokers, store: ObjectStore) -> None:
+    """Brokers name their segments in the same way: keys alone show what is whole."""
+    ship(LAYOUTS[layout.name], a_segment(0, 10), store)
+    found = [one for info in store.list() if (one := layout.brokers_object(info.key)) is not None]
+    assert {(one.topic_id, one.partition, one.base_offset) for one in found} == {(TOPIC_ID, PAYMENTS.partition, 0)}
+    assert len({one.segment_id for one in found}) == 1
+    assert {one.part for one in found} >= layout.needed_parts
+    others = {"notes/readme.txt", *(key for key, _ in writes_of(Flat().objects_of(a_segment(0, 10), store)))}
+    assert not any(layout.brokers_object(key) for key in others)
+
+
+def test_what_retention_of_brokers_has_taken_is_no_damage(store: ObjectStore) -> None:
+    """They delete from the beginning, and know nothing of our manifests; where all is gone it was not retention."""
+    layout = LAYOUTS["local-tiered"]
+    first, second = (ship(layout, a_segment(base, end), store) for base, end in ((0, 10), (10, 25)))
+    taken = layout.read_manifest(first.manifest_key, store.get(first.manifest_key))
+    assert not layout.retained_away(store)(taken)
+    for one in first.files:
+        store.delete(one.key)
+    assert layout.retained_away(store)(taken)
+    assert visible(layout, store) == [(10, 25)]
+    for one in second.files:
+        store.delete(one.key)
+    assert not layout.retained_away(store)(taken)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_layout_of_a_store_shows_in_its_first_segment(name: str, store: ObjectStore) -> None:
+    assert layout_in(store).name == "flat"
+    store.put("0/readme.txt", b"not ours")
+    ship(LAYOUTS[name], a_segment(0, 10), store)
+    assert layout_in(store).tells_digests == LAYOUTS[name].tells_digests
+    assert {one for one in READABLE if any(one.is_key(info.key) for info in store.list())} <= {layout_in(store)}
