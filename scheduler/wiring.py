@@ -17,7 +17,6 @@ from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.use_cases.engines import Engine
 from resnap.scheduler.use_cases.planner import Planner
-from resnap.scheduler.use_cases.remembering import Remembering
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.scheduler.use_cases.tier_run import Uploading
 from resnap.storage.disk import legible
@@ -30,7 +29,8 @@ from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
 from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
-from resnap.tiering.remembered.memory_file import MemoryFiles
+from resnap.tiering.run_cache.cache_files import CacheFiles
+from resnap.tiering.run_cache.run_cache import RunCache
 from resnap.tiering.shipping.stored_rules import Asked
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def planner_of(
         engine=context.engine(ahead=replays),
         asked=_asked(context.settings),
     )
-    return replace(planner, remembering=_run_cache(planner, context)) if cached else planner
+    return replace(planner, run_cache=_run_cache(planner, context)) if cached else planner
 
 
 def uploading_of(settings: Settings) -> Uploading:
@@ -99,7 +99,7 @@ def _asked(settings: Settings) -> Asked:
     )
 
 
-def _run_cache(planner: Planner, context: Context) -> Remembering | None:
+def _run_cache(planner: Planner, context: Context) -> RunCache | None:
     """Return what earlier runs found out, and where this run leaves what it finds; a dry run leaves nothing."""
     settings = context.settings
     directory = _state_directory(settings, context.warn)
@@ -108,8 +108,8 @@ def _run_cache(planner: Planner, context: Context) -> Remembering | None:
     states = not planner.engine.is_remote
     if not states and settings.verbose:
         context.warn("executors do not see the state directory: segments are read from the window's start on")
-    return Remembering(
-        files=MemoryFiles(directory, context.warn, read_only=settings.dry_run),
+    return RunCache(
+        files=CacheFiles(directory, context.warn, read_only=settings.dry_run),
         rules=planner.rules,
         sources=planner.engine.reading.sources,
         s3=planner.engine.s3,

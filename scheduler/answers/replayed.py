@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.work_items import Replayed
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.remembered.memory import KnownBoundary
+    from resnap.tiering.run_cache.results import CachedBoundary
 
 MOST_NAMED: Final = 5
 """Most producers that a warning names."""
@@ -116,7 +116,7 @@ def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
     return row
 
 
-def known_row(topic_partition: TopicPartition, known: KnownBoundary) -> Row:
+def known_row(topic_partition: TopicPartition, known: CachedBoundary) -> Row:
     """Return one boundary that an earlier run has made, and that was not made again."""
     return {
         **identity(topic_partition),
@@ -160,7 +160,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
 
     def __init__(self) -> None:
         self._results: list[PartitionResult] = []
-        self._known: list[tuple[TopicPartition, KnownBoundary]] = []
+        self._known: list[tuple[TopicPartition, CachedBoundary]] = []
         """Boundaries that an earlier run has made."""
 
     def row(self, result: Result) -> Row | None:

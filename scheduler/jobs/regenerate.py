@@ -106,8 +106,8 @@ def _regenerate(
             partition = one.sighted.inventory.partition
             made, unchanged = (prints_of(partition, found) for found in (replayed.result.boundaries, one.standing))
             area.leave(partition, made, unchanged, partial(_fingerprints, planner))
-            if planner.remembering is not None and one.recollection is not None:
-                planner.remembering.keep(one.recollection, replayed.result)
+            if planner.run_cache is not None and one.cached is not None:
+                planner.run_cache.keep(one.cached, replayed.result)
             _notify(replayed, into, sink_url, context)
             yield Rebuilt.of(replayed)
 

@@ -357,10 +357,10 @@ class TierView(View[TierResult]):
 
     def _unchanged(self) -> Iterator[str]:
         """Say what was refused before, and is refused again without having been read."""
-        known = [(one, one.recollection) for one in self._orders if one.settled is not None and one.recollection]
+        known = [(one, one.cached) for one in self._orders if one.settled is not None and one.cached]
         if known:
             segments = sum(len(order.candidates.segments) for order, _ in known)
-            refused = [recollection.memory.refused for _, recollection in known]
+            refused = [cached.results.refused for _, cached in known]
             since = instant(max(one.made_ms for one in refused if one is not None))
             yield (
                 f"{human_count(segments)} segments of {human_count(len(known))} partitions wait as they did: nothing"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from resnap.replay.results import partition_result
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.use_cases.remembering import Remembering, nothing_to_read
 from resnap.scheduler.use_cases.sources import Scope, Sight, destination_url, look
 from resnap.scheduler.use_cases.staged import staged_snapshots
 from resnap.scheduler.use_cases.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
@@ -23,7 +22,8 @@ from resnap.tiering.planning import (
     lost_boundaries,
     plan_replay,
 )
-from resnap.tiering.remembered.memory import is_known_as_well
+from resnap.tiering.run_cache.results import is_cached_as_well
+from resnap.tiering.run_cache.run_cache import RunCache, nothing_to_read
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.use_cases.sources import Sighted
     from resnap.storage.sources.files import Sources
     from resnap.tiering.inventory import PartitionInventory
-    from resnap.tiering.remembered.memory import KnownBoundary
-    from resnap.tiering.remembered.recollection import Recollection
+    from resnap.tiering.run_cache.results import CachedBoundary
+    from resnap.tiering.run_cache.run_cache import CachedPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Planner:
 
     rules: ReplayRules
     engine: Engine
-    remembering: Remembering | None = None
+    run_cache: RunCache | None = None
     """Results of earlier runs; None for runs that find out everything themselves."""
     asked: Asked = RULES_ALONE
     """Which of the rules a flag asks for."""
@@ -65,7 +65,7 @@ class Planner:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        sight = look(scope, self._sources, None if self.remembering is None else self.remembering.looks)
+        sight = look(scope, self._sources, None if self.run_cache is None else self.run_cache.looks)
         if saved is None:
             return sight
         there = {sighted.topic_partition: sighted for sighted in sight.partitions}
@@ -97,14 +97,14 @@ class Planner:
         sight = self.look(scope, saved)
         # Before segments are read, also where no earlier run counts.
         url = None if into is None else self.sink_url(into, sight)
-        sink_url = None if self.remembering is None else url
+        sink_url = None if self.run_cache is None else url
         planned = []
         for sighted in sight.partitions:
             wanted = wanted_boundaries(sighted, boundaries, saved)
             if wanted is not None:
                 planned.append(self.boundaries(sighted, wanted, scope.high_watermark, sink_url))
-            elif self.remembering is not None and sink_url is not None:
-                self.remembering.keep(self.remembering.recall(sighted.inventory), None)
+            elif self.run_cache is not None and sink_url is not None:
+                self.run_cache.keep(self.run_cache.look_up(sighted.inventory), None)
         return planned, sight
 
     def sink_url(self, into: str, sight: Sight) -> str:
@@ -166,33 +166,33 @@ class Planner:
     ) -> Planned:
         """Plan the boundaries that are wanted, less those that stand below ``sink_url``, where that is known."""
         partition = sighted.inventory.partition
-        recollection = self.remembering.recall(sighted.inventory) if self.remembering is not None else None
-        standing: tuple[KnownBoundary, ...] = ()
+        cached = self.run_cache.look_up(sighted.inventory) if self.run_cache is not None else None
+        standing: tuple[CachedBoundary, ...] = ()
         facts: ReplayFacts | None = None
-        if self.remembering is not None and recollection is not None and sink_url is not None:
-            if not recollection.is_same_directory:
+        if self.run_cache is not None and cached is not None and sink_url is not None:
+            if not cached.is_same_directory:
                 facts = load_facts(partition, self._sources)
-                recollection = recollection.told_by(facts.evidence, self.rules)
-            standing = self.remembering.standing(recollection, wanted, sink_url)
+                cached = cached.supported_by(facts.evidence, self.rules)
+            standing = self.run_cache.standing(cached, wanted, sink_url)
         if standing and self.rules.max_reach_back_ms is not None:
             facts = facts or load_facts(partition, self._sources)
             whole = plan_replay(sighted.inventory, facts, wanted, self.rules, high_watermark=high_watermark)
-            standing = standing if is_known_as_well(standing, whole) else ()
+            standing = standing if is_cached_as_well(standing, whole) else ()
         if sink_url is not None and len(standing) == len(wanted):
             plan = nothing_to_read(sighted.topic_partition, self.rules)
         else:
             facts = facts or load_facts(partition, self._sources)
             plan, standing = self._left(sighted.inventory, facts, wanted, standing, high_watermark)
-        return self._planned(sighted, plan, recollection, standing)
+        return self._planned(sighted, plan, cached, standing)
 
     def _left(
         self,
         inventory: PartitionInventory,
         facts: ReplayFacts,
         wanted: tuple[int, ...],
-        standing: tuple[KnownBoundary, ...],
+        standing: tuple[CachedBoundary, ...],
         high_watermark: int | None,
-    ) -> tuple[PartitionPlan, tuple[KnownBoundary, ...]]:
+    ) -> tuple[PartitionPlan, tuple[CachedBoundary, ...]]:
         """Plan what of ``wanted`` does not stand; where that means to read the whole log, what was not is made anew."""
         made = {known.offset for known in standing}
         left = [offset for offset in wanted if offset not in made]
@@ -221,21 +221,21 @@ class Planner:
         self,
         sighted: Sighted,
         plan: PartitionPlan,
-        recollection: Recollection | None = None,
-        standing: tuple[KnownBoundary, ...] = (),
+        cached: CachedPartition | None = None,
+        standing: tuple[CachedBoundary, ...] = (),
     ) -> Planned:
-        if self.remembering is not None and recollection is not None:
-            plan = self.remembering.begin(plan, recollection)
+        if self.run_cache is not None and cached is not None:
+            plan = self.run_cache.begin(plan, cached)
         self.engine.needed_for(plan)
-        return Planned(sighted=sighted, plan=plan, recollection=recollection, standing=standing)
+        return Planned(sighted=sighted, plan=plan, cached=cached, standing=standing)
 
     def order(self, order: TierOrder) -> Planned:
         """Plan what must be known to ship what is left of a partition."""
         wanted = [segment.next_base_offset for segment in order.candidates.segments]
         facts = load_facts(order.sighted.inventory.partition, self._sources, others=order.shown)
-        recollection = order.recollection
-        if recollection is not None:
-            recollection = recollection.told_by(facts.evidence, self.rules)
+        cached = order.cached
+        if cached is not None:
+            cached = cached.supported_by(facts.evidence, self.rules)
         plan = plan_replay(
             order.sighted.inventory,
             facts,
@@ -244,7 +244,7 @@ class Planner:
             high_watermark=order.candidates.high_watermark,
             to_end=True,
         )
-        return self._planned(order.sighted, plan, recollection)
+        return self._planned(order.sighted, plan, cached)
 
     def comparison(self, sighted: Sighted, snapshots: str | None) -> Planned:
         """Plan what must be known to judge the snapshots of a partition, or those below ``snapshots``."""

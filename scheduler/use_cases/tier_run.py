@@ -104,14 +104,14 @@ class TierRun:
         candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
         left = remainder(candidates, shipped, self.planner.engine.reading.sources)
         held = shipped.with_origins(left.held)
-        recollection = None
-        if self.planner.remembering is not None and left.candidates.segments:
-            recollection = self.planner.remembering.recall(sighted.inventory)
+        cached = None
+        if self.planner.run_cache is not None and left.candidates.segments:
+            cached = self.planner.run_cache.look_up(sighted.inventory)
         return TierOrder(
             sighted=sighted,
             store_url=self.store.url,
-            recollection=recollection,
-            settled=recollection.refused(left.candidates, self.store.url) if recollection is not None else None,
+            cached=cached,
+            settled=cached.refused(left.candidates, self.store.url) if cached is not None else None,
             provenance=self._provenance(sighted),
             candidates=left.candidates,
             already=left.already,
@@ -170,9 +170,10 @@ class TierRun:
             )
             for replayed, shipped in stack.enter_context(closing(shipments)):
                 order, shipment = by_partition[replayed.result.topic_partition], shipped()
-                cache, recollection = self.planner.remembering, replayed.planned.recollection
-                if cache is not None and recollection is not None:
-                    cache.keep_shipment(recollection, replayed.result, shipment, order)
+                cache, cached = self.planner.run_cache, replayed.planned.cached
+                if cache is not None and cached is not None:
+                    said = None if shipment.failures else shipment.eligibility
+                    cache.keep_shipment(cached, replayed.result, order.candidates, said, order.store_url)
                 shipment.already += order.already
                 yield shipment
 

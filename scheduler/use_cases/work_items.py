@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import SnapshotFile
     from resnap.tiering.eligibility import BrokerBlockers, Candidates, Eligibility
-    from resnap.tiering.remembered.memory import KnownBoundary
-    from resnap.tiering.remembered.recollection import Recollection
+    from resnap.tiering.run_cache.results import CachedBoundary
+    from resnap.tiering.run_cache.run_cache import CachedPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class Planned:
 
     sighted: Sighted
     plan: PartitionPlan
-    recollection: Recollection | None = None
+    cached: CachedPartition | None = None
     """What is known from earlier runs; None where that is not asked."""
-    standing: tuple[KnownBoundary, ...] = ()
+    standing: tuple[CachedBoundary, ...] = ()
     """Boundaries that need not be made, since an earlier run has made them."""
 
     @property
@@ -86,7 +86,7 @@ class TierOrder:
     """Manifests in the store that are broken."""
     shown: tuple[SnapshotFile, ...] = ()
     """Snapshots in the store that tell of what lies below the log here."""
-    recollection: Recollection | None = None
+    cached: CachedPartition | None = None
     """What is known from earlier runs, where anything is left to ship."""
     doubted: tuple[ShippedSegment, ...] = ()
     """What the store holds whose snapshots may lack producers that this run would keep."""

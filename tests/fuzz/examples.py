@@ -40,9 +40,9 @@ from resnap.tiering.installing.undo_manifest import write_manifest as write_undo
 from resnap.tiering.planning import SavedPlan, write_saved_plan
 from resnap.tiering.quota.client_quotas import ClientQuotas
 from resnap.tiering.quota.quota_file import encoded as encoded_quotas
-from resnap.tiering.remembered.memory import Memory
-from resnap.tiering.remembered.memory_file import encoded
 from resnap.tiering.remote_log.codec import encode_record as encode_remote_log_record
+from resnap.tiering.run_cache.cache_files import encoded
+from resnap.tiering.run_cache.results import CachedResults
 from resnap.tiering.shipping.lease import Holder
 from tests.fuzz.parsers import INIT_VERSIONS, LARGEST
 from tests.logs.batch_builder import write_data_batch, write_legacy_message
@@ -147,7 +147,7 @@ _EXAMPLE_BYTES: Final = {
             )
         )
     ],
-    "memory": [encoded(Memory(rules="r", directory="d"))[1]],
+    "memory": [encoded(CachedResults(rules="r", directory="d"))[1]],
     "saved-plan": [
         write_saved_plan(
             SavedPlan(

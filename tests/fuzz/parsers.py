@@ -44,10 +44,10 @@ from resnap.tiering.installing.fingerprint import read_fingerprint
 from resnap.tiering.installing.undo_manifest import read_manifest as read_undo_manifest
 from resnap.tiering.planning import read_saved_plan
 from resnap.tiering.quota.quota_file import decoded as decoded_quotas
-from resnap.tiering.remembered.memory_file import VERSION as MEMORY_VERSION
-from resnap.tiering.remembered.memory_file import decoded
 from resnap.tiering.remote_log.codec import decode_record as decode_remote_log_record
 from resnap.tiering.remote_log.metadata_log import read_events
+from resnap.tiering.run_cache.cache_files import VERSION as CACHE_VERSION
+from resnap.tiering.run_cache.cache_files import decoded
 from resnap.tiering.shipping.lease import read_holder
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _text(data: bytes) -> str:
 
 def _memory(data: bytes) -> object:
     """Read a memory with this body, under a checksum that fits: one that does not ends all reading at once."""
-    head = json.dumps({"version": MEMORY_VERSION, "crc32c": crc32c(data)})
+    head = json.dumps({"version": CACHE_VERSION, "crc32c": crc32c(data)})
     return decoded(head.encode() + b"\n" + data, Path("/nowhere"))
 
 

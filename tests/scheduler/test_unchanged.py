@@ -207,7 +207,7 @@ def test_of_a_log_that_grew_only_what_is_new_is_read_and_all_is_as_if_it_were_re
 
 
 @pytest.mark.parametrize("harm", ["states gone", "states garbled", "all garbled", "another version"])
-def test_a_harmed_memory_costs_reading_and_nothing_else(
+def test_a_damaged_run_cache_costs_reading_and_nothing_else(
     again: Callable[..., Ran], fixture_set: Callable[[str], FixtureSet], tmp_path: Path, harm: str
 ) -> None:
     rules = ("--producer-id-expiration-ms", "172800000000", "--boundaries", "all")
@@ -226,7 +226,7 @@ def test_a_harmed_memory_costs_reading_and_nothing_else(
                 path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 1'))
     second = again("regenerate", log, "--into", tmp_path / "out", *rules)
     assert second.code == 0
-    assert ("it is made anew" in second.err) == (harm in {"all garbled", "another version"})
+    assert ("it is made again" in second.err) == (harm in {"all garbled", "another version"})
     whole = again("regenerate", log, "--into", tmp_path / "whole", *rules, "--fresh")
     assert whole.code == 0
     for path in (tmp_path / "whole").rglob("*.snapshot"):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.installing.fingerprint import SegmentPrint
-    from resnap.tiering.remembered.memory import KnownBoundary
+    from resnap.tiering.run_cache.results import CachedBoundary
 
     PrintSegments = Callable[[Sequence[Segment]], Iterable[SegmentPrint | None]]
 
@@ -127,7 +127,7 @@ class StagingArea:
             return None  # it says nothing that could be kept
 
 
-def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | KnownBoundary]) -> list[StagedPrint]:
+def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | CachedBoundary]) -> list[StagedPrint]:
     """Return the prints of the snapshots that replays of ``partition`` made."""
     base_of = {segment.next_base_offset: segment.base_offset for segment in partition.segments}
     prints = []

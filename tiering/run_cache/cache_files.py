@@ -1,9 +1,9 @@
-"""The files of what is known from before: one directory per partition of a source, below the state directory.
+"""The files of the run cache: one directory per partition of a source, below the state directory.
 
-``memory.json`` is a line with version and checksum, and a line with all there is to know; the states that anchors begin
+``memory.json`` is a line with version and checksum, and a line with the cached results; the states that anchors begin
 with lie beside it. Every file is written whole or not at all, and the last writer wins, so two runs at once, or a kill
-at any moment, leave a memory that is whole, if perhaps not the newest. What is of another version, cut short, or no
-memory at all counts as none, and is written anew.
+at any moment, leave a file that is whole, if perhaps not the newest. What is of another version, cut short or garbled
+counts as nothing, and is written again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.storage.whole_file import write_whole
 from resnap.tiering.inventory import SnapshotLook, SnapshotState
 from resnap.tiering.refusal import Reason, Refusal
-from resnap.tiering.remembered.memory import KnownBoundary, KnownLook, KnownRefusals, Memory
-from resnap.tiering.remembered.segment_marks import SegmentMark
+from resnap.tiering.run_cache.results import CachedBoundary, CachedLook, CachedRefusals, CachedResults
+from resnap.tiering.run_cache.segment_marks import SegmentMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 VERSION: Final = 2
 FILE: Final = "memory.json"
 MAX_BYTES: Final = 256 << 20
-"""A larger file is no memory of ours: that of 100,000 boundaries has some 50 MB."""
-FORGOTTEN_AFTER_S: Final = 86_400
-"""After this long a state that no memory names is nobody's: the run that wrote it has ended, or was killed."""
+"""A larger file is not ours: that of 100,000 boundaries has some 50 MB."""
+UNUSED_AFTER_S: Final = 86_400
+"""After this long a state that no file names is not in use: the run that wrote it has ended, or was killed."""
 _GARBLED: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
@@ -45,56 +45,56 @@ def _nobody_listens(_: str) -> None:
 
 
 @dataclass(slots=True)
-class MemoryFiles:
-    """Memories below ``root``; what cannot be read or written is complained of once, and done without."""
+class CacheFiles:
+    """The files below ``root``; what cannot be read or written is reported once, and done without."""
 
     root: Path
     complain: Callable[[str], None] = _nobody_listens
     read_only: bool = False
     """For runs that are to write nothing."""
     _complained: bool = field(default=False, init=False)
-    _loaded: dict[Path, Memory] = field(default_factory=dict, init=False)
-    """One run sees one memory, whatever other runs write meanwhile."""
+    _loaded: dict[Path, CachedResults] = field(default_factory=dict, init=False)
+    """One run sees the same results throughout, whatever other runs write meanwhile."""
 
     def directory(self, partition: PartitionDir) -> Path:
-        """Return where the memory of ``partition`` lies, by the place of its files."""
+        """Return where the results of ``partition`` lie, by the place of its files."""
         return self.root / hashlib.sha256(str(partition.path).encode()).hexdigest()[:32]
 
-    def load(self, partition: PartitionDir) -> Memory:
-        """Return what is known of ``partition``; nothing, where no usable file is there or it is of another topic."""
+    def load(self, partition: PartitionDir) -> CachedResults:
+        """Return the cached results of ``partition``; none, where no usable file is there or it is of another topic."""
         path = self.directory(partition) / FILE
         if path not in self._loaded:
             self._loaded[path] = self._read(path)
-        memory = self._loaded[path]
-        return memory if memory.topic_id == partition.topic_id else Memory()
+        results = self._loaded[path]
+        return results if results.topic_id == partition.topic_id else CachedResults()
 
-    def _read(self, path: Path) -> Memory:
+    def _read(self, path: Path) -> CachedResults:
         try:
             if path.stat().st_size > MAX_BYTES:
                 raise ValueError("too large")
             return decoded(path.read_bytes(), path.parent)
         except FileNotFoundError:
-            return Memory()
+            return CachedResults()
         except OSError as error:
             self.complain(f"{path}: what is known from earlier runs cannot be read: {error.strerror}")
-            return Memory()
+            return CachedResults()
         except _GARBLED as error:
-            self.complain(f"{path}: not what this version of resnap writes ({error}); it is made anew")
-            return Memory()
+            self.complain(f"{path}: not what this version of resnap writes ({error}); it is made again")
+            return CachedResults()
 
-    def save(self, partition: PartitionDir, memory: Memory, *, before: Memory) -> None:
-        """Keep ``memory``, and delete the states that it no longer names and the one ``before`` did."""
+    def save(self, partition: PartitionDir, results: CachedResults, *, before: CachedResults) -> None:
+        """Keep ``results``, and delete the states that they no longer name and those ``before`` did."""
         if self.read_only:
             return
         directory = self.directory(partition)
         self._loaded.pop(directory / FILE, None)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            write_whole(directory / FILE, encoded(memory))
+            write_whole(directory / FILE, encoded(results))
         except OSError as error:
             self._cannot_write(directory, error)
             return
-        _delete_others(directory, named=_states(memory), replaced=_states(before) - _states(memory))
+        _delete_others(directory, named=_states(results), replaced=_states(before) - _states(results))
 
     def _cannot_write(self, directory: Path, error: OSError) -> None:
         if not self._complained:
@@ -105,8 +105,8 @@ class MemoryFiles:
             )
 
 
-def _states(memory: Memory) -> set[str]:
-    return {Path(state.path).name for anchor in memory.anchors for state in anchor.states}
+def _states(results: CachedResults) -> set[str]:
+    return {Path(state.path).name for anchor in results.anchors for state in anchor.states}
 
 
 def _delete_others(directory: Path, *, named: set[str], replaced: set[str]) -> None:
@@ -117,15 +117,15 @@ def _delete_others(directory: Path, *, named: set[str], replaced: set[str]) -> N
     with suppress(OSError):
         now_s = (directory / FILE).stat().st_mtime
         for path in directory.iterdir():
-            old = now_s - path.stat().st_mtime > FORGOTTEN_AFTER_S
+            old = now_s - path.stat().st_mtime > UNUSED_AFTER_S
             if path.name in replaced or (old and path.name not in named | {FILE}):
                 path.unlink()
 
 
-def encoded(memory: Memory) -> tuple[bytes, bytes]:
-    """Return ``memory`` as the two lines of its file."""
-    content = asdict(memory)
-    content["boundaries"] = [asdict(known) for known in memory.boundaries.values()]
+def encoded(results: CachedResults) -> tuple[bytes, bytes]:
+    """Return ``results`` as the two lines of its file."""
+    content = asdict(results)
+    content["boundaries"] = [asdict(known) for known in results.boundaries.values()]
     for anchor in content["anchors"]:
         anchor["cut_through"] = sorted(anchor["cut_through"])
         for state in anchor["states"]:
@@ -135,8 +135,8 @@ def encoded(memory: Memory) -> tuple[bytes, bytes]:
     return head.encode() + b"\n", body
 
 
-def decoded(data: bytes, directory: Path) -> Memory:
-    """Return the memory that ``encoded`` gave, whose states lie in ``directory``.
+def decoded(data: bytes, directory: Path) -> CachedResults:
+    """Return the results that ``encoded`` was given, whose states lie in ``directory``.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is not one, or of another version.
@@ -151,7 +151,7 @@ def decoded(data: bytes, directory: Path) -> Memory:
     content: dict[str, Any] = json.loads(body)
     known = [_boundary(one) for one in content["boundaries"]]
     refused = content["refused"]
-    return Memory(
+    return CachedResults(
         rules=content["rules"],
         topic_id=content["topic_id"],
         marks=tuple(SegmentMark(*mark) for mark in content["marks"]),
@@ -164,13 +164,13 @@ def decoded(data: bytes, directory: Path) -> Memory:
     )
 
 
-def _look(values: list[Any]) -> KnownLook:
+def _look(values: list[Any]) -> CachedLook:
     offset, size_bytes, mtime_ns, (state, entries, detail) = values
-    return KnownLook(offset, size_bytes, mtime_ns, SnapshotLook(SnapshotState(state), entries, detail))
+    return CachedLook(offset, size_bytes, mtime_ns, SnapshotLook(SnapshotState(state), entries, detail))
 
 
-def _boundary(values: dict[str, Any]) -> KnownBoundary:
-    return KnownBoundary(**values | {
+def _boundary(values: dict[str, Any]) -> CachedBoundary:
+    return CachedBoundary(**values | {
         "coverage": Coverage(values["coverage"]),
         "digest": SnapshotDigest(**values["digest"]),
         "left_out": tuple(LeftOut(pid, Unexplained(reason)) for pid, reason in values["left_out"]),
@@ -182,6 +182,6 @@ def _anchor(values: dict[str, Any], directory: Path) -> Anchor:
     return Anchor(**values | {"cut_through": frozenset(values["cut_through"]), "states": tuple(states)})
 
 
-def _refusals(values: dict[str, Any]) -> KnownRefusals:
+def _refusals(values: dict[str, Any]) -> CachedRefusals:
     refusals = (Refusal(**one | {"reason": Reason(one["reason"])}) for one in values["refusals"])
-    return KnownRefusals(**values | {"refusals": tuple(refusals)})
+    return CachedRefusals(**values | {"refusals": tuple(refusals)})

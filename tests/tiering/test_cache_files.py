@@ -17,9 +17,9 @@ from resnap.replay.scan.state_file import Anchor, write_state
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.tiering.refusal import Reason, Refusal
-from resnap.tiering.remembered.memory import KnownBoundary, KnownRefusals, Memory
-from resnap.tiering.remembered.memory_file import FILE, MemoryFiles, decoded, encoded
-from resnap.tiering.remembered.segment_marks import SegmentMark
+from resnap.tiering.run_cache.cache_files import FILE, CacheFiles, decoded, encoded
+from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults
+from resnap.tiering.run_cache.segment_marks import SegmentMark
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
 
@@ -32,8 +32,8 @@ def partition(tmp_path: Path) -> PartitionDir:
     return load_partition_dir(a_partition(tmp_path, [[PlainEvent(records=1, timestamp=START_MS)]]))
 
 
-def boundary(offset: int) -> KnownBoundary:
-    return KnownBoundary(
+def boundary(offset: int) -> CachedBoundary:
+    return CachedBoundary(
         offset=offset,
         as_of_ms=START_MS,
         made_ms=START_MS + 1,
@@ -48,7 +48,7 @@ def boundary(offset: int) -> KnownBoundary:
     )
 
 
-def memory(directory: Path, offset: int = 10) -> Memory:
+def results(directory: Path, offset: int = 10) -> CachedResults:
     state = write_state(str(directory), f"{offset}.state", empty())
     assert state is not None
     anchor = Anchor(
@@ -58,13 +58,13 @@ def memory(directory: Path, offset: int = 10) -> Memory:
     refusal = Refusal(
         base_offset=0, next_base_offset=10, reason=Reason.ABOVE_LAST_STABLE_OFFSET, detail="it is", hint="wait"
     )
-    return Memory(
+    return CachedResults(
         rules="rules",
         marks=(SegmentMark(0, offset, 100, 5, 6, "aa"),),
         directory="dir",
         boundaries={offset: boundary(offset)},
         anchors=(anchor,),
-        refused=KnownRefusals(
+        refused=CachedRefusals(
             store="file:///s", directory="dir", high_watermark=None, made_ms=1, refusals=(refusal,),
             last_stable_offset=0,
         ),
@@ -72,22 +72,22 @@ def memory(directory: Path, offset: int = 10) -> Memory:
 
 
 def test_what_is_kept_is_known_again(partition: PartitionDir, tmp_path: Path) -> None:
-    files = MemoryFiles(tmp_path / "state")
-    kept = memory(files.directory(partition))
-    files.save(partition, kept, before=Memory())
+    files = CacheFiles(tmp_path / "state")
+    kept = results(files.directory(partition))
+    files.save(partition, kept, before=CachedResults())
     assert files.load(partition) == kept
 
 
 def test_nothing_is_known_at_first(partition: PartitionDir, tmp_path: Path) -> None:
     complaints: list[str] = []
-    assert MemoryFiles(tmp_path / "state", complaints.append).load(partition) == Memory()
+    assert CacheFiles(tmp_path / "state", complaints.append).load(partition) == CachedResults()
     assert complaints == []
 
 
 def test_of_another_topic_in_the_same_place_nothing_is_known(partition: PartitionDir, tmp_path: Path) -> None:
-    files = MemoryFiles(tmp_path / "state")
-    files.save(partition, memory(files.directory(partition)), before=Memory())
-    assert files.load(replace(partition, topic_id="another")) == Memory()
+    files = CacheFiles(tmp_path / "state")
+    files.save(partition, results(files.directory(partition)), before=CachedResults())
+    assert files.load(replace(partition, topic_id="another")) == CachedResults()
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,21 @@ def test_of_another_topic_in_the_same_place_nothing_is_known(partition: Partitio
 )
 def test_garbage_is_complained_of_and_written_anew(partition: PartitionDir, tmp_path: Path, garbage: bytes) -> None:
     complaints: list[str] = []
-    files = MemoryFiles(tmp_path / "state", complaints.append)
+    files = CacheFiles(tmp_path / "state", complaints.append)
     path = files.directory(partition) / FILE
     path.parent.mkdir(parents=True)
     path.write_bytes(garbage)
-    assert files.load(partition) == Memory()
+    assert files.load(partition) == CachedResults()
     assert len(complaints) == 1
     assert str(path) in complaints[0]
-    kept = memory(files.directory(partition))
-    files.save(partition, kept, before=Memory())
+    kept = results(files.directory(partition))
+    files.save(partition, kept, before=CachedResults())
     assert files.load(partition) == kept
 
 
-WHOLE = Memory(rules="rules", marks=(SegmentMark(0, 1, 100, 5, 6, "aa"),), directory="dir", boundaries={1: boundary(1)})
+WHOLE = CachedResults(
+    rules="rules", marks=(SegmentMark(0, 1, 100, 5, 6, "aa"),), directory="dir", boundaries={1: boundary(1)}
+)
 
 
 @given(cut=st.integers(0, 2_000), flipped=st.integers(0, 2_000), garbage=st.binary(max_size=60))
@@ -125,19 +127,19 @@ def test_no_bytes_make_it_fail_or_become_another_memory(cut: int, flipped: int, 
 
 def test_where_nothing_can_be_written_that_is_said_once(partition: PartitionDir, read_only_disk: Path) -> None:
     complaints: list[str] = []
-    files = MemoryFiles(read_only_disk / "state", complaints.append)
+    files = CacheFiles(read_only_disk / "state", complaints.append)
     for _ in range(3):
-        files.save(partition, Memory(rules="x"), before=Memory())
+        files.save(partition, CachedResults(rules="x"), before=CachedResults())
     assert len(complaints) == 1
     assert "--state-dir" in complaints[0]
-    assert files.load(partition) == Memory()
+    assert files.load(partition) == CachedResults()
 
 
 def test_a_full_disk_leaves_the_memory_that_was_there(partition: PartitionDir, tiny_disk: Path) -> None:
     complaints: list[str] = []
-    files = MemoryFiles(tiny_disk, complaints.append)
-    kept = memory(files.directory(partition))
-    files.save(partition, kept, before=Memory())
+    files = CacheFiles(tiny_disk, complaints.append)
+    kept = results(files.directory(partition))
+    files.save(partition, kept, before=CachedResults())
     large = replace(kept, boundaries={offset: boundary(offset) for offset in range(10_000)})
     files.save(partition, large, before=kept)
     assert len(complaints) == 1
@@ -148,10 +150,10 @@ def test_a_full_disk_leaves_the_memory_that_was_there(partition: PartitionDir, t
 
 
 def test_replaced_states_go_at_once_and_unnamed_ones_after_a_day(partition: PartitionDir, tmp_path: Path) -> None:
-    files = MemoryFiles(tmp_path / "state")
+    files = CacheFiles(tmp_path / "state")
     directory = files.directory(partition)
-    before = memory(directory, 10)
-    files.save(partition, before, before=Memory())
+    before = results(directory, 10)
+    files.save(partition, before, before=CachedResults())
     stray, young = (write_state(str(directory), name, empty()) for name in ("7.state", "8.state"))
     half_written = directory / ".9.state.tmp"
     half_written.write_bytes(b"half")
@@ -159,25 +161,25 @@ def test_replaced_states_go_at_once_and_unnamed_ones_after_a_day(partition: Part
     assert young is not None
     for path in (directory / stray.path.rpartition("/")[2], half_written):
         os.utime(path, (0, 0))
-    now = memory(directory, 20)
+    now = results(directory, 20)
     files.save(partition, now, before=before)
     names = {path.name.partition(".state")[0] for path in directory.iterdir()}
     assert names == {FILE, "20", "8"}
 
 
 def test_two_that_write_at_once_leave_one_of_the_two_whole(partition: PartitionDir, tmp_path: Path) -> None:
-    files = MemoryFiles(tmp_path / "state")
+    files = CacheFiles(tmp_path / "state")
     directory = files.directory(partition)
-    candidates = [replace(memory(directory, offset), anchors=()) for offset in (10, 20)]
-    reader_found: list[Memory] = []
+    candidates = [replace(results(directory, offset), anchors=()) for offset in (10, 20)]
+    reader_found: list[CachedResults] = []
     complaints: list[str] = []
 
-    def write(kept: Memory) -> None:
+    def write(kept: CachedResults) -> None:
         for _ in range(20):
-            MemoryFiles(tmp_path / "state").save(partition, kept, before=Memory())
+            CacheFiles(tmp_path / "state").save(partition, kept, before=CachedResults())
 
     def read() -> None:
-        files = MemoryFiles(tmp_path / "state", complaints.append)
+        files = CacheFiles(tmp_path / "state", complaints.append)
         reader_found.extend(files.load(partition) for _ in range(200))
 
     threads = [threading.Thread(target=write, args=(kept,)) for kept in candidates] + [threading.Thread(target=read)]
@@ -186,5 +188,5 @@ def test_two_that_write_at_once_leave_one_of_the_two_whole(partition: PartitionD
     for thread in threads:
         thread.join()
     assert complaints == []
-    assert all(found in (*candidates, Memory()) for found in reader_found)
+    assert all(found in (*candidates, CachedResults()) for found in reader_found)
     assert files.load(partition) in candidates

@@ -15,16 +15,16 @@ from resnap.storage.log.producer_snapshot import ProducerEntry, SnapshotDigest
 from resnap.storage.sources.files import Sources
 from resnap.tiering.inventory import take_partition_inventory
 from resnap.tiering.planning import load_facts, plan_replay
-from resnap.tiering.remembered.memory import KnownBoundary, Memory, is_known_as_well, rules_key
-from resnap.tiering.remembered.memory_file import MemoryFiles
-from resnap.tiering.remembered.recollection import learnt, recall
-from resnap.tiering.remembered.segment_marks import mark_of
+from resnap.tiering.run_cache.cache_files import CacheFiles
+from resnap.tiering.run_cache.results import CachedBoundary, CachedResults, is_cached_as_well, rules_key
+from resnap.tiering.run_cache.run_cache import look_up, with_result
+from resnap.tiering.run_cache.segment_marks import mark_of
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
 
 if TYPE_CHECKING:
     from resnap.tiering.inventory import PartitionInventory
-    from resnap.tiering.remembered.recollection import Recollection
+    from resnap.tiering.run_cache.run_cache import CachedPartition
 
 SOURCES = Sources()
 RULES = ReplayRules(as_of=AsOf(now_ms=START_MS))
@@ -36,31 +36,31 @@ def inventory(tmp_path: Path) -> PartitionInventory:
     return take_partition_inventory(load_partition_dir(directory))
 
 
-def boundary(offset: int, read_from: int | None = 10, coverage: Coverage = Coverage.WINDOW) -> KnownBoundary:
-    return KnownBoundary(
+def boundary(offset: int, read_from: int | None = 10, coverage: Coverage = Coverage.WINDOW) -> CachedBoundary:
+    return CachedBoundary(
         offset=offset, as_of_ms=START_MS, made_ms=START_MS, coverage=coverage, window_start_offset=read_from,
         known_from_offset=read_from, entries=0,
         digest=SnapshotDigest(size_bytes=10, crc32c=0, sha256=""), left_out=(), evidence="",
     )  # fmt: skip
 
 
-def remembered(
+def cached_files(
     inventory: PartitionInventory,
     root: Path,
     rules: ReplayRules = RULES,
     *,
     read_from: int | None = 10,
     coverage: Coverage = Coverage.WINDOW,
-) -> MemoryFiles:
-    files = MemoryFiles(root)
+) -> CacheFiles:
+    files = CacheFiles(root)
     marks = [mark_of(segment, SOURCES) for segment in inventory.partition.segments]
-    memory = Memory(
+    results = CachedResults(
         rules=rules_key(rules),
         marks=tuple(mark for mark in marks if mark),
         directory="another",
         boundaries={offset: boundary(offset, read_from, coverage) for offset in inventory.partition.boundaries},
     )
-    files.save(inventory.partition, memory, before=Memory())
+    files.save(inventory.partition, results, before=CachedResults())
     return files
 
 
@@ -72,16 +72,16 @@ def open_since(offset: int, coordinator_epoch: int = 0) -> Evidence:
     return replace(VOUCHED, open=(OpenTransaction(seen_at=30, entry=entry),))
 
 
-def standing(recollection: Recollection, evidence: Evidence, rules: ReplayRules = RULES) -> list[int]:
-    return list(recollection.told_by(evidence, rules).memory.boundaries)
+def standing(cached: CachedPartition, evidence: Evidence, rules: ReplayRules = RULES) -> list[int]:
+    return list(cached.supported_by(evidence, rules).results.boundaries)
 
 
 @pytest.mark.parametrize("since", [5, 15])
 def test_other_evidence_takes_with_it_the_boundaries_that_rest_on_it(
     inventory: PartitionInventory, tmp_path: Path, since: int
 ) -> None:
-    found = recall(remembered(inventory, tmp_path / "state"), inventory, RULES, SOURCES)
-    assert list(found.memory.boundaries) == [10, 20, 30]
+    found = look_up(cached_files(inventory, tmp_path / "state"), inventory, RULES, SOURCES)
+    assert list(found.results.boundaries) == [10, 20, 30]
     assert not found.is_same_directory
     assert standing(found, VOUCHED) == [10, 20, 30]
     # Wherever the transaction seems to begin, it may settle what had been in doubt of it.
@@ -91,7 +91,7 @@ def test_other_evidence_takes_with_it_the_boundaries_that_rest_on_it(
 def test_of_a_log_that_was_read_from_its_first_offset_no_evidence_counts(
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
-    found = recall(remembered(inventory, tmp_path / "state", read_from=0), inventory, RULES, SOURCES)
+    found = look_up(cached_files(inventory, tmp_path / "state", read_from=0), inventory, RULES, SOURCES)
     assert standing(found, open_since(5)) == standing(found, Evidence()) == [10, 20, 30]
 
 
@@ -102,8 +102,8 @@ def test_of_a_log_that_was_read_from_its_first_offset_no_evidence_counts(
 def test_once_nothing_vouches_for_what_was_left_unread_nothing_stands_above_it(
     inventory: PartitionInventory, tmp_path: Path, read_from: int | None, coverage: Coverage
 ) -> None:
-    files = remembered(inventory, tmp_path / "state", read_from=read_from, coverage=coverage)
-    found = recall(files, inventory, RULES, SOURCES)
+    files = cached_files(inventory, tmp_path / "state", read_from=read_from, coverage=coverage)
+    found = look_up(files, inventory, RULES, SOURCES)
     assert standing(found, VOUCHED) == standing(found, Evidence(newest_empty=30)) == [10, 20, 30]
     assert standing(found, Evidence()) == []
     # An empty snapshot vouches for nothing where there are signs of transactions.
@@ -114,17 +114,17 @@ def test_once_nothing_vouches_for_what_was_left_unread_nothing_stands_above_it(
 def test_where_the_log_begins_later_now_nothing_need_vouch_for_what_is_gone(
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
-    files = remembered(inventory, tmp_path / "state")
+    files = cached_files(inventory, tmp_path / "state")
     Path(inventory.partition.segments[0].path).unlink()
     cut = take_partition_inventory(load_partition_dir(Path(str(inventory.partition.path))))
-    assert standing(recall(files, cut, RULES, SOURCES), Evidence()) == [10, 20, 30]
+    assert standing(look_up(files, cut, RULES, SOURCES), Evidence()) == [10, 20, 30]
 
 
 def test_under_a_limit_nothing_need_vouch_as_nothing_did_when_it_was_planned(
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
     limited = replace(RULES, max_reach_back_ms=0)
-    found = recall(remembered(inventory, tmp_path / "state", limited), inventory, limited, SOURCES)
+    found = look_up(cached_files(inventory, tmp_path / "state", limited), inventory, limited, SOURCES)
     assert standing(found, Evidence(), limited) == [10, 20, 30]
 
 
@@ -132,20 +132,20 @@ def test_under_roll_none_stands_of_which_the_segment_above_was_active_or_has_cha
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
     roll = replace(RULES, as_of=AsOf(now_ms=START_MS, roll=True))
-    files = remembered(inventory, tmp_path / "state", roll)
-    assert standing(recall(files, inventory, roll, SOURCES), VOUCHED, roll) == [10, 20]
+    files = cached_files(inventory, tmp_path / "state", roll)
+    assert standing(look_up(files, inventory, roll, SOURCES), VOUCHED, roll) == [10, 20]
     Path(inventory.partition.segments[2].path).touch()
     changed = take_partition_inventory(load_partition_dir(Path(str(inventory.partition.path))))
-    assert standing(recall(files, changed, roll, SOURCES), VOUCHED, roll) == [10]
+    assert standing(look_up(files, changed, roll, SOURCES), VOUCHED, roll) == [10]
 
 
 def test_what_nobody_has_held_against_the_evidence_is_not_kept_with_a_directory_that_changed(
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
-    found = recall(remembered(inventory, tmp_path / "state"), inventory, RULES, SOURCES)
-    unchecked = learnt(found, None, RULES, START_MS, SOURCES)
+    found = look_up(cached_files(inventory, tmp_path / "state"), inventory, RULES, SOURCES)
+    unchecked = with_result(found, None, RULES, START_MS, SOURCES)
     assert unchecked.boundaries == {}
-    checked = learnt(found.told_by(VOUCHED, RULES), None, RULES, START_MS, SOURCES)
+    checked = with_result(found.supported_by(VOUCHED, RULES), None, RULES, START_MS, SOURCES)
     assert list(checked.boundaries) == [10, 20, 30]
     assert checked.directory == found.directory
 
@@ -153,10 +153,10 @@ def test_what_nobody_has_held_against_the_evidence_is_not_kept_with_a_directory_
 def test_a_boundary_made_for_a_later_moment_does_not_stand_at_an_earlier_one(
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
-    files = remembered(inventory, tmp_path / "state")
+    files = cached_files(inventory, tmp_path / "state")
     later, earlier = (replace(RULES, as_of=AsOf(now_ms=START_MS + ms)) for ms in (1, -1))
-    assert recall(files, inventory, later, SOURCES).memory.boundaries
-    assert not recall(files, inventory, earlier, SOURCES).memory.boundaries
+    assert look_up(files, inventory, later, SOURCES).results.boundaries
+    assert not look_up(files, inventory, earlier, SOURCES).results.boundaries
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_under_a_limit_all_that_is_wanted_is_known_from_as_far_back_or_nothing_c
     limited = replace(RULES, max_reach_back_ms=0)
     plan = plan_replay(inventory, load_facts(inventory.partition), (10, 20, 30), limited)
     assert [run.start for run in plan.runs] == [0]
-    assert is_known_as_well([boundary(*one) for one in known.items()], plan) is is_enough
+    assert is_cached_as_well([boundary(*one) for one in known.items()], plan) is is_enough
 
 
 @pytest.mark.parametrize("coverage", [Coverage.WINDOW, Coverage.BEYOND_WINDOW])
@@ -190,5 +190,5 @@ def test_of_what_is_older_than_the_window_less_must_be_known(inventory: Partitio
     )
     assert [one.coverage for plan in (inside, later) for one in plan.boundaries] == ["window", "beyond-window"]
     known = [boundary(10, 0, coverage)]
-    assert is_known_as_well(known, inside) == (coverage is Coverage.WINDOW)
-    assert is_known_as_well(known, later)
+    assert is_cached_as_well(known, inside) == (coverage is Coverage.WINDOW)
+    assert is_cached_as_well(known, later)

@@ -1,8 +1,8 @@
-"""What Resnap knows of a partition from before, so that a run that is repeated need not find it out again.
+"""The cached results of one partition, and which of them are still valid.
 
-It rests on the closed segments as they were (``segment_marks``), on the rules it was found under, and, where it is a
-matter of the whole directory, on everything that stands in it. What is not as it was then is found out anew: a memory
-saves reading, and never decides what is right. So it may be lost, or be of another version, at any time.
+They depend on the closed segments as they were (``segment_marks``), on the rules they were found under, and, where they
+concern the whole directory, on everything in it. What has changed since is found out again: a cached result saves
+reading, and never decides what is right. So it may be lost, or be of another version, at any time.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from resnap.storage.log.producer_snapshot import SnapshotDigest
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.refusal import Refusal
-    from resnap.tiering.remembered.segment_marks import SegmentMark
+    from resnap.tiering.run_cache.segment_marks import SegmentMark
 
 KEPT_ANCHORS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownBoundary:
+class CachedBoundary:
     """A snapshot that a replay made, or the broker's own that it proved."""
 
     offset: int
@@ -76,8 +76,8 @@ class KnownBoundary:
         return self.coverage is Coverage.WINDOW and start is not None and start <= log_start
 
 
-class KnownLook(NamedTuple):
-    """What a look at one of the broker's snapshots showed, and which file that was."""
+class CachedLook(NamedTuple):
+    """What one of the broker's snapshots was found to be, and which file that was."""
 
     offset: int
     size_bytes: int
@@ -86,7 +86,7 @@ class KnownLook(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownRefusals:
+class CachedRefusals:
     """What the last replay before shipping said of a partition that had nothing left to ship after it."""
 
     store: str
@@ -100,8 +100,8 @@ class KnownRefusals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """All that is known of one partition; empty where nothing is."""
+class CachedResults:
+    """All that is cached of one partition; empty where nothing is."""
 
     rules: str = ""
     """Under which the boundaries and the refusals were found (``rules_key``)."""
@@ -110,16 +110,16 @@ class Memory:
     """Ascending; those that the boundaries and the anchors rest on."""
     directory: str = ""
     """Digest of everything in the directory when the boundaries were made."""
-    looks: tuple[KnownLook, ...] = ()
+    looks: tuple[CachedLook, ...] = ()
     """At the broker's own snapshots."""
-    boundaries: Mapping[int, KnownBoundary] = field(default_factory=dict)
+    boundaries: Mapping[int, CachedBoundary] = field(default_factory=dict)
     shown: tuple[int, ...] = ()
     """Producers that snapshots have shown to live on from below the first segment when the boundaries were made."""
     anchors: tuple[Anchor, ...] = ()
-    refused: KnownRefusals | None = None
+    refused: CachedRefusals | None = None
 
-    def below(self, end: int | None) -> Memory:
-        """Return what still stands if the log is the same up to the offset ``end``, and no longer above it."""
+    def below(self, end: int | None) -> CachedResults:
+        """Return what is still valid if the log is the same up to the offset ``end``, and no longer above it."""
         end = -1 if end is None else end
         return replace(
             self,
@@ -128,7 +128,7 @@ class Memory:
             anchors=tuple(anchor for anchor in self.anchors if anchor.offset <= end and _is_there(anchor)),
         )
 
-    def told_by(self, evidence: Evidence, rules: ReplayRules, log_start: int) -> Memory:
+    def supported_by(self, evidence: Evidence, rules: ReplayRules, log_start: int) -> CachedResults:
         """Return this without the boundaries that a run of today would make otherwise, in a directory that has changed.
 
         These are the ones that rest on other evidence than there is now, of which nothing vouches any more for what was
@@ -151,7 +151,7 @@ class Memory:
         }
         return replace(self, boundaries=kept, shown=tuple(sorted({*self.shown, *below["producer_id"].tolist()})))
 
-    def under(self, rules: ReplayRules) -> Memory:
+    def under(self, rules: ReplayRules) -> CachedResults:
         """Return what holds under ``rules`` as well.
 
         States hold under any rules that ``replay.anchor`` does not object to. A snapshot that was made for an earlier T
@@ -179,7 +179,7 @@ def _living(below: Array, rules: ReplayRules) -> Array:
     return kept
 
 
-def is_known_as_well(standing: Iterable[KnownBoundary], plan: PartitionPlan) -> bool:
+def is_cached_as_well(standing: Iterable[CachedBoundary], plan: PartitionPlan) -> bool:
     """Whether all that ``plan`` would make is ``standing``, each made from at least as far back.
 
     Where a limit is set to how far back reading goes, a boundary may gain by what is read for the others, and by what
@@ -195,12 +195,12 @@ def is_known_as_well(standing: Iterable[KnownBoundary], plan: PartitionPlan) -> 
     )
 
 
-def known_boundary(result: BoundaryResult, made_ms: int) -> KnownBoundary | None:
-    """Return what to remember of ``result``; None where it made no snapshot."""
+def cached_boundary(result: BoundaryResult, made_ms: int) -> CachedBoundary | None:
+    """Return what to cache of ``result``; None where it made no snapshot."""
     if result.outcome is not Outcome.REBUILT or result.digest is None:
         return None
     comparison = result.comparison
-    return KnownBoundary(
+    return CachedBoundary(
         offset=result.boundary.offset,
         as_of_ms=result.as_of_ms,
         made_ms=made_ms,
@@ -215,19 +215,19 @@ def known_boundary(result: BoundaryResult, made_ms: int) -> KnownBoundary | None
     )
 
 
-def looks_of(inventory: PartitionInventory) -> tuple[KnownLook, ...]:
+def looks_of(inventory: PartitionInventory) -> tuple[CachedLook, ...]:
     """Return what the looks showed that ``inventory`` is made of."""
     files = {snapshot.path: snapshot for snapshot in inventory.partition.snapshots}
     return tuple(
-        KnownLook(found.offset, found.size_bytes, found.mtime_ns, SnapshotLook(one.state, one.entries, one.detail))
+        CachedLook(found.offset, found.size_bytes, found.mtime_ns, SnapshotLook(one.state, one.entries, one.detail))
         for one in inventory.boundaries
         if one.path is not None and (found := files.get(one.path)) is not None
     )
 
 
-def known_looks(memory: Memory, partition: PartitionDir) -> dict[SnapshotFile, SnapshotLook]:
+def cached_looks(results: CachedResults, partition: PartitionDir) -> dict[SnapshotFile, SnapshotLook]:
     """Return what is known of the snapshots of ``partition`` that are still the same files."""
-    looks = {(known.offset, known.size_bytes, known.mtime_ns): known.look for known in memory.looks}
+    looks = {(known.offset, known.size_bytes, known.mtime_ns): known.look for known in results.looks}
     keyed = ((snapshot, (snapshot.offset, snapshot.size_bytes, snapshot.mtime_ns)) for snapshot in partition.snapshots)
     return {snapshot: looks[key] for snapshot, key in keyed if key in looks}
 

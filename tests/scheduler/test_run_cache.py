@@ -23,7 +23,7 @@ HOUR_MS: Final = 3_600_000
 
 
 def written(log: Path, segments: list[list[Event]]) -> None:
-    """Write ``segments`` anew into the partition, the last one active; files that are the same stay the same."""
+    """Write ``segments`` again into the partition, the last one active; files that are the same stay the same."""
     with TemporaryDirectory() as directory:
         made = a_partition(Path(directory), segments)
         for number, path in enumerate(sorted(made.glob("*.log"))):

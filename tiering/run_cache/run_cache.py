@@ -1,0 +1,253 @@
+"""The run cache: what of earlier runs is still valid for a partition, and what a run adds to it.
+
+A look-up reads directory entries, and of the closed segments that results rest on the tail of the offset index and the
+first and last header. Spark's executors on other machines do not see the state directory, so states to begin with are
+kept and used only where this machine does the reading. Everything else is a matter of the driver alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from resnap.replay.anchor import anchored
+from resnap.replay.evidence import Evidence
+from resnap.replay.plan import PartitionPlan
+from resnap.replay.staging import digest_of, snapshot_key
+from resnap.storage.errors import LogDirError, StoreError
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.eligibility import Eligibility
+from resnap.tiering.refusal import Reason
+from resnap.tiering.run_cache.results import (
+    CachedRefusals,
+    CachedResults,
+    cached_boundary,
+    cached_looks,
+    directory_key,
+    looks_of,
+    nearest_and_farther,
+    rules_key,
+)
+from resnap.tiering.run_cache.segment_marks import mark_of, unchanged_up_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.replay.window import ReplayRules
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.sources.files import Sources
+    from resnap.storage.stores.s3_settings import S3Settings
+    from resnap.tiering.eligibility import Candidates
+    from resnap.tiering.inventory import PartitionInventory, SnapshotLook
+    from resnap.tiering.run_cache.cache_files import CacheFiles
+    from resnap.tiering.run_cache.results import CachedBoundary
+    from resnap.tiering.run_cache.segment_marks import SegmentMark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedPartition:
+    """What is known of one partition, as it stands now."""
+
+    inventory: PartitionInventory
+    directory: str
+    """Digest of everything in the directory, taken before anything else was read."""
+    results: CachedResults
+    """As far as it holds for the log and the rules of this run."""
+    stored: CachedResults
+    """As it was found, for replacing it."""
+    is_checked: bool = False
+    """Whether the boundaries have been held against the evidence that there is now."""
+
+    @property
+    def partition(self) -> PartitionDir:
+        """The partition."""
+        return self.inventory.partition
+
+    @property
+    def is_same_directory(self) -> bool:
+        """Whether nothing has changed at all since the boundaries were made, the small files included."""
+        return self.results.directory == self.directory
+
+    def supported_by(self, evidence: Evidence, rules: ReplayRules) -> CachedPartition:
+        """Return this without the boundaries that a run under ``rules`` would make otherwise, now that it is known."""
+        if self.is_same_directory:
+            return replace(self, is_checked=True)
+        log_start = self.partition.segments[0].base_offset if self.partition.segments else 0
+        return replace(self, results=self.results.supported_by(evidence, rules, log_start), is_checked=True)
+
+    def refused(self, candidates: Candidates, store: str) -> Eligibility | None:
+        """Return the last word on ``candidates`` if an earlier run has said it and nothing has changed since."""
+        known = self.results.refused
+        now = self.directory, store, candidates.high_watermark
+        if known is None or (known.directory, known.store, known.high_watermark) != now:
+            return None
+        by_base = {refusal.base_offset: refusal for refusal in known.refusals}
+        if any(segment.base_offset not in by_base for segment in candidates.segments):
+            return None
+        again = [by_base[segment.base_offset] for segment in candidates.segments]
+        ordered = sorted([*candidates.refusals, *again], key=lambda refusal: refusal.base_offset)
+        return Eligibility(eligible=(), refusals=tuple(ordered), last_stable_offset=known.last_stable_offset)
+
+
+def look_up(
+    files: CacheFiles | None, inventory: PartitionInventory, rules: ReplayRules, sources: Sources
+) -> CachedPartition:
+    """Return what is known of a partition and still holds under ``rules``; nothing, where there are no ``files``."""
+    partition = inventory.partition
+    directory = directory_key(partition)
+    stored = CachedResults() if files is None else files.load(partition)
+    end = unchanged_up_to(partition.segments, stored.marks, sources) if stored.marks else None
+    results = replace(stored.below(end).under(rules), topic_id=partition.topic_id)
+    return CachedPartition(inventory=inventory, directory=directory, results=results, stored=stored)
+
+
+def with_result(
+    cached: CachedPartition, result: PartitionResult | None, rules: ReplayRules, now_ms: int, sources: Sources
+) -> CachedResults:
+    """Return what is known once a replay has given ``result``."""
+    results, partition = cached.results, cached.partition
+    made = [
+        known
+        for one in (result.boundaries if result else ())
+        if not _moves_on(one, rules) and (known := cached_boundary(one, now_ms))
+    ]
+    # The directory kept with them from now on must not vouch for files that nobody has looked at.
+    stood = results.boundaries if cached.is_checked or cached.is_same_directory else {}
+    boundaries = dict(stood) | {known.offset: known for known in made}
+    anchors = nearest_and_farther([*results.anchors, *(result.anchors if result else ())])
+    return replace(
+        results,
+        rules=rules_key(rules),
+        topic_id=partition.topic_id,
+        marks=_marks(partition, results, sources) if boundaries or anchors else (),
+        directory=cached.directory,
+        looks=looks_of(cached.inventory),
+        boundaries=boundaries,
+        anchors=anchors,
+    )
+
+
+def _moves_on(result: BoundaryResult, rules: ReplayRules) -> bool:
+    """Whether, under ``roll``, the moment of this run bounded T, since clocks ran ahead: a later one moves it."""
+    return rules.as_of.roll and result.as_of_ms >= rules.as_of.now_ms
+
+
+def with_refusals(
+    results: CachedResults, eligibility: Eligibility, candidates: Candidates, *, store: str, now_ms: int
+) -> CachedResults:
+    """Return ``results`` with what was refused of ``candidates``, of which everything eligible has been shipped.
+
+    What is at fault with the files is not cached: whether it has been repaired is checked each time. Nor is what the
+    store holds beside a segment.
+    """
+    looked_at_anew = {Reason.DAMAGED, Reason.UNREADABLE, Reason.SEGMENT_CHANGED}
+    if any(refusal.reason in looked_at_anew for refusal in eligibility.refusals):
+        return replace(results, refused=None)
+    known = CachedRefusals(
+        store=store,
+        directory=results.directory,
+        high_watermark=candidates.high_watermark,
+        made_ms=now_ms,
+        refusals=tuple(one for one in eligibility.refusals if one.reason is not Reason.LINEAGE_CONFLICT),
+        last_stable_offset=eligibility.last_stable_offset,
+    )
+    return replace(results, refused=known)
+
+
+def _marks(partition: PartitionDir, results: CachedResults, sources: Sources) -> tuple[SegmentMark, ...]:
+    """Return the marks of the closed segments, up to the first that cannot be read; those known are not read again."""
+    known = {mark.base_offset: mark for mark in results.marks}
+    marks = []
+    for segment in partition.segments:
+        mark = known.get(segment.base_offset) or mark_of(segment, sources)
+        if mark is None:
+            break
+        marks.append(mark)
+    return tuple(marks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCache:
+    """The cached results of earlier runs, as the runs of one command use them; none, where there are no ``files``."""
+
+    files: CacheFiles | None
+    rules: ReplayRules
+    sources: Sources
+    s3: S3Settings
+    now_ms: Callable[[], int]
+    fresh: bool = False
+    """Use nothing of earlier runs; what is found is kept all the same."""
+    states: bool = True
+    """Whether those who read segments see the files of states."""
+
+    def looks(self, partition: PartitionDir) -> dict[SnapshotFile, SnapshotLook]:
+        """Return what earlier looks at the broker's snapshots of ``partition`` showed."""
+        return {} if self.fresh or self.files is None else cached_looks(self.files.load(partition), partition)
+
+    def look_up(self, inventory: PartitionInventory) -> CachedPartition:
+        """Return what is cached of a partition and still valid."""
+        if self.fresh and self.files is not None:
+            blank = look_up(None, inventory, self.rules, self.sources)
+            return replace(blank, stored=self.files.load(inventory.partition))
+        return look_up(self.files, inventory, self.rules, self.sources)
+
+    def standing(self, cached: CachedPartition, wanted: Iterable[int], url: str) -> tuple[CachedBoundary, ...]:
+        """Return the boundaries of which the snapshot below ``url`` is the one that an earlier run made."""
+        known = cached.results.boundaries
+        topic_partition = cached.partition.topic_partition
+        return tuple(known[offset] for offset in wanted if offset in known and
+                     self._is_intact(url, topic_partition, known[offset]))  # fmt: skip
+
+    def _is_intact(self, url: str, topic_partition: TopicPartition, known: CachedBoundary) -> bool:
+        try:
+            body = open_store(url, self.s3).get(snapshot_key(topic_partition, known.offset))
+        except (StoreError, LogDirError):
+            return False
+        return digest_of(body) == known.digest
+
+    def begin(self, plan: PartitionPlan, cached: CachedPartition) -> PartitionPlan:
+        """Let ``plan`` begin at the nearest state that is known, and keep states for the next."""
+        if self.files is None or not self.states:
+            return plan
+        begun = anchored(plan, cached.results.anchors)
+        return replace(begun, keep_in=str(self.files.directory(cached.partition)))
+
+    def keep(self, cached: CachedPartition, result: PartitionResult | None) -> None:
+        """Keep what a replay gave; None where none was needed."""
+        if self.files is not None:
+            self._save(cached, with_result(cached, result, self.rules, self.now_ms(), self.sources))
+
+    def _save(self, cached: CachedPartition, results: CachedResults) -> None:
+        if self.files is not None and results != cached.stored:
+            self.files.save(cached.partition, results, before=cached.stored)
+
+    def keep_shipment(
+        self,
+        cached: CachedPartition,
+        result: PartitionResult,
+        candidates: Candidates,
+        eligibility: Eligibility | None,
+        store: str,
+    ) -> None:
+        """Keep what a replay gave, and what is refused where all that is eligible has been shipped; else None."""
+        if self.files is None:
+            return
+        results = with_result(cached, result, self.rules, self.now_ms(), self.sources)
+        if eligibility is not None:
+            results = with_refusals(results, eligibility, candidates, store=store, now_ms=self.now_ms())
+        self._save(cached, results)
+
+
+def nothing_to_read(topic_partition: TopicPartition, rules: ReplayRules) -> PartitionPlan:
+    """Return the plan of a partition of which everything is known."""
+    return PartitionPlan(
+        topic_partition=topic_partition,
+        segments=(),
+        rules=rules,
+        runs=(),
+        idle=(),
+        evidence=Evidence(),
+        high_watermark=None,
+    )
