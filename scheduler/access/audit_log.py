@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.answers.redaction import redacted
+from resnap.scheduler.settings.redaction import redacted
 from resnap.scheduler.settings.values import shown
 from resnap.scheduler.state.database import Database, inserted
 

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Final, Literal, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from resnap.storage.errors import ResnapError
 
-Row: TypeAlias = Mapping[str, object]
-Form: TypeAlias = Literal["table", "json", "ndjson", "dump-log"]
+if TYPE_CHECKING:
+    from resnap.scheduler.settings.values import Form
 
+Row: TypeAlias = Mapping[str, object]
 SUMMARY: Final = "summary"
 TABLE_BLOCK: Final = 1_000
 """Rows by which the widths of a table's columns are chosen; a longer table goes on in these widths."""

@@ -16,7 +16,6 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from resnap.scheduler.access.errors import UnauthenticatedError
-from resnap.scheduler.answers.redaction import redacted
 from resnap.scheduler.api.problem_kinds import (
     BY_CODE,
     INTERNAL,
@@ -31,6 +30,7 @@ from resnap.scheduler.api.problem_kinds import (
 )
 from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.observing.logs import logger
+from resnap.scheduler.settings.redaction import redacted
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import structlog
 
-from resnap.scheduler.answers.redaction import MASK, redacted
+from resnap.scheduler.settings.redaction import MASK, redacted
 from resnap.scheduler.settings.values import shown_as
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.answers.progress import ProgressState, TrackedProgress, progress_row
-from resnap.scheduler.answers.redaction import redacted
 from resnap.scheduler.job import PartitionState
 from resnap.scheduler.observing.logs import logger
 from resnap.scheduler.runs.run import Told
+from resnap.scheduler.settings.redaction import redacted
 from resnap.storage.errors import CancelledError, ResnapError, limit_met
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field, InstanceOf
 
-from resnap.scheduler.answers.rendering import Form
 from resnap.scheduler.settings.declaration import Setting, SettingFiles, SettingGroup, declared_in
 from resnap.scheduler.settings.replay import (
     BrokerSettings,
@@ -23,6 +22,7 @@ from resnap.scheduler.settings.replay import (
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.shipping import ShippingSettings
 from resnap.scheduler.settings.store import StoreSettings, customer_key, storage_class
+from resnap.scheduler.settings.values import Form
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata
 

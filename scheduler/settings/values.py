@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
-from resnap.scheduler.answers.redaction import MASK, redacted
 from resnap.scheduler.clock import milliseconds
+from resnap.scheduler.settings.redaction import MASK, redacted
 
+Form: TypeAlias = Literal["table", "json", "ndjson", "dump-log"]
+"""Forms of an answer."""
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhdw]))+")
 _DURATION_PART = re.compile(r"(\d+)(ms|[smhdw])")

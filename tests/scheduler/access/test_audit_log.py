@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.access.audit_log import AuditFilter, AuditLog
-from resnap.scheduler.answers.redaction import redacted
+from resnap.scheduler.settings.redaction import redacted
 from resnap.storage.errors import UsageError
 from tests.cases import each
 

@@ -11,7 +11,7 @@ import pytest
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.access.sessions import SESSION_S, SESSIONS_PER_TOKEN, Sessions
 from resnap.scheduler.access.tokens import PREFIX, SECRET_BYTES, Tokens
-from resnap.scheduler.answers.redaction import redacted
+from resnap.scheduler.settings.redaction import redacted
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import UsageError
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.answers.redaction import redacted
 from resnap.scheduler.observing import logs
 from resnap.scheduler.observing.logs import redacted_value
+from resnap.scheduler.settings.redaction import redacted
 from tests.cases import each
 
 if TYPE_CHECKING:
