@@ -25,7 +25,7 @@ from resnap.tiering.keeping.garbage import Garbage, collect, find_garbage
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 LEAST_AGE_MS: Final = 3_600_000
-"""Less might be a run that is at work; nobody's segment takes as long to ship."""
+"""Less might be a run that is at work; no segment takes as long to ship."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
     """Yield what no manifest names and is old enough, deleting it if that is asked for.
 
     Raises:
-        UsageError: a run at work could not be told from one that was killed.
+        UsageError: a run at work could not be distinguished from one that was killed.
         StoreError: the store failed.
 
     """
@@ -82,7 +82,7 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
 
 
 def _check_alone(store: ObjectStore, age_ms: int) -> None:
-    """Refuse to delete where a run at work could not be told from one that was killed."""
+    """Refuse to delete where a run at work could not be distinguished from one that was killed."""
     if age_ms < LEAST_AGE_MS:
         raise UsageError("--delete of what is less than an hour old might take it from a run that is at work",
                          hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip

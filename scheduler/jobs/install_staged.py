@@ -82,7 +82,7 @@ class Installed(Result):
 
 
 def preview(request: Request, s3: S3Settings) -> Installed:
-    """Return what would be done, and what stands against doing it now; nothing is written, and no lock taken."""
+    """Return what would be done, and warn of what prevents it now; nothing is written, and no lock taken."""
     selection = _select(request, _area(request, s3))
     result = selection.result(manifest=None, error=None)
     try:

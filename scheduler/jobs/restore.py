@@ -130,10 +130,10 @@ def _restorable(
     there = load_log_dir(log_dir, topics=lambda _: False)
     with readable(log_dir):
         log_starts = read_small(log_dir / LOG_START_OFFSETS, read_offset_checkpoint) or {}
-    for sighted in partitions:
+    for shipped in partitions:
         try:
-            one = _restoration(sighted, request.topic_ids.get(sighted.topic_partition.topic), sources, instead)
-            _refuse_other_cluster(sighted, there)
+            one = _restoration(shipped, request.topic_ids.get(shipped.topic_partition.topic), sources, instead)
+            _refuse_other_cluster(shipped, there)
             _refuse_without_topic_id(one, there)
             _refuse_ended_below(one, log_starts.get(one.topic_partition), log_dir)
         except ResnapError as error:
@@ -162,9 +162,9 @@ def _restored(one: Restoration, restorer: Restorer, progress: Progress, *, dry_r
 
 
 def _restoration(
-    sighted: Sighted, topic_id: str | None, sources: Sources, instead: Mapping[str, Replaced]
+    shipped: Sighted, topic_id: str | None, sources: Sources, instead: Mapping[str, Replaced]
 ) -> Restoration:
-    partition = sighted.inventory.partition
+    partition = shipped.inventory.partition
     if member_of(partition.segments[0].path):
         one, passed_over = of_copies(partition, sources, topic_id, instead), []
         checkpoints = [segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments]
@@ -174,7 +174,7 @@ def _restoration(
             locator = manifest_locator(partition, segment)
             with in_file(locator):
                 manifests.append(read_manifest(sources.read(locator)))
-        store = sources.store(str(sighted.log_dir.path))
+        store = sources.store(str(shipped.log_dir.path))
         passed_over = BrokersFolders(store).without_manifest(manifests)
         one = of_manifests(partition.topic_partition, manifests, store, topic_id)
         checkpoints = [f"{store.url}/{found.key}" for manifest in manifests
@@ -200,11 +200,11 @@ def _passed_over(one: Restoration) -> VerificationError:
     )
 
 
-def _refuse_other_cluster(sighted: Sighted, there: LogDir) -> None:
-    cluster = sighted.log_dir.cluster_id
+def _refuse_other_cluster(shipped: Sighted, there: LogDir) -> None:
+    cluster = shipped.log_dir.cluster_id
     if None not in (cluster, there.cluster_id) and cluster != there.cluster_id:
         raise UsageError(
-            f"{sighted.topic_partition} is of cluster {cluster}, and {there.path} of {there.cluster_id}",
+            f"{shipped.topic_partition} is of cluster {cluster}, and {there.path} of {there.cluster_id}",
             hint="give a log dir of the same cluster, or a new directory",
         )
 

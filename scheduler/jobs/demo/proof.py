@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     """Nothing, rightly: a transaction is open below it."""
     DIFFERENT = "different"
     ABSENT = "absent"
-    """Nothing, though nothing stands in its way."""
+    """Nothing, without a reason."""
     TOO_EARLY = "too-early"
     """A segment, though a transaction is open below its end."""
 

@@ -39,10 +39,10 @@ def inspect_manifest(file: OpenedFile) -> Answer:
 
 
 def inspect_indexes(file: OpenedFile) -> Answer:
-    """Show which indexes an object holds; its manifest, which lies beside it, tells where each begins.
+    """Show which indexes an object holds; its manifest, which lies beside it, says where each begins.
 
     Raises:
-        UsageError: its name does not tell of which segment it is.
+        UsageError: its name does not say of which segment it is.
 
     """
     if file.stem is None:

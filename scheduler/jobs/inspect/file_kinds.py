@@ -45,7 +45,7 @@ def leading_offset(name: str) -> int | None:
 
 
 def kind_by_name(name: str) -> Kind | None:
-    """Return what a file of this name is, in a log dir or in a store; None if the name does not tell."""
+    """Return what a file of this name is, in a log dir or in a store; None if the name does not say."""
     if name in {Kind.PARTITION_METADATA, Kind.META_PROPERTIES, Kind.LEADER_EPOCHS}:
         return Kind(name)
     if name.endswith("-offset-checkpoint"):

@@ -1,4 +1,4 @@
-"""A file or an object opened for a look at it, with what its name and its neighbours tell."""
+"""A file or an object that is open to be shown, with what its name and its neighbours say of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OpenedFile:
     name: str
     verify_crc: bool
     shows_validity: bool = False
-    """Whether a wrong checksum is a fact to be told, and no damage."""
+    """Whether a wrong checksum is a fact to be shown, and not damage."""
     is_active: bool = False
     """Whether this is the last segment of a directory, which a broker may be writing."""
     log_size: int | None = None

@@ -30,7 +30,7 @@ class ClusterMetadata:
 
     directory: Path | None
     _ahead: MetadataImage | None = field(default=None, repr=False, compare=False)
-    """What was read for the settings of a run, for its first look at topics; later ones want to know how it is then."""
+    """What was read for the settings of a run, for its first selection of topics; later ones read it again."""
 
     def read_settings(self) -> MetadataImage:
         """Return the settings of brokers and topics as they are now; raises as ``load_settings_image`` does."""
