@@ -256,6 +256,7 @@ class _Partition:
         except LockedError:
             if self._is_there(published):
                 _add(shipment, published, ready.chosen.body)
+                self.shipper.progress(1, ready.bundle.segment.size_bytes)
             raise
         _add(shipment, published, ready.chosen.body)
 
