@@ -26,7 +26,7 @@ from resnap.storage.errors import (
     UsageError,
     VerificationError,
 )
-from resnap.storage.layouts.flat.keys import FlatKey, is_tombstone, lease_place
+from resnap.storage.layouts.flat.keys import FlatKey, is_tombstone
 from resnap.storage.layouts.manifest import Manifest
 from resnap.storage.layouts.registry import is_tiered_by_brokers, layout_in
 from resnap.storage.sources.files import Sources
@@ -34,7 +34,7 @@ from resnap.storage.sources.log_dirs import shipped_part
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.tiering.checking.verification import ShippedListing, StoreReader, list_shipped
 from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
-from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key
 
 _HIDDEN: Final = (

@@ -18,7 +18,6 @@ from resnap.scheduler.use_cases.sources import destination_url
 from resnap.scheduler.use_cases.work_items import TierOrder
 from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import LockedError
-from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.layouts.protocol import Layout, Provenance
 from resnap.storage.layouts.registry import layout_named
 from resnap.storage.log.work_lock import at_work_on
@@ -26,7 +25,7 @@ from resnap.storage.stores.throttle import Throttle
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.eligibility import before_replay
 from resnap.tiering.shipping.delivery import Delivery
-from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic

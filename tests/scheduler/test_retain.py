@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from resnap.scheduler.cli import run
 from resnap.storage.errors import StoreAccessError
-from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
-from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.lease import lease_place, leased
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import TOMBSTONE, check_store, files_of, without_tombstones
 from tests.storage.layouts.manifests import a_manifest

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
 from resnap.storage.layouts.aiven import keys as aiven
-from resnap.storage.layouts.flat.keys import lease_place
 from resnap.storage.layouts.local_tiered.keys import LocalTieredKey
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.registry import layout_in
@@ -18,7 +17,7 @@ from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of
 from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
 from resnap.tiering.remote_log.metadata_log import event_of
 from resnap.tiering.remote_log.records import METADATA_TOPIC, metadata_partition
-from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.lease import lease_place, leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from resnap.storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError, StoreError
+from resnap.storage.layouts.flat.keys import key_part
 from resnap.storage.processes import Process, this_process, uptime_ms
 from resnap.storage.stores.probe import store_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 LEASE_PREFIX: Final = ".resnap/lease"
@@ -229,6 +231,11 @@ class Tenure:
             # A store in trouble is noticed by those who work; the next renewal may go through.
             with suppress(StoreError):
                 self.lease.renew()
+
+
+def lease_place(cluster_id: str | None, topic_partition: TopicPartition) -> str:
+    """Return what the lease of a partition is called, whatever its topic's id is known to be."""
+    return f"{key_part(cluster_id)}/{key_part(topic_partition.topic)}/{topic_partition.partition}"
 
 
 @contextmanager

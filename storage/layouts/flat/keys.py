@@ -25,7 +25,6 @@ from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectInfo
 
 SEGMENT_ID_NAMESPACE: Final = UUID("9347e368-7f13-48b2-a80e-cd487a8de498")
@@ -129,11 +128,6 @@ def manifest_prefix(cluster_id: str | None, topic: str) -> str:
     A listing holds all objects of the topic; manifests are those whose ``parse_key`` has ``MANIFEST_EXTENSION``.
     """
     return f"{key_part(cluster_id)}/{key_part(topic)}/"
-
-
-def lease_place(cluster_id: str | None, topic_partition: TopicPartition) -> str:
-    """Return what the lease of a partition is called, whatever its topic's id is known to be."""
-    return f"{key_part(cluster_id)}/{key_part(topic_partition.topic)}/{topic_partition.partition}"
 
 
 def partition_prefix(*, cluster_id: str | None, topic: str, topic_id: str | None, partition: int) -> str:
