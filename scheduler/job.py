@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.settings.settings import Settings
     from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.sources import Sight, Sighted
+    from resnap.scheduler.use_cases.sources import SelectedPartition, Selection
     from resnap.scheduler.use_cases.work_items import PartitionScan
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
@@ -84,10 +84,10 @@ class Unread(Result):
         return {"reason": str(self.faults[0])}
 
 
-def unread(sight: Sight, *, partly_done: bool = True) -> Iterator[Unread]:
+def unread(selection: Selection, *, partly_done: bool = True) -> Iterator[Unread]:
     """Yield what of the sources could not be read, by partition where it is one, so that it can be retried."""
-    said = {sighted.topic_partition for sighted in sight.partitions}
-    for problem in sight.problems:
+    said = {selected.topic_partition for selected in selection.partitions}
+    for problem in selection.problems:
         found = parse_partition_dir_name(problem.path.name)
         if found is None or found.topic_partition in said:
             yield Unread(faults=(problem.error,), partly_done=partly_done)
@@ -130,7 +130,11 @@ class Observer(Protocol):
         ...
 
     def made(
-        self, sighted: Sighted, how: Literal["regenerated", "shipped"], destination: str, offsets: frozenset[int]
+        self,
+        selected: SelectedPartition,
+        how: Literal["regenerated", "shipped"],
+        destination: str,
+        offsets: frozenset[int],
     ) -> None:
         """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
         ...
@@ -157,7 +161,11 @@ class Unobserved:
         """Ignore it."""
 
     def made(
-        self, sighted: Sighted, how: Literal["regenerated", "shipped"], destination: str, offsets: frozenset[int]
+        self,
+        selected: SelectedPartition,
+        how: Literal["regenerated", "shipped"],
+        destination: str,
+        offsets: frozenset[int],
     ) -> None:
         """Ignore it."""
 

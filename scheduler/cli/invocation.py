@@ -63,19 +63,18 @@ class Invocation:
     def show(self, results: Iterable[R], view: View[R]) -> int:
         """Print the results of a job as they come, then what is wrong, and return the exit code that findings call for.
 
-        What ended the run is reported like any other fault: what was done before it stays done.
+        The view has seen the first result before anything is printed: of a job that cannot even begin nothing is. What
+        ended the run is reported like any other fault: what was done before it stays done.
         """
         faults: list[ResnapError] = []
         findings: list[ResnapError] = []
+        left = iter(results)
         try:
-            rows = self._rows(_begun(results), view, faults, findings)
+            first = [row for result in islice(left, 1) for row in self._take(result, view, faults, findings)]
+            rows = chain(first, self._rows(left, view, faults, findings))
             if view.name is None:
                 deque(rows, maxlen=0)
                 self.output.write(Answer(head=view.totals()))
-                for line in view.closing():
-                    self.output.line(line)
-            elif self.output.form == "table" and not view.columns:
-                deque(rows, maxlen=0)  # people read the lines of each result
                 for line in view.closing():
                     self.output.line(line)
             else:
@@ -104,18 +103,21 @@ class Invocation:
     ) -> Iterator[Row]:
         try:
             for result in results:
-                for line in view.lines(result):
-                    self.output.line(line)
-                yield from view.rows(result)
-                faults += result.faults
-                findings += result.findings
-                self.partly_done = self.partly_done or result.partly_done
-                for text in result.warnings:
-                    self.warn(text)
+                yield from self._take(result, view, faults, findings)
         except (KeyboardInterrupt, Exception):
             yield from view.rest()
             raise
         yield from view.rest()
+
+    def _take(self, result: R, view: View[R], faults: list[ResnapError], findings: list[ResnapError]) -> list[Row]:
+        """Return the rows of a result, once what is wrong with it is noted."""
+        rows = list(view.rows(result))
+        faults += result.faults
+        findings += result.findings
+        self.partly_done = self.partly_done or result.partly_done
+        for text in result.warnings:
+            self.warn(text)
+        return rows
 
     def answer(self, answer: Answer) -> None:
         """Print the answer, in the form that was asked for."""
@@ -138,9 +140,3 @@ class Invocation:
         return show_progress(
             tasks, sys.stderr, self.clock, quiet=self.settings.quiet, as_json=self.output.form != "table"
         )
-
-
-def _begun(results: Iterable[R]) -> Iterator[R]:
-    """Return ``results`` once the first is there, so that of a job that cannot even begin nothing is printed."""
-    left = iter(results)
-    return chain(list(islice(left, 1)), left)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.planned import PlanView, WouldReplay, note_compacted
-from resnap.scheduler.answers.replayed import JudgedView, Rebuilt
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job import Caller, Unread, unread
+from resnap.scheduler.jobs.planned import PlanView, WouldReplay, note_compacted
+from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt
 from resnap.scheduler.wiring import planner_of, rules_of, scope_of
 from resnap.storage.errors import ResnapError
 from resnap.storage.whole_file import write_whole
@@ -62,13 +62,13 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
     cached = not request.prove and request.save is None
     planner = planner_of(context, request.rules, replays=request.prove, cached=cached)
     boundaries = "all" if request.prove else context.settings.boundaries
-    planned, sight = planner.plan(request.scope, boundaries=boundaries)
-    note_compacted(sight, context)
+    planned, selection = planner.plan(request.scope, boundaries=boundaries)
+    note_compacted(selection, context)
     if request.save is not None:
         _keep(request.save, write_saved_plan(planner.save(request.scope, planned)))
         context.note(f"plan written to {request.save}")
     results = _prove(planner, planned, context) if request.prove else map(WouldReplay.of, planned)
-    return chain(unread(sight), results)
+    return chain(unread(selection), results)
 
 
 def _prove(planner: Planner, planned: list[Planned], context: Context) -> Iterator[Rebuilt]:

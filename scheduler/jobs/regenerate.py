@@ -14,13 +14,13 @@ import typer
 
 from resnap.replay.results import Outcome
 from resnap.replay.staging import snapshot_key
-from resnap.scheduler.answers.planned import DryRunView, WouldReplay, note_compacted
-from resnap.scheduler.answers.replayed import Rebuilt, ReplayView
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 from resnap.scheduler.job import Caller, Unread, View, unread
+from resnap.scheduler.jobs.planned import DryRunView, WouldReplay, note_compacted
+from resnap.scheduler.jobs.replayed import Rebuilt, ReplayView
 from resnap.scheduler.use_cases.sources import Scope, lies_beside
 from resnap.scheduler.wiring import planner_of, scope_of
 from resnap.storage.errors import FileGoneError, UsageError
@@ -72,13 +72,13 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
     """
     planner = planner_of(context, request.saved.rules if request.saved else None, cached=True)
     boundaries = context.settings.boundaries
-    planned, sight = planner.plan(request.scope, boundaries=boundaries, saved=request.saved, into=request.into)
-    note_compacted(sight, context)
+    planned, selection = planner.plan(request.scope, boundaries=boundaries, saved=request.saved, into=request.into)
+    note_compacted(selection, context)
     if context.settings.dry_run:
-        return chain(unread(sight), map(WouldReplay.of, planned))
-    sink_url = planner.sink_url(request.into, sight)
+        return chain(unread(selection), map(WouldReplay.of, planned))
+    sink_url = planner.sink_url(request.into, selection)
     _refuse_replacing(planned, sink_url)
-    return chain(unread(sight), _regenerate(planner, planned, request.into, sink_url, context))
+    return chain(unread(selection), _regenerate(planner, planned, request.into, sink_url, context))
 
 
 def view_of(request: Request, context: Context) -> View[Any]:
@@ -89,7 +89,7 @@ def view_of(request: Request, context: Context) -> View[Any]:
 def _refuse_replacing(planned: Iterable[Planned], sink_url: str) -> None:
     """Refuse to put a snapshot into the place of one that a broker could load."""
     for one in planned:
-        if lies_beside(sink_url, one.sighted):
+        if lies_beside(sink_url, one.selected):
             there = next((boundary.existing for boundary in one.plan.boundaries if boundary.existing), None)
             if there is not None:
                 raise UsageError(f"{there} would be replaced",
@@ -103,7 +103,7 @@ def _regenerate(
     with context.progress("replay") as (progress,):
         for replayed in _past_retention(planner, planned, sink_url, progress):
             one = replayed.planned
-            partition = one.sighted.inventory.partition
+            partition = one.selected.inventory.partition
             made, unchanged = (prints_of(partition, found) for found in (replayed.result.boundaries, one.standing))
             area.leave(partition, made, unchanged, partial(_fingerprints, planner))
             if planner.run_cache is not None and one.cached is not None:
@@ -134,12 +134,12 @@ def _fingerprints(planner: Planner, segments: Sequence[Segment]) -> list[Segment
 
 def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> None:
     """Have what was made of a partition counted, and charged to whoever asked for it."""
-    sighted, result = replayed.planned.sighted, replayed.result
+    selected, result = replayed.planned.selected, replayed.result
     made = [one.boundary.offset for one in result.boundaries if one.outcome is Outcome.REBUILT]
     unchanged = [known.offset for known in replayed.planned.standing]
-    context.observer.made(sighted, "regenerated", into, frozenset([*made, *unchanged]))
+    context.observer.made(selected, "regenerated", into, frozenset([*made, *unchanged]))
     context.observer.snapshots(
-        sighted.log_dir.cluster_id,
+        selected.log_dir.cluster_id,
         made=len(made),
         failed=len(result.boundaries) - len(made),
         unchanged=len(unchanged),

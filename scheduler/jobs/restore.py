@@ -17,7 +17,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job import Caller, Context, Result, Unread, View
 from resnap.scheduler.jobs.replaced_snapshots import replaced_snapshots
-from resnap.scheduler.use_cases.sources import Scope, Sighted, look
+from resnap.scheduler.use_cases.sources import Scope, SelectedPartition, look
 from resnap.scheduler.wiring import planner_of
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError, in_file
@@ -119,7 +119,7 @@ def restored(
 
 def _restorable(
     request: Request,
-    partitions: Iterable[Sighted],
+    partitions: Iterable[SelectedPartition],
     sources: Sources,
     instead: Mapping[str, Replaced],
     faults: list[ResnapError],
@@ -162,7 +162,7 @@ def _restored(one: Restoration, restorer: Restorer, progress: Progress, *, dry_r
 
 
 def _restoration(
-    shipped: Sighted, topic_id: str | None, sources: Sources, instead: Mapping[str, Replaced]
+    shipped: SelectedPartition, topic_id: str | None, sources: Sources, instead: Mapping[str, Replaced]
 ) -> Restoration:
     partition = shipped.inventory.partition
     if member_of(partition.segments[0].path):
@@ -200,7 +200,7 @@ def _passed_over(one: Restoration) -> VerificationError:
     )
 
 
-def _refuse_other_cluster(shipped: Sighted, there: LogDir) -> None:
+def _refuse_other_cluster(shipped: SelectedPartition, there: LogDir) -> None:
     cluster = shipped.log_dir.cluster_id
     if None not in (cluster, there.cluster_id) and cluster != there.cluster_id:
         raise UsageError(

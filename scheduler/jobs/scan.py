@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.job import Context
-    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.scheduler.use_cases.sources import SelectedPartition
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.refusal import Refusal
 
@@ -75,13 +75,13 @@ def run(request: Request, context: Context) -> Iterator[Scanned | Unread]:
 
 def scanned(scope: Scope, planner: Planner) -> Iterator[Scanned | Unread]:
     """Return what each partition in ``scope`` lacks, then what could not be read; raises as ``run`` does."""
-    sight = look(scope, planner.engine.reading.sources)
+    selection = look(scope, planner.engine.reading.sources)
     return chain(
         (
-            Scanned(state=PartitionState.DONE, scan=_scan(sighted, scope.high_watermark, planner))
-            for sighted in sight.partitions
+            Scanned(state=PartitionState.DONE, scan=_scan(selected, scope.high_watermark, planner))
+            for selected in selection.partitions
         ),
-        (Unread(faults=(problem.error,), partly_done=True) for problem in sight.problems),
+        (Unread(faults=(problem.error,), partly_done=True) for problem in selection.problems),
     )
 
 
@@ -105,11 +105,11 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
         yield from found
 
 
-def _scan(sighted: Sighted, high_watermark: int | None, planner: Planner) -> PartitionScan:
-    inventory = sighted.inventory
+def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Planner) -> PartitionScan:
+    inventory = selected.inventory
     cost_now, cost_roll = planner.scan_costs(inventory)
     return PartitionScan(
-        sighted=sighted,
+        selected=selected,
         blockers=broker_blockers(inventory, high_watermark=high_watermark),
         candidates=before_replay(inventory, high_watermark=high_watermark),
         cost_now=cost_now,
@@ -119,17 +119,17 @@ def _scan(sighted: Sighted, high_watermark: int | None, planner: Planner) -> Par
 
 def scan_row(scan: PartitionScan) -> Row:
     """Return one partition of ``scan``."""
-    inventory = scan.sighted.inventory
+    inventory = scan.selected.inventory
     partition = inventory.partition
     return {
-        **identity(scan.sighted.topic_partition),
+        **identity(scan.selected.topic_partition),
         "path": str(partition.path),
         "topicId": partition.topic_id,
         "segments": len(partition.segments),
         "bytes": sum(segment.size_bytes for segment in partition.segments),
         "logStartOffset": partition.log_start_offset,
         "highWatermark": scan.candidates.high_watermark,
-        "live": _live_row(scan.sighted),
+        "live": _live_row(scan.selected),
         "boundaries": len(inventory.boundaries),
         "lost": inventory.lost,
         "states": _states(inventory),
@@ -149,10 +149,10 @@ def scan_row(scan: PartitionScan) -> Row:
     }
 
 
-def _live_row(sighted: Sighted) -> Row | None:
+def _live_row(selected: SelectedPartition) -> Row | None:
     """Return what the running cluster tells of a partition; None where it was not asked, or has none."""
-    topic = sighted.live
-    facts = None if topic is None else topic.partitions.get(sighted.topic_partition.partition)
+    topic = selected.live
+    facts = None if topic is None else topic.partitions.get(selected.topic_partition.partition)
     if topic is None or facts is None:
         return None
     return {
@@ -193,7 +193,7 @@ class ScanView(View["Scanned | Unread"]):
 
     def __init__(self) -> None:
         self._totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted", "problems"), 0)
-        self._first_stop: tuple[Sighted, Refusal] | None = None
+        self._first_stop: tuple[SelectedPartition, Refusal] | None = None
 
     @property
     def lost(self) -> int:
@@ -205,16 +205,16 @@ class ScanView(View["Scanned | Unread"]):
         if isinstance(result, Unread):
             self._totals["problems"] += 1
             return None
-        sighted = result.scan.sighted
+        selected = result.scan.selected
         self._totals["partitions"] += 1
-        if sighted.inventory.compaction is Compaction.COMPACTED:
+        if selected.inventory.compaction is Compaction.COMPACTED:
             self._totals["compacted"] += 1
         else:
-            self._totals["segments"] += len(sighted.inventory.partition.segments)
-            self._totals["boundaries"] += len(sighted.inventory.boundaries)
-            self._totals["lost"] += sighted.inventory.lost
+            self._totals["segments"] += len(selected.inventory.partition.segments)
+            self._totals["boundaries"] += len(selected.inventory.boundaries)
+            self._totals["lost"] += selected.inventory.lost
             if self._first_stop is None and result.scan.blockers.stop is not None:
-                self._first_stop = sighted, result.scan.blockers.stop
+                self._first_stop = selected, result.scan.blockers.stop
         return scan_row(result.scan)
 
     def totals(self) -> Row:
@@ -233,8 +233,8 @@ class ScanView(View["Scanned | Unread"]):
         if self._totals["compacted"]:
             yield f"Skipped: {human_count(self._totals['compacted'])} compacted partitions, which cannot be tiered."
         if self._first_stop is not None:
-            sighted, stop = self._first_stop
-            yield f"First stop of a broker's own tiering: {sighted.topic_partition}, {stop.detail}."
+            selected, stop = self._first_stop
+            yield f"First stop of a broker's own tiering: {selected.topic_partition}, {stop.detail}."
             replay = "`resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all"
             yield f"Next: {replay if self.lost else stop.hint}."
 

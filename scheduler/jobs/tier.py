@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from resnap.scheduler.answers.planned import DryRunView, WouldReplay
 from resnap.scheduler.answers.progress import CountedProgress
 from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
 from resnap.scheduler.answers.reports import count_of, identity, refusal_row
@@ -34,6 +33,7 @@ from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 from resnap.scheduler.clock import instant
 from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job import Caller, Mismatch, PartitionState, Result, Unread, View, unread
+from resnap.scheduler.jobs.planned import DryRunView, WouldReplay
 from resnap.scheduler.use_cases.held_check import HeldCheck
 from resnap.scheduler.use_cases.tier_run import TierRun
 from resnap.scheduler.wiring import planner_of, scope_of, uploading_of
@@ -129,12 +129,12 @@ def run(request: Request, context: Context) -> Iterator[TierResult]:
     set_io_priority(settings.io_priority)
     planner = planner_of(context, request.saved.rules if request.saved else None, cached=True)
     tiering = TierRun(planner, open_store(request.to, settings.s3()), uploading_of(settings), context.clock.now_ms)
-    sight = planner.look(request.scope, request.saved)
-    orders = tiering.orders(sight, request.saved, request.scope.high_watermark)
+    selection = planner.look(request.scope, request.saved)
+    orders = tiering.orders(selection, request.saved, request.scope.high_watermark)
     planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
     return chain(
         [Selected(orders=tuple(orders))],
-        unread(sight),
+        unread(selection),
         _broken_manifests(orders, context),
         _dry_run(orders, planned) if settings.dry_run else _tier(tiering, orders, planned, context),
     )
@@ -205,8 +205,8 @@ def _tiered(tiering: TierRun, order: TierOrder, shipment: PartitionShipment, con
     _count_mismatches(shipment.failures, context)
     faults = (*shipment.failures, *_refusals_at_fault(shipment))
     if not shipment.failures and shipment.eligibility.blocking is None:
-        boundaries = frozenset(boundary.offset for boundary in order.sighted.inventory.boundaries)
-        context.observer.made(order.sighted, "shipped", tiering.store.url, boundaries)
+        boundaries = frozenset(boundary.offset for boundary in order.selected.inventory.boundaries)
+        context.observer.made(order.selected, "shipped", tiering.store.url, boundaries)
     if shipment.newest_snapshot is not None:
         context.observer.activated(shipment.newest_snapshot)
     done = PartitionState.DONE if shipment.shipped else PartitionState.NOTHING_TO_DO

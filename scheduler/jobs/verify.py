@@ -15,15 +15,15 @@ import typer
 
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.answers.faults import chain_gaps, chain_overlaps
-from resnap.scheduler.answers.planned import note_compacted
 from resnap.scheduler.answers.rendering import BYTES, Column, human_bytes, human_count
-from resnap.scheduler.answers.replayed import JudgedView, Rebuilt
 from resnap.scheduler.answers.reports import chain_row
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REPLAY, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job import Caller, Mismatch, PartitionState, Result, View, unread
+from resnap.scheduler.jobs.planned import note_compacted
+from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt
 from resnap.scheduler.settings.values import parse_moment
 from resnap.scheduler.use_cases.sources import Scope
 from resnap.scheduler.use_cases.staged import check_staged
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.job import Context
     from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.sources import Sight
+    from resnap.scheduler.use_cases.sources import Selection
     from resnap.scheduler.use_cases.work_items import Planned
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.protocol import ManifestFacts
@@ -90,32 +90,34 @@ def run(request: Request, context: Context) -> Iterator[Result]:
 
     """
     planner = planner_of(context)
-    sight = planner.look(request.scope)
-    tierable = (one for one in sight.partitions if can_be_tiered(one.inventory))
+    selection = planner.look(request.scope)
+    tierable = (one for one in selection.partitions if can_be_tiered(one.inventory))
     planned = [planner.comparison(one, request.snapshots) for one in tierable]
-    note_compacted(sight, context)
-    unusable = _unusable(sight) if request.snapshots is None else _unusable_staged(sight, request.snapshots, planner)
+    note_compacted(selection, context)
+    unusable = (
+        _unusable(selection) if request.snapshots is None else _unusable_staged(selection, request.snapshots, planner)
+    )
     compared = _compare(planner, [one for one in planned if one.plan.boundaries], context)
-    return chain(unread(sight, partly_done=False), [unusable], compared)
+    return chain(unread(selection, partly_done=False), [unusable], compared)
 
 
-def _unusable(sight: Sight) -> Result:
+def _unusable(selection: Selection) -> Result:
     """Return the snapshots that are there and that no broker could load."""
     return Result(
         faults=tuple(
             VerificationError(
                 f"{boundary.path}: {boundary.state}: {boundary.detail or 'no byte in it'}", hint="`resnap regenerate`"
             )
-            for sighted in sight.partitions
-            for boundary in sighted.inventory.boundaries
+            for selected in selection.partitions
+            for boundary in selected.inventory.boundaries
             if not boundary.state.is_usable and boundary.path is not None
         )
     )
 
 
-def _unusable_staged(sight: Sight, root: str, planner: Planner) -> Result:
+def _unusable_staged(selection: Selection, root: str, planner: Planner) -> Result:
     """Return the regenerated snapshots that no broker could load, and how many there should be besides."""
-    checked = check_staged(sight, root, planner.engine.reading.sources)
+    checked = check_staged(selection, root, planner.engine.reading.sources)
     absent = f"{human_count(checked.absent)} boundaries that need a snapshot have none in {root}"
     return Result(faults=checked.broken, warnings=(absent,) if checked.absent else ())
 

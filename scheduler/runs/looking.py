@@ -67,9 +67,9 @@ class Looking:
         return self.reads.run(partial(self._boundaries, seen))
 
     def _boundaries(self, seen: SeenPartition) -> list[SeenBoundary]:
-        sight = look(self._scope(seen), self.engine.reading.sources)
-        for sighted in sight.partitions:
-            inventory = sighted.inventory
+        selection = look(self._scope(seen), self.engine.reading.sources)
+        for selected in selection.partitions:
+            inventory = selected.inventory
             ends = {b.base_offset: a for a, b in pairwise(inventory.partition.segments)}
             made = frozenset[int]().union(*(one.offsets for one in self._made(seen)))
             return [
@@ -83,7 +83,7 @@ class Looking:
                 )
                 for boundary in inventory.boundaries
             ]
-        raise sight.problems[0].error
+        raise selection.problems[0].error
 
     def snapshot(self, seen: SeenPartition, offset: int) -> LoadedSnapshot:
         """Return the snapshot at ``offset``: the one beside the segments, else one that a run has made.

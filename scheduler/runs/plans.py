@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.answers.planned import plan_row, totals_of
 from resnap.scheduler.answers.records import plain
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
+from resnap.scheduler.jobs.planned import plan_row, totals_of
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
 from resnap.scheduler.state.database import Database, inserted

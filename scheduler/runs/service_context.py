@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.sightings import Sightings
     from resnap.scheduler.settings.settings import Settings
     from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.sources import Scope, Sighted
+    from resnap.scheduler.use_cases.sources import Scope, SelectedPartition
     from resnap.scheduler.use_cases.work_items import PartitionScan
 
 R = TypeVar("R", bound=Result)
@@ -91,9 +91,9 @@ class RunObserver:
     def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
         """Keep what a scan of a whole source showed."""
         self.shared.sightings.saw(source, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
-        tierable = [one.sighted.inventory for one in partitions if can_be_tiered(one.sighted.inventory)]
+        tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
         self.shared.observer.scanned(
-            next((one.sighted.log_dir.cluster_id for one in partitions if one.sighted.log_dir.cluster_id), None)
+            next((one.selected.log_dir.cluster_id for one in partitions if one.selected.log_dir.cluster_id), None)
             or UNKNOWN_CLUSTER,
             source,
             segments=sum(len(inventory.partition.segments) for inventory in tierable),
@@ -109,7 +109,11 @@ class RunObserver:
         self.shared.observer.snapshots(cluster_id or UNKNOWN_CLUSTER, made=made, failed=failed, skipped=unchanged)
 
     def made(
-        self, sighted: Sighted, how: Literal["regenerated", "shipped"], destination: str, offsets: frozenset[int]
+        self,
+        selected: SelectedPartition,
+        how: Literal["regenerated", "shipped"],
+        destination: str,
+        offsets: frozenset[int],
     ) -> None:
         """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
         repair = Repair(
@@ -119,9 +123,9 @@ class RunObserver:
             run_id=self.run.id,
             at_ms=self.shared.clock.now_ms(),
         )
-        topic, partition = sighted.topic_partition
+        topic, partition = selected.topic_partition
         for source in self.scope.sources:
-            if is_of(sighted, source):
+            if is_of(selected, source):
                 self.shared.sightings.repaired(source, topic, partition, repair)
 
     def activated(self, snapshot: bytes | str) -> None:

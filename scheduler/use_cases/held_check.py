@@ -74,7 +74,7 @@ class HeldCheck:
         for order in (one for one in orders if one.doubted):
             closed = self._closed(order)
             if closed is None:
-                doubtful[order.sighted.topic_partition] = order
+                doubtful[order.selected.topic_partition] = order
             else:
                 yield self._problem(order, [_Lack(one, f"it may lack producers: {closed}") for one in order.doubted])
         plans = []
@@ -89,7 +89,7 @@ class HeldCheck:
         for result in results if plans else ():
             order, plan = doubtful[result.topic_partition], by_partition[result.topic_partition]
             found = {one.boundary.offset: one for one in result.boundaries}
-            here = order.sighted.inventory.partition.boundaries
+            here = order.selected.inventory.partition.boundaries
             near = {one.manifest_key: found.get(_near(one, here) or -1) for one in order.doubted}
             apart = [one for one in order.doubted if _is_apart(one, near[one.manifest_key])]
             if apart:
@@ -110,7 +110,7 @@ class HeldCheck:
         return None
 
     def _plan(self, order: TierOrder) -> PartitionPlan:
-        inventory = order.sighted.inventory
+        inventory = order.selected.inventory
         here = inventory.partition.boundaries
         compare = {one.next_base_offset: _locator(order, one) for one in order.doubted if one.next_base_offset in here}
         wanted = {_near(one, inventory.partition.boundaries) for one in order.doubted} - {None}
@@ -135,7 +135,7 @@ class HeldCheck:
     def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
         """Return how what is stored was made otherwise than by this run."""
         origins = [one.origin for one in segments if one.origin is not None]
-        first = first_offset(order.sighted.inventory.partition)
+        first = first_offset(order.selected.inventory.partition)
         shorter = next((one for one in origins if is_of_shorter_log(one, first)), None)
         narrower = next((one for one in origins if is_narrower(one, self.rules)), None)
         reasons = []
@@ -145,7 +145,7 @@ class HeldCheck:
             )
         if narrower is not None:
             reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_said(self.rules)}")
-        what = f"{order.sighted.topic_partition}: what {order.store_url} holds of the offsets {_offsets(segments)}"
+        what = f"{order.selected.topic_partition}: what {order.store_url} holds of the offsets {_offsets(segments)}"
         return f"{what} was made {'; and '.join(reasons)}"
 
 

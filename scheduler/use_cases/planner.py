@@ -1,4 +1,4 @@
-"""From partitions that were sighted to the replay that is planned for them, less what earlier runs have made."""
+"""From the selected partitions to the replay that is planned for them, less what earlier runs have made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from resnap.replay.results import partition_result
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.use_cases.sources import Scope, Sight, destination_url, look
+from resnap.scheduler.use_cases.sources import Scope, Selection, destination_url, look
 from resnap.scheduler.use_cases.staged import staged_snapshots
 from resnap.scheduler.use_cases.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
 from resnap.storage.errors import StalePlanError, UsageError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.scheduler.use_cases.sources import SelectedPartition
     from resnap.storage.sources.files import Sources
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.run_cache.results import CachedBoundary
@@ -55,7 +55,7 @@ class Planner:
     def _sources(self) -> Sources:
         return self.engine.reading.sources
 
-    def look(self, scope: Scope, saved: SavedPlan | None = None) -> Sight:
+    def look(self, scope: Scope, saved: SavedPlan | None = None) -> Selection:
         """Return what is in scope, once it is sure to be still what ``saved`` was made for.
 
         A partition of the plan that cannot be read is among the problems; one that is not there makes the plan stale.
@@ -65,17 +65,17 @@ class Planner:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        sight = look(scope, self._sources, None if self.run_cache is None else self.run_cache.looks)
+        selection = look(scope, self._sources, None if self.run_cache is None else self.run_cache.looks)
         if saved is None:
-            return sight
-        there = {sighted.topic_partition: sighted for sighted in sight.partitions}
-        unread = {problem.path.name for problem in sight.problems}
+            return selection
+        there = {selected.topic_partition: selected for selected in selection.partitions}
+        unread = {problem.path.name for problem in selection.problems}
         for topic_partition in saved.boundaries:
             if topic_partition in there:
                 saved.check_fresh(there[topic_partition].inventory)
             elif scope.wants(topic_partition.topic) and str(topic_partition) not in unread:
                 raise StalePlanError(f"{topic_partition} is no longer there", hint="make a new plan")
-        return sight
+        return selection
 
     def plan(
         self,
@@ -84,7 +84,7 @@ class Planner:
         boundaries: Literal["missing", "all"],
         saved: SavedPlan | None = None,
         into: str | None = None,
-    ) -> tuple[list[Planned], Sight]:
+    ) -> tuple[list[Planned], Selection]:
         """Plan the replay of every partition in scope that is not compacted, or that ``saved`` names.
 
         ``into`` is where the snapshots will go: those that an earlier run has left there need not be made again.
@@ -94,20 +94,20 @@ class Planner:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        sight = self.look(scope, saved)
+        selection = self.look(scope, saved)
         # Before segments are read, also where no earlier run counts.
-        url = None if into is None else self.sink_url(into, sight)
+        url = None if into is None else self.sink_url(into, selection)
         sink_url = None if self.run_cache is None else url
         planned = []
-        for sighted in sight.partitions:
-            wanted = wanted_boundaries(sighted, boundaries, saved)
+        for selected in selection.partitions:
+            wanted = wanted_boundaries(selected, boundaries, saved)
             if wanted is not None:
-                planned.append(self.boundaries(sighted, wanted, scope.high_watermark, sink_url))
+                planned.append(self.boundaries(selected, wanted, scope.high_watermark, sink_url))
             elif self.run_cache is not None and sink_url is not None:
-                self.run_cache.keep(self.run_cache.look_up(sighted.inventory), None)
-        return planned, sight
+                self.run_cache.keep(self.run_cache.look_up(selected.inventory), None)
+        return planned, selection
 
-    def sink_url(self, into: str, sight: Sight) -> str:
+    def sink_url(self, into: str, selection: Selection) -> str:
         """Return the URL of ``into``, a directory or a store, once all is known of it that can be without writing.
 
         Raises:
@@ -115,7 +115,7 @@ class Planner:
             StoreError: no such bucket, or no access to it.
 
         """
-        url = destination_url(into, sight)
+        url = destination_url(into, selection)
         store = open_store(url, self.engine.s3)
         if not url.startswith("file:"):
             # Asked now, since replays may take hours before the first snapshot is written.
@@ -129,14 +129,14 @@ class Planner:
             sources=tuple(s if is_store_url(s) else str(Path(s).absolute()) for s in scope.sources),
             rules=self.rules,
             boundaries={
-                p.sighted.topic_partition: tuple(boundary.offset for boundary in p.plan.boundaries) for p in made
+                p.selected.topic_partition: tuple(boundary.offset for boundary in p.plan.boundaries) for p in made
             },
-            fingerprints={p.sighted.topic_partition: fingerprint(p.sighted.inventory.partition) for p in made},
+            fingerprints={p.selected.topic_partition: fingerprint(p.selected.inventory.partition) for p in made},
         )
 
     def replay(self, planned: list[Planned], sink_url: str, progress: Progress) -> Generator[Replayed, None, None]:
         """Replay what is planned, and write the snapshots to the sink at ``sink_url``."""
-        by_partition = {p.sighted.topic_partition: p for p in planned}
+        by_partition = {p.selected.topic_partition: p for p in planned}
         progress.expect(sum(p.cost.segments for p in planned), sum(p.cost.size_bytes for p in planned))
         for one in planned:
             if one.is_settled:
@@ -162,11 +162,11 @@ class Planner:
         return cost_of(plan_replay(inventory, facts, lost, now)), cost_of(plan_replay(inventory, facts, lost, roll))
 
     def boundaries(
-        self, sighted: Sighted, wanted: tuple[int, ...], high_watermark: int | None, sink_url: str | None
+        self, selected: SelectedPartition, wanted: tuple[int, ...], high_watermark: int | None, sink_url: str | None
     ) -> Planned:
         """Plan the boundaries that are wanted, less those that stand below ``sink_url``, where that is known."""
-        partition = sighted.inventory.partition
-        cached = self.run_cache.look_up(sighted.inventory) if self.run_cache is not None else None
+        partition = selected.inventory.partition
+        cached = self.run_cache.look_up(selected.inventory) if self.run_cache is not None else None
         standing: tuple[CachedBoundary, ...] = ()
         facts: ReplayFacts | None = None
         if self.run_cache is not None and cached is not None and sink_url is not None:
@@ -176,14 +176,14 @@ class Planner:
             standing = self.run_cache.standing(cached, wanted, sink_url)
         if standing and self.rules.max_reach_back_ms is not None:
             facts = facts or load_facts(partition, self._sources)
-            whole = plan_replay(sighted.inventory, facts, wanted, self.rules, high_watermark=high_watermark)
+            whole = plan_replay(selected.inventory, facts, wanted, self.rules, high_watermark=high_watermark)
             standing = standing if is_cached_as_well(standing, whole) else ()
         if sink_url is not None and len(standing) == len(wanted):
-            plan = nothing_to_read(sighted.topic_partition, self.rules)
+            plan = nothing_to_read(selected.topic_partition, self.rules)
         else:
             facts = facts or load_facts(partition, self._sources)
-            plan, standing = self._left(sighted.inventory, facts, wanted, standing, high_watermark)
-        return self._planned(sighted, plan, cached, standing)
+            plan, standing = self._left(selected.inventory, facts, wanted, standing, high_watermark)
+        return self._planned(selected, plan, cached, standing)
 
     def _left(
         self,
@@ -204,7 +204,7 @@ class Planner:
 
     def past_retention(self, planned: Planned, sink_url: str) -> Planned | None:
         """Plan a partition anew, a segment of which was gone when it was read; None where retention did not take it."""
-        before = planned.sighted.inventory.partition
+        before = planned.selected.inventory.partition
         try:
             now = look(Scope(sources=(str(before.path),)), self._sources).find(before.topic_partition)
         except UsageError:
@@ -219,7 +219,7 @@ class Planner:
 
     def _planned(
         self,
-        sighted: Sighted,
+        selected: SelectedPartition,
         plan: PartitionPlan,
         cached: CachedPartition | None = None,
         standing: tuple[CachedBoundary, ...] = (),
@@ -227,44 +227,44 @@ class Planner:
         if self.run_cache is not None and cached is not None:
             plan = self.run_cache.begin(plan, cached)
         self.engine.needed_for(plan)
-        return Planned(sighted=sighted, plan=plan, cached=cached, standing=standing)
+        return Planned(selected=selected, plan=plan, cached=cached, standing=standing)
 
     def order(self, order: TierOrder) -> Planned:
         """Plan what must be known to ship what is left of a partition."""
         wanted = [segment.next_base_offset for segment in order.candidates.segments]
-        facts = load_facts(order.sighted.inventory.partition, self._sources, others=order.shown)
+        facts = load_facts(order.selected.inventory.partition, self._sources, others=order.shown)
         cached = order.cached
         if cached is not None:
             cached = cached.supported_by(facts.evidence, self.rules)
         plan = plan_replay(
-            order.sighted.inventory,
+            order.selected.inventory,
             facts,
             [offset for offset in wanted if offset is not None],
             self.rules,
             high_watermark=order.candidates.high_watermark,
             to_end=True,
         )
-        return self._planned(order.sighted, plan, cached)
+        return self._planned(order.selected, plan, cached)
 
-    def comparison(self, sighted: Sighted, snapshots: str | None) -> Planned:
+    def comparison(self, selected: SelectedPartition, snapshots: str | None) -> Planned:
         """Plan what must be known to judge the snapshots of a partition, or those below ``snapshots``."""
-        inventory = sighted.inventory
+        inventory = selected.inventory
         facts: ReplayFacts = load_facts(inventory.partition, self._sources)
-        compare = None if snapshots is None else staged_snapshots(sighted, snapshots, self._sources)
+        compare = None if snapshots is None else staged_snapshots(selected, snapshots, self._sources)
         wanted = (
             [boundary.offset for boundary in inventory.boundaries if boundary.state.is_usable]
             if compare is None
             else list(compare)
         )
-        return self._planned(sighted, plan_replay(inventory, facts, wanted, self.rules, compare=compare))
+        return self._planned(selected, plan_replay(inventory, facts, wanted, self.rules, compare=compare))
 
 
 def wanted_boundaries(
-    sighted: Sighted, boundaries: Literal["missing", "all"], saved: SavedPlan | None
+    selected: SelectedPartition, boundaries: Literal["missing", "all"], saved: SavedPlan | None
 ) -> tuple[int, ...] | None:
     """Return the boundaries to make of a partition; None where it is none to work on."""
     if saved is not None:
-        return saved.boundaries.get(sighted.topic_partition)
-    if not can_be_tiered(sighted.inventory):
+        return saved.boundaries.get(selected.topic_partition)
+    if not can_be_tiered(selected.inventory):
         return None
-    return sighted.inventory.partition.boundaries if boundaries == "all" else lost_boundaries(sighted.inventory)
+    return selected.inventory.partition.boundaries if boundaries == "all" else lost_boundaries(selected.inventory)

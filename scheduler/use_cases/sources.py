@@ -79,7 +79,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighted:
+class SelectedPartition:
     """One partition, and the log dir it lies in."""
 
     inventory: PartitionInventory
@@ -94,24 +94,24 @@ class Sighted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Selection:
     """Everything in scope."""
 
-    partitions: tuple[Sighted, ...]
+    partitions: tuple[SelectedPartition, ...]
     """By topic, then partition."""
     problems: tuple[PartitionProblem, ...]
 
-    def find(self, topic_partition: TopicPartition) -> Sighted:
+    def find(self, topic_partition: TopicPartition) -> SelectedPartition:
         """Return one partition.
 
         Raises:
             UsageError: it is not in scope.
 
         """
-        for sighted in self.partitions:
-            if sighted.topic_partition == topic_partition:
-                return sighted
-        known = ", ".join(str(sighted.topic_partition) for sighted in self.partitions[:5]) or "none"
+        for selected in self.partitions:
+            if selected.topic_partition == topic_partition:
+                return selected
+        known = ", ".join(str(selected.topic_partition) for selected in self.partitions[:5]) or "none"
         raise UsageError(f"{topic_partition} is not in the given source", hint=f"partitions there: {known}")
 
 
@@ -119,7 +119,7 @@ def look(
     scope: Scope,
     sources: Sources = PLAIN,
     known: Callable[[PartitionDir], Mapping[SnapshotFile, SnapshotLook]] | None = None,
-) -> Sight:
+) -> Selection:
     """List the log dirs in scope and take the inventory of their partitions; ``known`` is as for ``take_inventory``.
 
     Raises:
@@ -127,7 +127,7 @@ def look(
         LogDirError, StoreError: a source cannot be listed.
 
     """
-    partitions: dict[TopicPartition, Sighted] = {}
+    partitions: dict[TopicPartition, SelectedPartition] = {}
     problems: list[PartitionProblem] = []
     facts = scope.live()
     for source in scope.sources:
@@ -139,7 +139,7 @@ def look(
         problems += inventory.problems
         for found in inventory.partitions:
             live = None if facts is None else facts.topics.get(found.partition.topic_partition.topic)
-            _add(partitions, Sighted(inventory=found, log_dir=log_dir, live=live))
+            _add(partitions, SelectedPartition(inventory=found, log_dir=log_dir, live=live))
     if not partitions and not problems:
         raise nothing_in(scope)
     if scope.high_watermark is not None and len(partitions) > 1:
@@ -147,7 +147,7 @@ def look(
             f"--high-watermark is of one partition, {len(partitions)} are in scope",
             hint="name one partition's directory",
         )
-    return Sight(partitions=tuple(partitions[key] for key in sorted(partitions)), problems=tuple(problems))
+    return Selection(partitions=tuple(partitions[key] for key in sorted(partitions)), problems=tuple(problems))
 
 
 def nothing_in(scope: Scope) -> UsageError:
@@ -162,16 +162,17 @@ def nothing_in(scope: Scope) -> UsageError:
     return UsageError(f"no partition in {where}", hint="compare with log.dirs in the broker's server.properties")
 
 
-def _add(partitions: dict[TopicPartition, Sighted], sighted: Sighted) -> None:
-    other = partitions.setdefault(sighted.topic_partition, sighted)
-    if other is not sighted:
+def _add(partitions: dict[TopicPartition, SelectedPartition], selected: SelectedPartition) -> None:
+    other = partitions.setdefault(selected.topic_partition, selected)
+    if other is not selected:
+        places = f"{other.inventory.partition.path} and {selected.inventory.partition.path}"
         raise UsageError(
-            f"{sighted.topic_partition} is in {other.inventory.partition.path} and {sighted.inventory.partition.path}",
+            f"{selected.topic_partition} is in {places}",
             hint="replicas of a partition have boundaries of their own: one run takes one of them",
         )
 
 
-def destination_url(destination: str, sight: Sight) -> str:
+def destination_url(destination: str, selection: Selection) -> str:
     """Return the URL of ``destination``, which is one already or a directory.
 
     Raises:
@@ -180,38 +181,38 @@ def destination_url(destination: str, sight: Sight) -> str:
 
     """
     url = destination.rstrip("/") if is_store_url(destination) else Path(destination).absolute().as_uri()
-    for sighted in sight.partitions:
-        _refuse_inside(sighted, url)
+    for selected in selection.partitions:
+        _refuse_inside(selected, url)
     return url
 
 
-def lies_beside(url: str, sighted: Sighted) -> bool:
+def lies_beside(url: str, selected: SelectedPartition) -> bool:
     """Whether snapshots below ``url`` come to stand beside the segments of the partition, in a copy of a log dir."""
-    return str(sighted.log_dir.path) == url
+    return str(selected.log_dir.path) == url
 
 
-def is_of(sighted: Sighted, source: str) -> bool:
+def is_of(selected: SelectedPartition, source: str) -> bool:
     """Whether ``source``, as somebody gave it, is what the partition was found by."""
-    places = {str(sighted.log_dir.path), str(sighted.inventory.partition.path)}
+    places = {str(selected.log_dir.path), str(selected.inventory.partition.path)}
     return (source.rstrip("/") if is_store_url(source) else str(Path(source).absolute())) in places
 
 
-def _refuse_inside(sighted: Sighted, url: str) -> None:
-    partition, path = sighted.inventory.partition, local_path(url)
-    if path is not None and isinstance(partition.path, Path) and isinstance(sighted.log_dir.path, Path):
-        is_a_brokers = is_there(sighted.log_dir.path / META_PROPERTIES)
+def _refuse_inside(selected: SelectedPartition, url: str) -> None:
+    partition, path = selected.inventory.partition, local_path(url)
+    if path is not None and isinstance(partition.path, Path) and isinstance(selected.log_dir.path, Path):
+        is_a_brokers = is_there(selected.log_dir.path / META_PROPERTIES)
         # A partition outside any log dir: no broker works there, so only its own directory is protected.
-        root = sighted.log_dir.path if is_a_brokers else partition.path
+        root = selected.log_dir.path if is_a_brokers else partition.path
         if Path(realpath(path)).is_relative_to(realpath(root)):
             raise UsageError(
                 f"{path} is inside the log dir {root}",
                 hint="a broker does not start with a strange directory in its log dir: choose a place outside",
             )
-    if sighted.log_dir.is_shipped and f"{url}/".startswith(f"{sighted.log_dir.path}/"):
+    if selected.log_dir.is_shipped and f"{url}/".startswith(f"{selected.log_dir.path}/"):
         raise UsageError(
             f"{url} holds what was shipped, whose manifests are never changed",
             hint="choose another place for the snapshots",
         )
     if f"{url}/".startswith(f"{partition.path}/"):
-        hint = f"{sighted.log_dir.path} puts snapshots beside the segments"
+        hint = f"{selected.log_dir.path} puts snapshots beside the segments"
         raise UsageError(f"{url} is the folder of a partition", hint=hint)

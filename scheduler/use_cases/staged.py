@@ -18,7 +18,7 @@ from resnap.tiering.planning import can_be_tiered, lost_boundaries
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.scheduler.use_cases.sources import Sight, Sighted
+    from resnap.scheduler.use_cases.sources import SelectedPartition, Selection
     from resnap.storage.sources.files import Sources
 
 
@@ -32,7 +32,7 @@ class StagedCheck:
     """Lost boundaries for which there is none."""
 
 
-def staged_snapshots(sighted: Sighted, root: str, sources: Sources) -> dict[int, str]:
+def staged_snapshots(selected: SelectedPartition, root: str, sources: Sources) -> dict[int, str]:
     """Return the snapshots below ``root`` that are of boundaries of a partition, locator by offset.
 
     Raises:
@@ -40,18 +40,18 @@ def staged_snapshots(sighted: Sighted, root: str, sources: Sources) -> dict[int,
         StoreError: the store failed.
 
     """
-    boundaries = sighted.inventory.partition.boundaries
-    found = {offset: snapshot_key(sighted.topic_partition, offset) for offset in boundaries}
+    boundaries = selected.inventory.partition.boundaries
+    found = {offset: snapshot_key(selected.topic_partition, offset) for offset in boundaries}
     if is_store_url(root):
         store = sources.store(root.rstrip("/"))
-        there = {info.key for info in store.list(f"{sighted.topic_partition}/")}
+        there = {info.key for info in store.list(f"{selected.topic_partition}/")}
         return {offset: f"{store.url}/{key}" for offset, key in found.items() if key in there}
     if not is_directory(Path(root)):
         raise UsageError(f"{root} is no directory", hint="give what `resnap regenerate --into` was given")
     return {offset: str(path) for offset, key in found.items() if is_there(path := Path(root, key))}
 
 
-def check_staged(sight: Sight, root: str, sources: Sources) -> StagedCheck:
+def check_staged(selection: Selection, root: str, sources: Sources) -> StagedCheck:
     """Look at the snapshots below ``root`` before they are compared.
 
     Raises:
@@ -60,20 +60,20 @@ def check_staged(sight: Sight, root: str, sources: Sources) -> StagedCheck:
 
     """
     found, broken, absent = 0, [], 0
-    for sighted in _in_question(sight):
-        paths = staged_snapshots(sighted, root, sources)
+    for selected in _in_question(selection):
+        paths = staged_snapshots(selected, root, sources)
         found += len(paths)
         looks = each(partial(_unusable, sources), paths.values(), remote=is_store_url(root))
         broken += [error for error in looks if error is not None]
-        absent += len(set(lost_boundaries(sighted.inventory)) - paths.keys())
+        absent += len(set(lost_boundaries(selected.inventory)) - paths.keys())
     if not found:
         what = f"{root} has no snapshot of any boundary in scope"
         raise UsageError(what, hint="give what `resnap regenerate --into` was given, and the log dir it was made from")
     return StagedCheck(broken=tuple(broken), absent=absent)
 
 
-def _in_question(sight: Sight) -> Iterator[Sighted]:
-    return (sighted for sighted in sight.partitions if can_be_tiered(sighted.inventory))
+def _in_question(selection: Selection) -> Iterator[SelectedPartition]:
+    return (selected for selected in selection.partitions if can_be_tiered(selected.inventory))
 
 
 def _unusable(sources: Sources, locator: str) -> VerificationError | None:

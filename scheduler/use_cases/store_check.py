@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.engines import Engine
     from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.sources import Sight, Sighted
+    from resnap.scheduler.use_cases.sources import SelectedPartition, Selection
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.storage.stores.protocol import ObjectStore
@@ -124,15 +124,15 @@ class StoreCheck:
         held = {self.stored.locator_of(one): one for one in asked.values()}
         for source in self.stored.sources_of(asked):
             scope = Scope(sources=(source.url,), topics=tuple(sorted(source.topic_ids)), topic_ids=source.topic_ids)
-            sight = look(scope, self.engine.reading.sources)
-            yield from _unreplayed(sight)
-            plans = {one.topic_partition: list(self._plans(one, held)) for one in sight.partitions}
+            selection = look(scope, self.engine.reading.sources)
+            yield from _unreplayed(selection)
+            plans = {one.topic_partition: list(self._plans(one, held)) for one in selection.partitions}
             for depth in range(max(map(len, plans.values()), default=0)):
                 layer = [found[depth] for found in plans.values() if depth < len(found)]
                 yield from self._replayed(layer, held, progress)
 
-    def _plans(self, sighted: Sighted, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
-        inventory = sighted.inventory
+    def _plans(self, selected: SelectedPartition, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
+        inventory = selected.inventory
         offsets: dict[ReplayRules, list[int]] = {}
         for boundary in inventory.boundaries:
             one = held.get(boundary.path or "")
@@ -272,8 +272,8 @@ def rules_made_under(origin: SnapshotOrigin) -> str:
     return f"producer.id.expiration.ms {origin.producer_id_expiration_ms}, {at}"
 
 
-def _unreplayed(sight: Sight) -> Iterator[SnapshotCheck]:
-    for problem in sight.problems:
+def _unreplayed(selection: Selection) -> Iterator[SnapshotCheck]:
+    for problem in selection.problems:
         yield _not_compared(str(problem.path), str(problem.error))
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.sources import Sight, Sighted
+    from resnap.scheduler.use_cases.sources import SelectedPartition, Selection
     from resnap.scheduler.use_cases.work_items import Planned, Replayed
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.names import TopicPartition
@@ -79,7 +79,7 @@ class TierRun:
     uploading: Uploading
     now_ms: Callable[[], int]
 
-    def orders(self, sight: Sight, saved: SavedPlan | None, high_watermark: int | None) -> list[TierOrder]:
+    def orders(self, selection: Selection, saved: SavedPlan | None, high_watermark: int | None) -> list[TierOrder]:
         """Return what is left to ship, of the partitions that ``saved`` names if it is given.
 
         Raises:
@@ -87,51 +87,51 @@ class TierRun:
             UsageError: the store lies in one of the log dirs.
 
         """
-        destination_url(self.store.url, sight)
+        destination_url(self.store.url, selection)
         topics: dict[tuple[str | None, str], ShippedTopic] = {}
         orders = []
-        for sighted in sight.partitions:
-            if saved is not None and sighted.topic_partition not in saved.boundaries:
+        for selected in selection.partitions:
+            if saved is not None and selected.topic_partition not in saved.boundaries:
                 continue
-            key = sighted.log_dir.cluster_id, sighted.topic_partition.topic
+            key = selected.log_dir.cluster_id, selected.topic_partition.topic
             if key not in topics:
                 topics[key] = ShippedTopic(self.store, self.uploading.layout, *key)
-            orders.append(self._order(sighted, topics[key], high_watermark))
+            orders.append(self._order(selected, topics[key], high_watermark))
         return orders
 
-    def _order(self, sighted: Sighted, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
-        candidates = before_replay(sighted.inventory, high_watermark=high_watermark)
+    def _order(self, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
+        candidates = before_replay(selected.inventory, high_watermark=high_watermark)
         left = remainder(candidates, shipped, self.planner.engine.reading.sources)
         held = shipped.with_origins(left.held)
         cached = None
         if self.planner.run_cache is not None and left.candidates.segments:
-            cached = self.planner.run_cache.look_up(sighted.inventory)
+            cached = self.planner.run_cache.look_up(selected.inventory)
         return TierOrder(
-            sighted=sighted,
+            selected=selected,
             store_url=self.store.url,
             cached=cached,
             settled=cached.refused(left.candidates, self.store.url) if cached is not None else None,
-            provenance=self._provenance(sighted),
+            provenance=self._provenance(selected),
             candidates=left.candidates,
             already=left.already,
             failures=left.failures,
-            doubted=tuple(one for one in held if one.origin is not None and self._doubts(one.origin, sighted)),
+            doubted=tuple(one for one in held if one.origin is not None and self._doubts(one.origin, selected)),
             shown=left.shown,
         )
 
-    def _doubts(self, origin: SnapshotOrigin, sighted: Sighted) -> bool:
+    def _doubts(self, origin: SnapshotOrigin, selected: SelectedPartition) -> bool:
         """Whether a stored snapshot may lack a producer that this run would keep."""
         return is_narrower(origin, self.planner.rules) or is_of_shorter_log(
-            origin, first_offset(sighted.inventory.partition)
+            origin, first_offset(selected.inventory.partition)
         )
 
-    def _provenance(self, sighted: Sighted) -> Provenance:
-        inventory = sighted.inventory
+    def _provenance(self, selected: SelectedPartition) -> Provenance:
+        inventory = selected.inventory
         return Provenance(
-            cluster_id=sighted.log_dir.cluster_id,
-            broker_id=sighted.log_dir.broker_id,
-            log_directory=str(sighted.log_dir.path),
-            topic_partition=sighted.topic_partition,
+            cluster_id=selected.log_dir.cluster_id,
+            broker_id=selected.log_dir.broker_id,
+            log_directory=str(selected.log_dir.path),
+            topic_partition=selected.topic_partition,
             topic_id=inventory.partition.topic_id,
             compaction_assumption=f"{inventory.compaction}: {inventory.compaction_origin}",
             resnap_version=resnap_version(),
@@ -236,7 +236,7 @@ class _Work:
 
 def _to_be_locked(orders: Iterable[TierOrder]) -> list[Path]:
     """Return the log dirs of this machine in which there is something to do."""
-    busy = [order.sighted.log_dir.path for order in orders if order.candidates.segments and order.settled is None]
+    busy = [order.selected.log_dir.path for order in orders if order.candidates.segments and order.settled is None]
     return sorted({path for path in busy if isinstance(path, Path)})
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
-    from resnap.scheduler.use_cases.sources import Sighted
+    from resnap.scheduler.use_cases.sources import SelectedPartition
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.protocol import Provenance, ShippedSegment
     from resnap.storage.log.names import TopicPartition
@@ -33,7 +33,7 @@ NO_COST: Final = Cost(segments=0, size_bytes=0)
 class PartitionScan:
     """What a look at one partition showed."""
 
-    sighted: Sighted
+    selected: SelectedPartition
     blockers: BrokerBlockers
     candidates: Candidates
     cost_now: Cost
@@ -46,7 +46,7 @@ class PartitionScan:
 class Planned:
     """One partition and what would be done."""
 
-    sighted: Sighted
+    selected: SelectedPartition
     plan: PartitionPlan
     cached: CachedPartition | None = None
     """What is known from earlier runs; None where that is not asked."""
@@ -76,7 +76,7 @@ class Replayed:
 class TierOrder:
     """What is left to ship of one partition."""
 
-    sighted: Sighted
+    selected: SelectedPartition
     provenance: Provenance
     candidates: Candidates
     """Without what is shipped already."""
@@ -96,7 +96,7 @@ class TierOrder:
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition."""
-        return self.sighted.topic_partition
+        return self.selected.topic_partition
 
 
 def cost_of(plan: PartitionPlan) -> Cost:

@@ -62,10 +62,10 @@ def plans_of(
 ) -> list[PartitionPlan]:
     """Plan the boundaries that ``wanted`` picks from those of each partition, all by default."""
     plans = []
-    for sighted in look(Scope(sources=(str(log_dir),))).partitions:
-        offsets = [boundary.offset for boundary in sighted.inventory.boundaries]
-        facts = load_facts(sighted.inventory.partition)
-        plans.append(plan_replay(sighted.inventory, facts, wanted(offsets), rules))
+    for selected in look(Scope(sources=(str(log_dir),))).partitions:
+        offsets = [boundary.offset for boundary in selected.inventory.boundaries]
+        facts = load_facts(selected.inventory.partition)
+        plans.append(plan_replay(selected.inventory, facts, wanted(offsets), rules))
     return plans
 
 

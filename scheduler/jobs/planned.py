@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.job import Context
-    from resnap.scheduler.use_cases.sources import Sight
+    from resnap.scheduler.use_cases.sources import Selection
     from resnap.scheduler.use_cases.work_items import Planned
     from resnap.storage.log.names import TopicPartition
 
@@ -33,12 +33,12 @@ class WouldReplay(Result):
     @classmethod
     def of(cls, planned: Planned) -> Self:
         """Return the result of one partition."""
-        return cls(topic_partition=planned.sighted.topic_partition, state=PartitionState.PLANNED, planned=planned)
+        return cls(topic_partition=planned.selected.topic_partition, state=PartitionState.PLANNED, planned=planned)
 
 
-def note_compacted(sight: Sight, context: Context) -> None:
+def note_compacted(selection: Selection, context: Context) -> None:
     """Say how many partitions are skipped because they are compacted."""
-    compacted = sum(not can_be_tiered(sighted.inventory) for sighted in sight.partitions)
+    compacted = sum(not can_be_tiered(selected.inventory) for selected in selection.partitions)
     if compacted:
         context.note(f"{human_count(compacted)} compacted partitions are skipped: they cannot be tiered")
 
@@ -56,7 +56,7 @@ def plan_row(planned: Planned) -> Row:
         for run in plan.runs
     ]
     return {
-        **identity(planned.sighted.topic_partition),
+        **identity(planned.selected.topic_partition),
         "boundaries": [
             {"offset": boundary.offset, "coverage": boundary.coverage.value} for boundary in plan.boundaries
         ],
@@ -148,7 +148,7 @@ class PlanView(DryRunView):
             f" {human_count(total['segmentsToRead'])} segments ({human_bytes(total['bytesToRead'])})."
             " Nothing was written."
         )
-        yield from beginnings_gone({one.sighted.topic_partition: one.plan.known_from() for one in self.planned})
+        yield from beginnings_gone({one.selected.topic_partition: one.plan.known_from() for one in self.planned})
 
 
 def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:

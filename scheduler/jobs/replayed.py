@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from resnap.replay.results import Outcome
-from resnap.scheduler.answers.planned import beginnings_gone
 from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
 from resnap.scheduler.answers.reports import count_of, identity
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job import PartitionState, Result, Unread, View
+from resnap.scheduler.jobs.planned import beginnings_gone
 from resnap.storage.errors import DataError
 
 if TYPE_CHECKING:
