@@ -124,20 +124,5 @@ def _crc32(bits: int) -> Intrinsic:
     return intrinsic(step)
 
 
-def _prefetch(typing: Any, address: Any) -> Any:  # noqa: ANN401, ARG001
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        to_read, into_all_caches, data = (ir.Constant(word, number) for number in (0, 3, 1))
-        builder.call(ask, [builder.inttoptr(arguments[0], byte), to_read, into_all_caches, data])
-        return context.get_dummy_value()
-
-    return types.none(types.int64), generate
-
-
-prefetch: Intrinsic = intrinsic(_prefetch)
-"""Have the processor fetch what lies at an address, and go on; an address that is nobody's does no harm."""
-
 crc32_8 = _crc32(8)
 crc32_64 = _crc32(64)
