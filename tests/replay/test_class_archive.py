@@ -12,6 +12,8 @@ from resnap.replay.spark.class_archive import CLASS_PATH_VARIABLES, ClassArchive
 from resnap.replay.spark.jvm import JavaRuntime, find_java
 from tests.replay.test_spark_session import bare_environment, run
 
+pytestmark = pytest.mark.slow
+
 STARTS = """
 import json, os
 from pathlib import Path
