@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
@@ -73,7 +74,7 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
 
 def _prove(planner: Planner, planned: list[Planned], context: Context) -> Iterator[Rebuilt]:
     with context.progress("replay") as (progress,):
-        for replayed in planner.prove(planned, progress):
+        for replayed in planner.replay(planned, DISCARD, progress):
             yield Rebuilt.of(replayed)
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 import typer
 
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.answers.faults import chain_gaps, chain_overlaps
 from resnap.scheduler.answers.rendering import BYTES, Column, human_bytes, human_count
 from resnap.scheduler.answers.reports import chain_row
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REPLAY, STORE, Sources
@@ -46,6 +45,10 @@ if TYPE_CHECKING:
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.checking.verification import VerifiedSegment
 
+_SHIP_THE_GAP: Final = "ship it from a replica that still has it; a broker that restores from here stops at the gap"
+_CHOOSE: Final = (
+    "two histories claim these offsets: keep the one that the cluster has, and delete the other's manifests"
+)
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 
 
@@ -236,6 +239,26 @@ def _chained(one: Chain, context: Context) -> Chained:
         ),
         chain=one,
     )
+
+
+def chain_gaps(chain: Chain) -> Iterator[VerificationError]:
+    """Yield where readers of a partition's shipped segments would stop."""
+    for gap in chain.gaps:
+        what = f"{chain.topic_partition}: nothing was shipped of the offsets [{gap.start}, {gap.end})"
+        yield VerificationError(what, hint=_SHIP_THE_GAP)
+
+
+def chain_overlaps(chain: Chain) -> Iterator[VerificationError]:
+    """Yield where readers of a partition's shipped segments could take either of two histories."""
+    for gap in chain.breaks:
+        what = (
+            f"{chain.topic_partition}: no segment begins where another ends on the way through [{gap.start}, {gap.end})"
+        )
+        yield VerificationError(what, hint=_CHOOSE)
+    for one in chain.overlaps:
+        if not one.is_one_lineage:
+            what = f"{chain.topic_partition}: two segments have the offsets [{one.start}, {one.end})"
+            yield VerificationError(f"{what}, under different leader epochs", hint=_CHOOSE)
 
 
 def _nothing_shipped(url: str) -> UsageError:

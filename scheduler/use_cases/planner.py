@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from resnap.replay.results import partition_result
-from resnap.replay.staging import DISCARD
 from resnap.scheduler.use_cases.sources import Scope, Selection, destination_url, look
 from resnap.scheduler.use_cases.staged import staged_snapshots
 from resnap.scheduler.use_cases.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
@@ -27,7 +26,7 @@ from resnap.tiering.run_cache.run_cache import RunCache, nothing_to_read
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.window import ReplayRules
@@ -145,10 +144,6 @@ class Planner:
         for result in self.engine.replay(left, sink_url, progress.advance, progress):
             yield Replayed(planned=by_partition[result.topic_partition], result=result)
 
-    def prove(self, planned: list[Planned], progress: Progress) -> Iterator[Replayed]:
-        """Replay what is planned, write nothing, and compare with the snapshots that are there."""
-        return self.replay(planned, DISCARD, progress)
-
     def scan_costs(self, inventory: PartitionInventory) -> tuple[Cost, Cost]:
         """Return what making the lost boundaries costs as of now, and with each as of its roll."""
         lost = lost_boundaries(inventory) if can_be_tiered(inventory) else ()
@@ -193,7 +188,7 @@ class Planner:
         standing: tuple[CachedBoundary, ...],
         high_watermark: int | None,
     ) -> tuple[PartitionPlan, tuple[CachedBoundary, ...]]:
-        """Plan what of ``wanted`` does not stand; where that means to read the whole log, what was not is made anew."""
+        """Plan what of ``wanted`` is not unchanged; a replay of the whole log makes again what was made of a part."""
         made = {known.offset for known in standing}
         left = [offset for offset in wanted if offset not in made]
         plan = plan_replay(inventory, facts, left, self.rules, high_watermark=high_watermark)
@@ -203,7 +198,7 @@ class Planner:
         return self._left(inventory, facts, wanted, whole, high_watermark)
 
     def past_retention(self, planned: Planned, sink_url: str) -> Planned | None:
-        """Plan a partition anew, a segment of which was gone when it was read; None where retention did not take it."""
+        """Plan a partition again of which a segment was gone; None where it was not retention that took it."""
         before = planned.selected.inventory.partition
         try:
             now = look(Scope(sources=(str(before.path),)), self._sources).find(before.topic_partition)

@@ -278,7 +278,7 @@ def _unreplayed(selection: Selection) -> Iterator[SnapshotCheck]:
 
 
 def _not_compared(where: str, why: str) -> SnapshotCheck:
-    hint = "mend what else is told of this partition, and verify once more"
+    hint = "repair what else is reported of this partition, and verify again"
     return SnapshotCheck(where, VerificationError(f"{where}: cannot be compared: {why}", hint=hint))
 
 

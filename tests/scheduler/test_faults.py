@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from resnap.scheduler.answers.faults import chain_faults
+from resnap.scheduler.jobs.verify import chain_gaps, chain_overlaps
 from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def test_gaps_breaks_and_two_histories_are_faults_and_one_lineage_is_none() -> N
         breaks=[stretch(3, 4)],
         overlaps=[stretch(5, 6, is_one_lineage=True), stretch(7, 8, is_one_lineage=False)],
     )
-    said = [str(fault) for fault in chain_faults(cast("Chain", chain))]
+    said = [str(fault) for fault in (*chain_gaps(cast("Chain", chain)), *chain_overlaps(cast("Chain", chain)))]
     assert [any(f"[{start}, {start + 1})" in one for one in said) for start in (1, 3, 5, 7)] == [
         True,
         True,
