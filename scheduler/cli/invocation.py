@@ -77,6 +77,10 @@ class Invocation:
                 self.output.write(Answer(head=view.totals()))
                 for line in view.closing():
                     self.output.line(line)
+            elif self.output.form == "table" and not view.columns:
+                deque(rows, maxlen=0)  # people read the lines of each result
+                for line in view.closing():
+                    self.output.line(line)
             else:
                 self.output.write(
                     Answer(
@@ -111,6 +115,8 @@ class Invocation:
 
     def _take(self, result: R, view: View[R], faults: list[ResnapError], findings: list[ResnapError]) -> list[Row]:
         """Return the rows of a result, once what is wrong with it is noted."""
+        for line in view.lines(result):
+            self.output.line(line)
         rows = list(view.rows(result))
         faults += result.faults
         findings += result.findings
