@@ -13,7 +13,6 @@ from resnap.scheduler.answers.rendering import (
     TABLE_BLOCK,
     Answer,
     Column,
-    Form,
     Output,
     OutputClosedError,
     human_bytes,
@@ -26,6 +25,8 @@ from resnap.storage.log.properties import MetaProperties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from resnap.scheduler.settings.values import Form
 
 COLUMNS = (Column(key="topic"), Column(key="offset", right=True))
 
