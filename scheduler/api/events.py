@@ -18,8 +18,8 @@ from fastapi.responses import Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from resnap.scheduler.answers.records import plain
 from resnap.scheduler.api.problem_kinds import TooManyStreamsError
+from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import RunState
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from resnap.scheduler.access.roles import Principal
-from resnap.scheduler.answers.reports import producer_row
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.etags import validated
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
@@ -24,6 +23,7 @@ from resnap.scheduler.api.responses import (
     SourceAnswer,
     SourcesAnswer,
 )
+from resnap.scheduler.job.reports import producer_row
 from resnap.scheduler.runs.looking import difference, name_of
 from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import Row

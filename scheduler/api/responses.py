@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from resnap.scheduler.api.bodies import Form
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.plans import KeptPlan
 from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunKind, RunRequest, RunState

@@ -16,7 +16,7 @@ from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.request_context import context_of
 from resnap.scheduler.api.responses import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
 from resnap.scheduler.api.submitting import submit_request
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import BY_API, OTHER_FAILURES, REPLAYS, Run, RunKind, RunRequest, RunState
 from resnap.scheduler.service.services import Services

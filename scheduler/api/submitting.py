@@ -6,8 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.answers.records import plain
 from resnap.scheduler.api.problem_kinds import KeyReusedError
+from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import BY_API
 from resnap.scheduler.state.database import inserted
 

@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
-from resnap.scheduler.answers.progress import show_progress
-from resnap.scheduler.answers.rendering import Answer
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job import Result, Unobserved
-from resnap.scheduler.wiring import engine_of
+from resnap.scheduler.job.contract import Result, Unobserved
+from resnap.scheduler.job.wiring import engine_of
+from resnap.scheduler.output.progress import show_progress
+from resnap.scheduler.output.rendering import Answer
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.answers.rendering import Output, Row
     from resnap.scheduler.cli.failures import Failures
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job import View
+    from resnap.scheduler.job.contract import View
+    from resnap.scheduler.job.engines import Engine
+    from resnap.scheduler.output.progress import Progress
+    from resnap.scheduler.output.rendering import Output, Row
     from resnap.scheduler.settings.settings import Settings
-    from resnap.scheduler.use_cases.engines import Engine
 
 R = TypeVar("R", bound=Result)
 

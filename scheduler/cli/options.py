@@ -16,10 +16,10 @@ from typing import Any, Concatenate, ParamSpec, TextIO, TypeAlias
 
 import typer
 
-from resnap.scheduler.answers.rendering import Output, OutputClosedError
 from resnap.scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CLOSED, Failures
 from resnap.scheduler.cli.flags import COMMON, SERVE, Group, flag_annotation
 from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.output.rendering import Output, OutputClosedError
 from resnap.scheduler.settings.loading import load_settings
 from resnap.storage.errors import UsageError, check_address_space
 

@@ -1,9 +1,9 @@
 """Commands that show what Resnap is and how it is configured: version, config show."""
 
-from resnap.scheduler.answers.rendering import Answer, Column
 from resnap.scheduler.cli.flags import ALL
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.output.rendering import Answer, Column
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 from resnap.scheduler.settings.values import shown

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from resnap.scheduler.answers.records import plain
-from resnap.scheduler.answers.rendering import Answer, Column, Row, human_duration
 from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
+from resnap.scheduler.output.records import plain
+from resnap.scheduler.output.rendering import Answer, Column, Row, human_duration
 from resnap.scheduler.runs.history import History, RunFilter
 from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.service.services import state_directory_of

@@ -13,11 +13,11 @@ import typer
 from resnap.scheduler.access.audit_log import AuditLog
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.access.tokens import Token, Tokens
-from resnap.scheduler.answers.rendering import Answer, Column, Row
 from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
+from resnap.scheduler.output.rendering import Answer, Column, Row
 from resnap.scheduler.service.services import state_directory_of
 from resnap.scheduler.settings.values import parse_duration
 from resnap.scheduler.state.database import DATABASE_FILE, Database

@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, Context, Result, Unread, View
-from resnap.scheduler.use_cases.tier_run import this_run
-from resnap.scheduler.wiring import cluster_of, scope_of
+from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.tier_run import this_run
+from resnap.scheduler.job.wiring import cluster_of, scope_of
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
 from resnap.storage.errors import UsageError
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.urls import open_store

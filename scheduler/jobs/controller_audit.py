@@ -7,16 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.records import plain
-from resnap.scheduler.answers.rendering import Column, Row, human_count
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.sources import nothing_in
+from resnap.scheduler.job.wiring import metadata_log_of, scope_of
 from resnap.scheduler.jobs.controller import about_blocks, block_row
-from resnap.scheduler.use_cases.sources import nothing_in
-from resnap.scheduler.wiring import metadata_log_of, scope_of
+from resnap.scheduler.output.records import plain
+from resnap.scheduler.output.rendering import Column, Row, human_count
 from resnap.storage.errors import VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source

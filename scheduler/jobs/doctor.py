@@ -16,15 +16,15 @@ import typer
 from resnap.replay.scan.split_scan import why_no_kernel
 from resnap.replay.scratch import scratch_directory
 from resnap.replay.spark.jvm import find_java
-from resnap.scheduler.answers.rendering import Row, human_count
 from resnap.scheduler.cli.failures import FAILED, OK
 from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import Clock, instant
-from resnap.scheduler.job import Caller, Context, View
+from resnap.scheduler.job.contract import Caller, Context, View
 from resnap.scheduler.jobs.findings import Finding, Health, fail, failed, ok, warn
 from resnap.scheduler.jobs.store_probe import probe_store
+from resnap.scheduler.output.rendering import Row, human_count
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.version import package_version

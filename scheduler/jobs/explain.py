@@ -8,14 +8,14 @@ import typer
 
 from resnap.replay.explain import Explanation
 from resnap.replay.explain import explain as explain_entries
-from resnap.scheduler.answers.rendering import Column, Row
-from resnap.scheduler.answers.reports import explanation_rows
 from resnap.scheduler.cli.flags import STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, Context, Result, View
-from resnap.scheduler.use_cases.sources import Scope, look
-from resnap.scheduler.wiring import reading_of, scope_of
+from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.reports import explanation_rows
+from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.wiring import reading_of, scope_of
+from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import UsageError
 from resnap.storage.log.names import TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.job import Result
+from resnap.scheduler.job.contract import Result
 
 if TYPE_CHECKING:
     from resnap.storage.errors import ResnapError

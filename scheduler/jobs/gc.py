@@ -8,14 +8,14 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.scheduler.cli.flags import S3
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.tier_run import this_run
+from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.scheduler.settings.values import parse_duration
-from resnap.scheduler.use_cases.tier_run import this_run
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.probe import Condition, condition
 from resnap.storage.stores.protocol import ObjectStore

@@ -8,16 +8,16 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import PARTITION, Column, Row, human_count
-from resnap.scheduler.answers.reports import identity
 from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
-from resnap.scheduler.job import Caller, Context, View
+from resnap.scheduler.job.contract import Caller, Context, View
+from resnap.scheduler.job.reports import identity
+from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs import install_undo
 from resnap.scheduler.jobs.install_staged import Installed, Request, install_staged, preview
-from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.output.rendering import PARTITION, Column, Row, human_count
 from resnap.storage.errors import UsageError
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace
 

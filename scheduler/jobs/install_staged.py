@@ -9,7 +9,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.job import Result
+from resnap.scheduler.job.contract import Result
 from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
@@ -25,9 +25,9 @@ from resnap.tiering.inventory import take_inventory
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.use_cases.sources import Scope
+    from resnap.scheduler.job.sources import Scope
+    from resnap.scheduler.output.progress import Progress
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.s3_settings import S3Settings
     from resnap.tiering.installing.installation import Replace

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from resnap.scheduler.answers.rendering import Column, Row
-from resnap.scheduler.job import Context, Result, View
+from resnap.scheduler.job.contract import Context, Result, View
+from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.disk import Disk
 from resnap.storage.errors import ResnapError
 from resnap.tiering.installing.undo import UndoStep, read_undo

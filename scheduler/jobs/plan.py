@@ -13,10 +13,10 @@ from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, Unread, unread
+from resnap.scheduler.job.contract import Caller, Unread, unread
+from resnap.scheduler.job.wiring import planner_of, rules_of, scope_of
 from resnap.scheduler.jobs.planned import PlanView, WouldReplay, note_compacted
 from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt
-from resnap.scheduler.wiring import planner_of, rules_of, scope_of
 from resnap.storage.errors import ResnapError
 from resnap.storage.whole_file import write_whole
 from resnap.tiering.planning import write_saved_plan
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.job import Context
-    from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.sources import Scope
-    from resnap.scheduler.use_cases.work_items import Planned
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.planner import Planner
+    from resnap.scheduler.job.sources import Scope
+    from resnap.scheduler.job.work_items import Planned
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 

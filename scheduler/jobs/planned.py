@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
-from resnap.scheduler.answers.reports import bytes_of, cost_row, identity
-from resnap.scheduler.job import PartitionState, Result, Unread, View
+from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
+from resnap.scheduler.job.reports import bytes_of, cost_row, identity
+from resnap.scheduler.output.rendering import PARTITION, Column, human_bytes, human_count
 from resnap.tiering.planning import can_be_tiered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.answers.rendering import Row
-    from resnap.scheduler.job import Context
-    from resnap.scheduler.use_cases.sources import Selection
-    from resnap.scheduler.use_cases.work_items import Planned
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.sources import Selection
+    from resnap.scheduler.job.work_items import Planned
+    from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
 
 MOST_NAMED: Final = 3

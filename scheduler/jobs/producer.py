@@ -8,12 +8,12 @@ from typing import Annotated, Final
 import typer
 
 from resnap.replay.leader.producer_script import Taken, run_script
-from resnap.scheduler.answers.records import plain
-from resnap.scheduler.answers.rendering import Column, Row
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.output.records import plain
+from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import UsageError
 from resnap.tiering.controller.transactions.client_errors import ProduceSituation, on_produce_error
 

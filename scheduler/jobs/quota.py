@@ -8,11 +8,11 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import Column, Row, plain_text
 from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.output.rendering import Column, Row, plain_text
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.storage.disk import Disk

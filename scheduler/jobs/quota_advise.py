@@ -7,16 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import Column, Row
 from resnap.scheduler.cli.flags import ENGINE, STORE, TOPIC, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.jobs.quota import number
 from resnap.scheduler.jobs.quota_simulate import shown_duration
 from resnap.scheduler.jobs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, rules_of, uses_of
-from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.wiring import scope_of
+from resnap.scheduler.output.rendering import Column, Row
 from resnap.tiering.quota.advice import advised_rate, least_rate
 from resnap.tiering.quota.simulation import Outcome, Rules, simulate, without_limit
 

@@ -7,12 +7,13 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import Column, Row, human_bytes, human_count, human_duration
 from resnap.scheduler.cli.flags import ENGINE, STATE, STORE, TOPIC, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.jobs.quota import MetadataLog, number, quota_origins
 from resnap.scheduler.jobs.quota_plot import check_plot, draw
 from resnap.scheduler.jobs.quota_uses import (
@@ -25,8 +26,7 @@ from resnap.scheduler.jobs.quota_uses import (
     rules_of,
     uses_of,
 )
-from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.wiring import scope_of
+from resnap.scheduler.output.rendering import Column, Row, human_bytes, human_count, human_duration
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
 from resnap.tiering.quota.simulation import Outcome, Rules, simulate

@@ -14,10 +14,10 @@ from typing import Annotated, Literal
 import typer
 
 from resnap.replay.scan.header_scan import SegmentRange
-from resnap.scheduler.answers.rendering import human_count
-from resnap.scheduler.job import Context, Unread
-from resnap.scheduler.use_cases.engines import Engine
-from resnap.scheduler.use_cases.sources import Scope, look
+from resnap.scheduler.job.contract import Context, Unread
+from resnap.scheduler.job.engines import Engine
+from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.output.rendering import human_count
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.tiering.quota.active_producers import Remembering
 from resnap.tiering.quota.principals import PrincipalMap, read_principal_map

@@ -18,11 +18,11 @@ from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY,
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
-from resnap.scheduler.job import Caller, Unread, View, unread
+from resnap.scheduler.job.contract import Caller, Unread, View, unread
+from resnap.scheduler.job.sources import Scope, lies_beside
+from resnap.scheduler.job.wiring import planner_of, scope_of
 from resnap.scheduler.jobs.planned import DryRunView, WouldReplay, note_compacted
 from resnap.scheduler.jobs.replayed import Rebuilt, ReplayView
-from resnap.scheduler.use_cases.sources import Scope, lies_beside
-from resnap.scheduler.wiring import planner_of, scope_of
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.fingerprint import print_segment
@@ -31,10 +31,10 @@ from resnap.tiering.installing.staging_area import StagingArea, prints_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.job import Context
-    from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.work_items import Planned, Replayed
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.planner import Planner
+    from resnap.scheduler.job.work_items import Planned, Replayed
+    from resnap.scheduler.output.progress import Progress
     from resnap.storage.log.partition_dir import Segment
     from resnap.tiering.installing.fingerprint import SegmentPrint
     from resnap.tiering.planning import SavedPlan

@@ -8,15 +8,15 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, S3, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job import Caller, Context, Result, View
-from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.wiring import cluster_of, scope_of
+from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.wiring import cluster_of, scope_of
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.layouts.aiven.metadata import read_custom_metadata
 from resnap.storage.log.survey import LogDir

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from resnap.replay.scratch import scratch_directory
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.use_cases.store_check import store_check
+from resnap.scheduler.job.store_check import store_check
 from resnap.storage.errors import VerificationError
 from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.keeping.content_restoration import Replaced
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.sources import Scope
-    from resnap.scheduler.use_cases.store_check import SnapshotCheck
+    from resnap.scheduler.job.planner import Planner
+    from resnap.scheduler.job.sources import Scope
+    from resnap.scheduler.job.store_check import SnapshotCheck
+    from resnap.scheduler.output.progress import Progress
 
 
 @contextmanager

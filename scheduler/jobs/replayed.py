@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from resnap.replay.results import Outcome
-from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
-from resnap.scheduler.answers.reports import count_of, identity
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job import PartitionState, Result, Unread, View
+from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
+from resnap.scheduler.job.reports import count_of, identity
 from resnap.scheduler.jobs.planned import beginnings_gone
+from resnap.scheduler.output.rendering import PARTITION, Column, human_bytes, human_count
 from resnap.storage.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from resnap.replay.boundary_state import LeftOut
     from resnap.replay.results import BoundaryResult, PartitionResult
-    from resnap.scheduler.answers.rendering import Row
-    from resnap.scheduler.use_cases.work_items import Replayed
+    from resnap.scheduler.job.work_items import Replayed
+    from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.run_cache.results import CachedBoundary

@@ -9,16 +9,16 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.progress import Progress
-from resnap.scheduler.answers.rendering import BYTES, Column, Row, human_bytes, human_count
-from resnap.scheduler.answers.reports import identity
 from resnap.scheduler.cli.flags import ENGINE, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.reports import identity
+from resnap.scheduler.job.sources import Scope, SelectedPartition, look
+from resnap.scheduler.job.wiring import planner_of
 from resnap.scheduler.jobs.replaced_snapshots import replaced_snapshots
-from resnap.scheduler.use_cases.sources import Scope, SelectedPartition, look
-from resnap.scheduler.wiring import planner_of
+from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.layouts.aiven.members import member_of

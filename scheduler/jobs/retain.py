@@ -8,16 +8,16 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.answers.progress import Progress
-from resnap.scheduler.answers.rendering import BYTES, Column, Row, human_bytes, human_count
-from resnap.scheduler.answers.reports import identity
 from resnap.scheduler.cli.flags import S3, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.reports import identity
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.tier_run import this_run
+from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.scheduler.settings.values import parse_duration, parse_size
-from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.use_cases.tier_run import this_run
 from resnap.storage.errors import (
     LockedError,
     ObjectNotFoundError,
@@ -28,9 +28,9 @@ from resnap.storage.errors import (
 )
 from resnap.storage.layouts.flat.keys import FlatKey, is_tombstone
 from resnap.storage.layouts.manifest import Manifest
-from resnap.storage.layouts.registry import is_tiered_by_brokers, layout_in
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import shipped_part
+from resnap.storage.sources.registry import is_tiered_by_brokers, layout_in
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.tiering.checking.verification import ShippedListing, StoreReader, list_shipped
 from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
-from resnap.scheduler.answers.rendering import BYTES, PARTITION, Column, human_count
-from resnap.scheduler.answers.reports import bytes_of, cost_row, identity, refusal_row
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, RULES, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, PartitionState, Result, Unread, View
-from resnap.scheduler.use_cases.planner import Planner
-from resnap.scheduler.use_cases.sources import Scope, look
-from resnap.scheduler.use_cases.work_items import PartitionScan
-from resnap.scheduler.wiring import rules_of, scope_of
+from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread, View
+from resnap.scheduler.job.planner import Planner
+from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row
+from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.wiring import rules_of, scope_of
+from resnap.scheduler.job.work_items import PartitionScan
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.tiering.eligibility import before_replay, broker_blockers
 from resnap.tiering.inventory import Compaction, SnapshotState
@@ -30,9 +30,9 @@ from resnap.tiering.inventory import Compaction, SnapshotState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.scheduler.answers.rendering import Row
-    from resnap.scheduler.job import Context
-    from resnap.scheduler.use_cases.sources import SelectedPartition
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.sources import SelectedPartition
+    from resnap.scheduler.output.rendering import Row
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.refusal import Refusal
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.answers.rendering import human_duration
 from resnap.scheduler.clock import instant
 from resnap.scheduler.jobs.findings import fail, failed, ok, warn
+from resnap.scheduler.output.rendering import human_duration
 from resnap.storage.errors import ObjectNotFoundError, ResnapError
 from resnap.storage.stores.probe import (
     BODY_BYTES,

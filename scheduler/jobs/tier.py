@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from resnap.scheduler.answers.progress import CountedProgress
-from resnap.scheduler.answers.rendering import PARTITION, Column, human_bytes, human_count
-from resnap.scheduler.answers.reports import count_of, identity, refusal_row
 from resnap.scheduler.cli.flags import (
     CLUSTER,
     ENGINE,
@@ -32,11 +29,14 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 from resnap.scheduler.clock import instant
 from resnap.scheduler.io_priority import set_io_priority
-from resnap.scheduler.job import Caller, Mismatch, PartitionState, Result, Unread, View, unread
+from resnap.scheduler.job.contract import Caller, Mismatch, PartitionState, Result, Unread, View, unread
+from resnap.scheduler.job.held_check import HeldCheck
+from resnap.scheduler.job.reports import count_of, identity, refusal_row
+from resnap.scheduler.job.tier_run import TierRun
+from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
 from resnap.scheduler.jobs.planned import DryRunView, WouldReplay
-from resnap.scheduler.use_cases.held_check import HeldCheck
-from resnap.scheduler.use_cases.tier_run import TierRun
-from resnap.scheduler.wiring import planner_of, scope_of, uploading_of
+from resnap.scheduler.output.progress import CountedProgress
+from resnap.scheduler.output.rendering import PARTITION, Column, human_bytes, human_count
 from resnap.storage.errors import DataError, LockedError, VerificationError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.eligibility import Eligibility
@@ -46,10 +46,10 @@ from resnap.tiering.shipping.shipment import PartitionShipment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.scheduler.answers.rendering import Row
-    from resnap.scheduler.job import Context
-    from resnap.scheduler.use_cases.sources import Scope
-    from resnap.scheduler.use_cases.work_items import Planned, TierOrder
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.sources import Scope
+    from resnap.scheduler.job.work_items import Planned, TierOrder
+    from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.tiering.planning import SavedPlan
 

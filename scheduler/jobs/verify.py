@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 import typer
 
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.answers.rendering import BYTES, Column, human_bytes, human_count
-from resnap.scheduler.answers.reports import chain_row
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REPLAY, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job import Caller, Mismatch, PartitionState, Result, View, unread
+from resnap.scheduler.job.contract import Caller, Mismatch, PartitionState, Result, View, unread
+from resnap.scheduler.job.reports import chain_row
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.staged import check_staged
+from resnap.scheduler.job.store_check import StoreCheck, store_check
+from resnap.scheduler.job.wiring import journal_of, planner_of, scope_of
 from resnap.scheduler.jobs.planned import note_compacted
 from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt
+from resnap.scheduler.output.rendering import BYTES, Column, human_bytes, human_count
 from resnap.scheduler.settings.values import parse_moment
-from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.use_cases.staged import check_staged
-from resnap.scheduler.use_cases.store_check import StoreCheck, store_check
-from resnap.scheduler.wiring import journal_of, planner_of, scope_of
 from resnap.storage.errors import UsageError, VerificationError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.planning import can_be_tiered
@@ -35,11 +35,11 @@ from resnap.tiering.planning import can_be_tiered
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.scheduler.answers.rendering import Row
-    from resnap.scheduler.job import Context
-    from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.sources import Selection
-    from resnap.scheduler.use_cases.work_items import Planned
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.planner import Planner
+    from resnap.scheduler.job.sources import Selection
+    from resnap.scheduler.job.work_items import Planned
+    from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.tiering.checking.chains import Chain

@@ -8,22 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.jobs import regenerate, scan, tier, verify
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.runs.service_context import RunObserver, ServiceContext
-from resnap.scheduler.wiring import scope_of
 from resnap.storage.errors import UsageError
 from resnap.tiering.planning import read_saved_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from resnap.scheduler.job.sources import Scope
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.reporting import RunReport
     from resnap.scheduler.runs.run import Row, Run, RunRequest
     from resnap.scheduler.runs.service_context import Shared
     from resnap.scheduler.settings.settings import Settings
-    from resnap.scheduler.use_cases.sources import Scope
     from resnap.tiering.planning import SavedPlan
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.answers.records import plain
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
+from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import (
     FINAL,
     OPEN,

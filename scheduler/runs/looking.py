@@ -7,10 +7,10 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from resnap.scheduler.answers.reports import explanation_rows, producer_row
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
+from resnap.scheduler.job.reports import explanation_rows, producer_row
+from resnap.scheduler.job.sources import Scope, look
 from resnap.scheduler.jobs.explain import Request, explanations
-from resnap.scheduler.use_cases.sources import Scope, look
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot
@@ -19,10 +19,10 @@ from resnap.storage.sources.log_dirs import open_source
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.runs.readiness import Repair
     from resnap.scheduler.runs.run import Row
     from resnap.scheduler.runs.sightings import SeenPartition, Sightings
-    from resnap.scheduler.use_cases.engines import Engine
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
 

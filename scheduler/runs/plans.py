@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.answers.records import plain
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
+from resnap.scheduler.job.planner import Planner
+from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.jobs.planned import plan_row, totals_of
+from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
 from resnap.scheduler.state.database import Database, inserted
-from resnap.scheduler.use_cases.planner import Planner
-from resnap.scheduler.wiring import rules_of
 from resnap.tiering.planning import read_saved_plan, write_saved_plan
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job.engines import Engine
+    from resnap.scheduler.job.work_items import Planned
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.ids import Ids
     from resnap.scheduler.runs.run import Row, RunRequest
-    from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.work_items import Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.answers.progress import ProgressState, TrackedProgress, progress_row
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.observing.logs import logger
+from resnap.scheduler.output.progress import ProgressState, TrackedProgress, progress_row
 from resnap.scheduler.runs.run import Told
 from resnap.scheduler.settings.redaction import redacted
 from resnap.storage.errors import CancelledError, ResnapError, limit_met
 
 if TYPE_CHECKING:
-    from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.output.progress import Progress
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.run import PartitionOutcome, Row
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from resnap.scheduler.job import PartitionState
+    from resnap.scheduler.job.contract import PartitionState
 
 Row: TypeAlias = "Mapping[str, object]"
 BY_API: Final = "api"

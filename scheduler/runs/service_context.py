@@ -6,11 +6,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from resnap.scheduler.job import Result
+from resnap.scheduler.job.contract import Result
+from resnap.scheduler.job.sources import is_of
 from resnap.scheduler.jobs.scan import scan_row
 from resnap.scheduler.runs.readiness import Repair
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome
-from resnap.scheduler.use_cases.sources import is_of
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.tiering.planning import can_be_tiered
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job import Mismatch, View
+    from resnap.scheduler.job.contract import Mismatch, View
+    from resnap.scheduler.job.engines import Engine
+    from resnap.scheduler.job.sources import Scope, SelectedPartition
+    from resnap.scheduler.job.work_items import PartitionScan
+    from resnap.scheduler.output.progress import Progress
     from resnap.scheduler.runs.reporting import RunReport
     from resnap.scheduler.runs.run import Row, Run
     from resnap.scheduler.runs.sightings import Sightings
     from resnap.scheduler.settings.settings import Settings
-    from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.sources import Scope, SelectedPartition
-    from resnap.scheduler.use_cases.work_items import PartitionScan
 
 R = TypeVar("R", bound=Result)
 UNKNOWN_CLUSTER = "unknown"

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from resnap.scheduler.answers.records import plain
+from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.readiness import Judgement, Readiness, Repair, facts_in, judge
 from resnap.scheduler.state.database import Database, inserted
 from resnap.storage.log.names import TopicPartition

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job import Mismatch
+    from resnap.scheduler.job.contract import Mismatch
     from resnap.scheduler.observing.metrics import Metrics
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.run import Run, RunEnd

@@ -13,6 +13,7 @@ from resnap.scheduler.access.admission import AdmissionControl
 from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.hosts import Hosts, check_listening
 from resnap.scheduler.disk_reads import DiskReads
+from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.observing.metrics import Metrics, Watched
 from resnap.scheduler.runs.configuration import check_still_within_places, within_places
 from resnap.scheduler.runs.execution import Execution
@@ -34,7 +35,6 @@ from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.scheduler.version import resnap_revision, resnap_version
-from resnap.scheduler.wiring import engine_of
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.properties import read_properties
 from resnap.storage.log.survey import META_PROPERTIES
@@ -43,10 +43,10 @@ from resnap.tiering.quota.quota_metrics import series
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.run import Run
     from resnap.scheduler.settings.settings import Settings
-    from resnap.scheduler.use_cases.engines import Engine
 
 UNKNOWN_CLUSTER: Final = "unknown"
 PROBE_S: Final = 1.0

@@ -12,7 +12,7 @@ from resnap.scheduler.settings.values import parse_size
 from resnap.storage.errors import UsageError
 from resnap.storage.layouts.aiven.body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression
 from resnap.storage.layouts.protocol import Layout
-from resnap.storage.layouts.registry import LayoutName, layout_named
+from resnap.storage.sources.registry import LayoutName, layout_named
 from resnap.tiering.shipping.delivery import Verification
 
 _OF_AIVEN: Final = ("key_prefix", "chunk_size", "chunk_compression", "encryption_public_key")

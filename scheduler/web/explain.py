@@ -6,9 +6,9 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request, Response
 
 from resnap.replay.explain import Role
-from resnap.scheduler.answers.reports import producer_row
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.partitions import Number, Offset, ProducerId, Topic, explained, seen_in
+from resnap.scheduler.job.reports import producer_row
 from resnap.scheduler.runs.looking import NoSnapshotError, name_of
 from resnap.scheduler.runs.sightings import SeenPartition
 from resnap.scheduler.service.services import Services

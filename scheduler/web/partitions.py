@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from resnap.scheduler.answers.reports import producer_row
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.partitions import Number, Offset, Topic, seen_in
+from resnap.scheduler.job.reports import producer_row
 from resnap.scheduler.runs.looking import SeenBoundary, difference, name_of
 from resnap.scheduler.runs.sightings import SeenPartition
 from resnap.scheduler.service.services import Services

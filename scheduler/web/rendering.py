@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from resnap.scheduler.answers.rendering import human_bytes, human_duration
 from resnap.scheduler.clock import instant
+from resnap.scheduler.output.rendering import human_bytes, human_duration
 from resnap.scheduler.web import words
 
 if TYPE_CHECKING:

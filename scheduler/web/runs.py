@@ -8,7 +8,7 @@ from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.runs import RunId
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.service.services import Services

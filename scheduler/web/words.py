@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from resnap.scheduler.answers.rendering import human_bytes, human_count, plain_text
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
+from resnap.scheduler.output.rendering import human_bytes, human_count, plain_text
 from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import RunState
 

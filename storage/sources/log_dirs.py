@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resnap.storage.errors import UsageError
-from resnap.storage.layouts.registry import READABLE, SHIPPED, is_tiered_by_brokers
 from resnap.storage.log.log_dir import open_log_dir_or_partition
 from resnap.storage.log.names import is_segment_name
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import live_partition
+from resnap.storage.sources.registry import READABLE, SHIPPED, is_tiered_by_brokers
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.install_staged import Request, install_staged
-from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.output.progress import SilentProgress
 from resnap.storage.log.producer_snapshot import load_snapshot
 from resnap.storage.stores.s3_settings import S3Settings
 from tests.kafka.brokers import DRIVER, Broker, eventually

@@ -6,15 +6,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.answers.progress import SilentProgress
-from resnap.scheduler.job import Unobserved
+from resnap.scheduler.job.contract import Unobserved
+from resnap.scheduler.output.progress import SilentProgress
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.settings.settings import Settings
-    from resnap.scheduler.use_cases.engines import Engine
 
 
 @dataclass

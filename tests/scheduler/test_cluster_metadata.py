@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.loading import load_settings
-from resnap.scheduler.use_cases.sources import Scope, look
-from resnap.scheduler.wiring import scope_of
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata
 from resnap.tiering.controller.metadata.records import ConfigRecord

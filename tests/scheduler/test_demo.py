@@ -15,16 +15,16 @@ import pytest
 
 import resnap.scheduler.jobs.demo.acts as demonstration
 from resnap.scheduler import cli
-from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.job.planner import Planner
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.store_check import check_of
+from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.jobs.demo.acts import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.jobs.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_demo_log
 from resnap.scheduler.jobs.demo.proof import Outcome, Proof, prove
+from resnap.scheduler.output.progress import SilentProgress
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.use_cases.planner import Planner
-from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.use_cases.store_check import check_of
-from resnap.scheduler.wiring import engine_of
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.sources.files import PLAIN

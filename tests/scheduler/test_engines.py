@@ -14,8 +14,8 @@ from pathlib import Path
 from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.jobs.regenerate import Request, run
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.wiring import engine_of
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.wiring import engine_of
 from tests.scheduler.contexts import SilentContext
 from tests.builders import a_partition
 from tests.replay.test_spark_job import NOW_MS, transactions

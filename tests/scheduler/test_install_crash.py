@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.cli import run
 from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.install_staged import Request, install_staged
-from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.output.progress import SilentProgress
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, StalePlanError
 from resnap.storage.stores.s3_settings import S3Settings

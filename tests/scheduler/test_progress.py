@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 from concurrent.futures import ThreadPoolExecutor
 
-from resnap.scheduler.answers.progress import (
+from resnap.scheduler.output.progress import (
     LINE_INTERVAL_S,
     LineProgress,
     ProgressState,

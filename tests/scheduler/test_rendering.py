@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.answers.progress import LINE_INTERVAL_S, BarProgress, LineProgress, SilentProgress, show_progress
-from resnap.scheduler.answers.records import record
-from resnap.scheduler.answers.rendering import (
+from resnap.scheduler.clock import FixedClock, instant
+from resnap.scheduler.output.progress import LINE_INTERVAL_S, BarProgress, LineProgress, SilentProgress, show_progress
+from resnap.scheduler.output.records import record
+from resnap.scheduler.output.rendering import (
     TABLE_BLOCK,
     Answer,
     Column,
@@ -19,7 +20,6 @@ from resnap.scheduler.answers.rendering import (
     human_count,
     human_duration,
 )
-from resnap.scheduler.clock import FixedClock, instant
 from resnap.storage.errors import FormatError, ResnapError
 from resnap.storage.log.properties import MetaProperties
 

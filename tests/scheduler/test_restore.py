@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.cli import run
+from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.restore import Request, restored
-from resnap.scheduler.use_cases.sources import Scope
+from resnap.scheduler.output.progress import SilentProgress
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources

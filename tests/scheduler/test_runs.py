@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState, Told
 from resnap.scheduler.state.database import DATABASE_FILE, Database

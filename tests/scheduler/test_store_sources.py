@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from resnap.scheduler.use_cases.engines import Engine
+from resnap.scheduler.job.engines import Engine
 from resnap.tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
 from tests.fixture_sets import NAMES
 from tests.scheduler.mirrors import mirror

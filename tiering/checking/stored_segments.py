@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from resnap.storage.layouts.aiven.keys import parse_key as parse_copy
 from resnap.storage.layouts.flat.keys import parse_key
-from resnap.storage.layouts.registry import layout_in
+from resnap.storage.sources.registry import layout_in
 from resnap.tiering.checking.content_verification import list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped
 

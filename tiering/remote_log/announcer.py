@@ -9,7 +9,7 @@ from resnap.storage.errors import ObjectNotFoundError, ResnapError, UsageError, 
 from resnap.storage.layouts.aiven import keys as aiven
 from resnap.storage.layouts.local_tiered.keys import LocalTieredKey
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.registry import layout_in
+from resnap.storage.sources.registry import layout_in
 from resnap.tiering.checking.content_verification import list_copies, verify_copy
 from resnap.tiering.checking.verification import StoreReader, list_shipped
 from resnap.tiering.remote_log.announceable import is_ours, of_copy, of_manifest, payload, records_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.aiven.metadata import read_custom_metadata
-from resnap.storage.layouts.registry import READ_BY_BROKERS
+from resnap.storage.sources.registry import READ_BY_BROKERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,16 +14,16 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
 from resnap.replay.window import AsOf, ReplayRules
-from resnap.scheduler.answers.progress import SilentProgress
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job import Unread
+from resnap.scheduler.job.contract import Unread
+from resnap.scheduler.job.planner import Planner
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.store_check import check_of
+from resnap.scheduler.job.tier_run import TierRun, Uploading
 from resnap.scheduler.jobs.demo.log import lose_snapshots, write_demo_log
 from resnap.scheduler.jobs.demo.proof import Proof, prove
 from resnap.scheduler.jobs.scan import Scanned, scanned
-from resnap.scheduler.use_cases.planner import Planner
-from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.use_cases.store_check import check_of
-from resnap.scheduler.use_cases.tier_run import TierRun, Uploading
+from resnap.scheduler.output.progress import SilentProgress
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.urls import open_store
@@ -33,10 +33,10 @@ from resnap.tiering.checking.verification_journal import VerificationJournal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.scheduler.answers.progress import Progress
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job.work_items import PartitionScan
     from resnap.scheduler.jobs.demo.log import DemoPartition
-    from resnap.scheduler.use_cases.work_items import PartitionScan
+    from resnap.scheduler.output.progress import Progress
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.shipment import PartitionShipment, Shipped
 

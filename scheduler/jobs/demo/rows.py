@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.answers.rendering import BYTES, PARTITION, Column, human_count
-from resnap.scheduler.answers.reports import identity
+from resnap.scheduler.job.reports import identity
 from resnap.scheduler.jobs.demo.proof import Outcome
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count
 
 if TYPE_CHECKING:
-    from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.jobs.demo.log import DemoPartition
     from resnap.scheduler.jobs.demo.proof import PartitionProof, Proof
+    from resnap.scheduler.output.rendering import Row
 
 MARKS: Final = {
     Outcome.EQUAL: "#",

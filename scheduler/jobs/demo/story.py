@@ -7,18 +7,12 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from resnap.scheduler.answers.rendering import (
-    Row,
-    aligned,
-    human_bytes,
-    human_count,
-    human_duration,
-    partition_name,
-)
 from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.planner import Planner
+from resnap.scheduler.job.wiring import engine_of, uploading_of
 from resnap.scheduler.jobs.demo.acts import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.jobs.demo.log import DemoPartition
 from resnap.scheduler.jobs.demo.proof import Proof
@@ -33,8 +27,14 @@ from resnap.scheduler.jobs.demo.rows import (
 )
 from resnap.scheduler.jobs.scan import scan_row
 from resnap.scheduler.jobs.tier import shipment_row
-from resnap.scheduler.use_cases.planner import Planner
-from resnap.scheduler.wiring import engine_of, uploading_of
+from resnap.scheduler.output.rendering import (
+    Row,
+    aligned,
+    human_bytes,
+    human_count,
+    human_duration,
+    partition_name,
+)
 from resnap.storage.errors import ResnapError
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from resnap.scheduler.answers.rendering import Answer, Column, human_bytes
+from resnap.scheduler.output.rendering import Answer, Column, human_bytes
 from resnap.storage.errors import UsageError, in_file
 from resnap.storage.layouts.aiven.keys import INDEXES, MANIFEST
 from resnap.storage.layouts.aiven.manifest import read_manifest
@@ -16,8 +16,8 @@ from resnap.storage.log.producer_snapshot import read_snapshot_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sized
 
-    from resnap.scheduler.answers.rendering import Row
     from resnap.scheduler.jobs.inspect.opened_file import OpenedFile
+    from resnap.scheduler.output.rendering import Row
     from resnap.storage.layouts.aiven.manifest import AivenManifest
 
 _READERS: Final[dict[str, Callable[[bytes], Sized]]] = {

@@ -17,7 +17,7 @@ from resnap.storage.errors import FormatError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from resnap.scheduler.answers.rendering import Answer, Row
+    from resnap.scheduler.output.rendering import Answer, Row
 
 _BATCH_KEYS: Final = ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence", "producerId",
                       "producerEpoch", "partitionLeaderEpoch", "isTransactional", "isControl")  # fmt: skip

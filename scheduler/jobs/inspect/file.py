@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from resnap.scheduler.answers.rendering import Answer
 from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
@@ -16,6 +15,7 @@ from resnap.scheduler.jobs.inspect.dump_log import dump_lines
 from resnap.scheduler.jobs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.scheduler.jobs.inspect.files import INSPECTORS
 from resnap.scheduler.jobs.inspect.opened_file import opened_file
+from resnap.scheduler.output.rendering import Answer
 from resnap.storage.errors import UsageError, in_file
 from resnap.storage.layouts.aiven.encryption import NO_KEYS, KeyRing
 from resnap.storage.sources.files import Sources

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.answers.records import record
-from resnap.scheduler.answers.rendering import Answer, Column, Row, human_bytes, plain_text
-from resnap.scheduler.answers.reports import producer_row
 from resnap.scheduler.clock import instant
+from resnap.scheduler.job.reports import producer_row
 from resnap.scheduler.jobs.inspect import aiven_files
 from resnap.scheduler.jobs.inspect.file_kinds import Kind
 from resnap.scheduler.jobs.inspect.segments import SegmentInspection
+from resnap.scheduler.output.records import record
+from resnap.scheduler.output.rendering import Answer, Column, Row, human_bytes, plain_text
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint

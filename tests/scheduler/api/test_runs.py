@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.scheduler.api.paging import encoded
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.run import OTHER_FAILURES, PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState
 from tests.scheduler.api.whole import FINAL, Whole, whole
 from tests.scheduler.files import bases, file_at

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.service.reloading import AT_THE_START, taken_over
 from resnap.scheduler.service.services import Services, services_of
 from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
-from resnap.scheduler.wiring import engine_of
 from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:

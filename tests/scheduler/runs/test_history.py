@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import ORPHANED, History, RunFilter
 from resnap.scheduler.runs.hub import Hub
 from resnap.scheduler.runs.run import FINAL, PartitionOutcome, Run, RunEnd, RunEvent, RunKind, RunRequest, RunState

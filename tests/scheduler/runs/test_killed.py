@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.state import database
 from resnap.scheduler.state.database import DATABASE_FILE, Database

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.job import PartitionState
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.run import PartitionOutcome, RunKind, RunState
 from resnap.scheduler.runs.worker import STOPPED, QueueFullError
 from resnap.storage.errors import DataError

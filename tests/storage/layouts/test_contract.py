@@ -29,10 +29,10 @@ from resnap.storage.layouts.protocol import (
     TopicIdUnknownError,
     length_of,
 )
-from resnap.storage.layouts.registry import READ_BY_BROKERS, READABLE, layout_in
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
+from resnap.storage.sources.registry import READ_BY_BROKERS, READABLE, layout_in
 from resnap.storage.stores.memory import MemoryObjectStore
 from tests.storage.layouts.manifests import a_manifest
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from resnap.replay.scratch import scratch_directory
-from resnap.scheduler.use_cases.sources import destination_url
-from resnap.scheduler.use_cases.work_items import TierOrder
+from resnap.scheduler.job.sources import destination_url
+from resnap.scheduler.job.work_items import TierOrder
 from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import LockedError
 from resnap.storage.layouts.protocol import Layout, Provenance
-from resnap.storage.layouts.registry import layout_named
 from resnap.storage.log.work_lock import at_work_on
+from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.throttle import Throttle
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.eligibility import before_replay
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.sources import SelectedPartition, Selection
-    from resnap.scheduler.use_cases.work_items import Planned, Replayed
+    from resnap.scheduler.job.planner import Planner
+    from resnap.scheduler.job.sources import SelectedPartition, Selection
+    from resnap.scheduler.job.work_items import Planned, Replayed
+    from resnap.scheduler.output.progress import Progress
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore

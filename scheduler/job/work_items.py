@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
-    from resnap.scheduler.use_cases.sources import SelectedPartition
+    from resnap.scheduler.job.sources import SelectedPartition
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.protocol import Provenance, ShippedSegment
     from resnap.storage.log.names import TopicPartition

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from resnap.scheduler.answers.rendering import human_bytes, human_count, human_duration
+from resnap.scheduler.output.rendering import human_bytes, human_count, human_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

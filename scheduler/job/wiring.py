@@ -12,13 +12,13 @@ from resnap.replay.scan.reading import Reading
 from resnap.replay.spark.settings import processors
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.clock import instant
+from resnap.scheduler.job.engines import Engine
+from resnap.scheduler.job.planner import Planner
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.tier_run import Uploading
 from resnap.scheduler.settings.declaration import FLAG_ORIGIN
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
-from resnap.scheduler.use_cases.engines import Engine
-from resnap.scheduler.use_cases.planner import Planner
-from resnap.scheduler.use_cases.sources import Scope
-from resnap.scheduler.use_cases.tier_run import Uploading
 from resnap.storage.disk import legible
 from resnap.storage.errors import ConfigurationError, UsageError, in_file
 from resnap.storage.log.log_dir import log_dir_around
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job import Context
+    from resnap.scheduler.job.contract import Context
     from resnap.scheduler.settings.settings import Settings
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.clock import instant
-from resnap.scheduler.use_cases.store_check import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
+from resnap.scheduler.job.store_check import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.work_items import TierOrder
+    from resnap.scheduler.job.engines import Engine
+    from resnap.scheduler.job.work_items import TierOrder
+    from resnap.scheduler.output.progress import Progress
     from resnap.storage.layouts.protocol import ShippedSegment
     from resnap.storage.log.names import TopicPartition
 

@@ -18,7 +18,7 @@ from resnap.replay.comparison import Producers
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD, snapshot_key
 from resnap.scheduler.clock import instant
-from resnap.scheduler.use_cases.sources import Scope, look
+from resnap.scheduler.job.sources import Scope, look
 from resnap.storage.errors import VerificationError
 from resnap.storage.layouts.manifest import SnapshotHow
 from resnap.storage.sources.log_dirs import shipped_part
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.planner import Planner
-    from resnap.scheduler.use_cases.sources import SelectedPartition, Selection
+    from resnap.scheduler.job.engines import Engine
+    from resnap.scheduler.job.planner import Planner
+    from resnap.scheduler.job.sources import SelectedPartition, Selection
+    from resnap.scheduler.output.progress import Progress
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.storage.stores.protocol import ObjectStore

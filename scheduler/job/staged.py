@@ -18,7 +18,7 @@ from resnap.tiering.planning import can_be_tiered, lost_boundaries
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.scheduler.use_cases.sources import SelectedPartition, Selection
+    from resnap.scheduler.job.sources import SelectedPartition, Selection
     from resnap.storage.sources.files import Sources
 
 

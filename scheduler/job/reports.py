@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.answers.rendering import human_bytes
+from resnap.scheduler.output.rendering import human_bytes
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from resnap.replay.explain import Batch, Explanation
-    from resnap.scheduler.answers.rendering import Row
-    from resnap.scheduler.use_cases.work_items import Cost
+    from resnap.scheduler.job.work_items import Cost
+    from resnap.scheduler.output.rendering import Row
     from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from resnap.replay.results import partition_result
-from resnap.scheduler.use_cases.sources import Scope, Selection, destination_url, look
-from resnap.scheduler.use_cases.staged import staged_snapshots
-from resnap.scheduler.use_cases.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
+from resnap.scheduler.job.sources import Scope, Selection, destination_url, look
+from resnap.scheduler.job.staged import staged_snapshots
+from resnap.scheduler.job.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
 from resnap.storage.errors import StalePlanError, UsageError
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.tiering.planning import (
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.sources import SelectedPartition
+    from resnap.scheduler.job.engines import Engine
+    from resnap.scheduler.job.sources import SelectedPartition
+    from resnap.scheduler.output.progress import Progress
     from resnap.storage.sources.files import Sources
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.run_cache.results import CachedBoundary

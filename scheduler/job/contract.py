@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from resnap.scheduler.answers.progress import Progress
-    from resnap.scheduler.answers.rendering import Column, Row
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job.engines import Engine
+    from resnap.scheduler.job.sources import SelectedPartition, Selection
+    from resnap.scheduler.job.work_items import PartitionScan
+    from resnap.scheduler.output.progress import Progress
+    from resnap.scheduler.output.rendering import Column, Row
     from resnap.scheduler.settings.settings import Settings
-    from resnap.scheduler.use_cases.engines import Engine
-    from resnap.scheduler.use_cases.sources import SelectedPartition, Selection
-    from resnap.scheduler.use_cases.work_items import PartitionScan
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
 
