@@ -75,7 +75,8 @@ def from_text(parse: Callable[[str], object]) -> BeforeValidator:
 
 Listed: TypeAlias = Annotated[tuple[str, ...], from_text(split_list)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
-Milliseconds: TypeAlias = Count
+Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]
+"""As Kafka has them, a Java long."""
 Size: TypeAlias = Annotated[int, from_text(parse_size), Field(ge=1)]
 Duration: TypeAlias = Annotated[timedelta, from_text(parse_duration)]
 
