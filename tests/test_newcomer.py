@@ -63,9 +63,9 @@ class Newcomer:
 
     def starts(self, block: str) -> subprocess.Popen[str]:
         """Start what a block of one command runs, and wait until it has looked for the first time."""
-        log = (self.root / "serve.log").open("w")
         environment = {name: value for name, value in self.environment.items() if name not in FORGETFUL}
-        process = subprocess.Popen(block.split(), cwd=self.root, env=environment, stderr=log, text=True)
+        with (self.root / "serve.log").open("w") as log:
+            process = subprocess.Popen(block.split(), cwd=self.root, env=environment, stderr=log, text=True)
         ends_s = time.monotonic() + PATIENCE_S
         while not self._has_looked():
             assert process.poll() is None, (self.root / "serve.log").read_text()

@@ -43,7 +43,7 @@ def test_a_schedule_that_ships_into_memory_is_refused(tmp_path: Path) -> None:
     ("place", "said"),
     [
         ('to = "s4://bucket"', "unknown form"),
-        ('to = "s3://b"', "no name of a bucket"),
+        ('to = "s3://b"', "is not the name of a bucket"),
         ('to = "s3://bucket/a//b"', "empty part"),
         ('to = "file://relative/path"', "absolute path"),
         ('to = "https://bucket.s3.amazonaws.com/x"', "unknown form"),

@@ -143,12 +143,13 @@ with open_metadata_log(Path(sys.argv[1]), leader_id=1, timestamp=5, segment_byte
 def test_what_was_acknowledged_survives_a_kill(directory: Path) -> None:
     for _ in range(3):
         before = len(messages(directory)) if directory.exists() else 0
-        process = subprocess.Popen([sys.executable, "-c", APPENDER, directory], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        acknowledged = [process.stdout.readline() for _ in range(50)]
-        process.send_signal(signal.SIGKILL)
-        acknowledged += process.stdout.readlines()
-        process.wait()
+        with subprocess.Popen(
+            [sys.executable, "-c", APPENDER, directory], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            acknowledged = [process.stdout.readline() for _ in range(50)]
+            process.send_signal(signal.SIGKILL)
+            acknowledged += process.stdout.readlines()
         there = [one.next_producer_id for one in messages(directory)[before:] if isinstance(one, ProducerIdsRecord)]
         assert there == [number * 1000 for number in range(1, len(there) + 1)]
         assert len(there) >= len([line for line in acknowledged if line.endswith("\n")]) >= 50
