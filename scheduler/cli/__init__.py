@@ -38,8 +38,14 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Run the command line of this process; being told to end is the same as being interrupted."""
     gc.set_threshold(*COLLECT_AFTER)
-    heed_interrupts()
     _open_closed_streams()
+    try:
+        heed_interrupts()
+    except RuntimeError as error:  # no thread can be started
+        failures = Failures(sys.stderr)
+        _settle(failures, sys.argv[1:])
+        failures.report(error)
+        sys.exit(failures.exit_code())
     code = run(sys.argv[1:])
     _drop_what_finds_no_room()
     # All that is left goes with the process; Python would look through it for cycles once more, for half a second.

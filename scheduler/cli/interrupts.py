@@ -51,7 +51,12 @@ def is_interrupted() -> bool:
 
 
 def heed_interrupts() -> None:
-    """Make the two signals mean the same in this process; SIGINT stays ignored where the caller had it so."""
+    """Make the two signals mean the same in this process; SIGINT stays ignored where the caller had it so.
+
+    Raises:
+        RuntimeError: no thread can be started to wait for them.
+
+    """
 
     def interrupted(number: int, _frame: FrameType | None) -> None:
         _HEARD.append(number)

@@ -172,7 +172,7 @@ def _tier(tiering: TierRun, orders: list[TierOrder], planned: list[Planned], con
         try:
             for shipment in tiering.ship(orders, planned, replaying=replaying, shipping=counted):
                 order = waiting.pop(shipment.topic_partition)
-                finished += len(shipment.shipped) + shipment.already - order.already
+                finished += shipment.counted
                 failures += shipment.failures
                 yield _tiered(tiering, order, shipment, context)
         except (KeyboardInterrupt, Exception):

@@ -18,7 +18,7 @@ from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import PROJECT_ROOT, SparkSettings
 from resnap.replay.spark.source import find_segments, pack, paths_of, register_kafka_log
 from resnap.scheduler.cli import run as scheduler_run
-from resnap.storage.errors import FormatError, UsageError
+from resnap.storage.errors import FormatError, StoreAccessError, UsageError
 from tests.builders import a_batch, a_partition
 from tests.replay.plain_rows import Row, plain_rows
 from tests.strategies import DataEvent
@@ -233,6 +233,21 @@ def test_what_is_no_segment_is_refused(name: str, tmp_path: Path) -> None:
         find_segments([tmp_path / name])
     with pytest.raises(UsageError, match="neither a Kafka log dir nor"):
         find_segments([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("file:///missing/place", "/missing: no such directory"),
+        ("file:///missing/00000000000000000007.log", "does not exist"),
+        ("s3://b", "'b' is not the name of a bucket"),
+        ("s4://bucket/place", "unknown form"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_refused_by_what_is_wrong_with_it(url: str, said: str) -> None:
+    with pytest.raises((UsageError, StoreAccessError), match=said) as refused:
+        find_segments([url])
+    assert os.getcwd() not in str(refused.value), "it was taken for a path"  # noqa: PTH109
 
 
 def test_a_partition_that_cannot_be_listed_is_not_left_out(data: Path, tmp_path: Path) -> None:

@@ -38,6 +38,14 @@ os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)  # the limit is not for root
 sys.exit(run([*arguments, store]))
 """
+NO_THREADS: Final = """
+import threading
+from resnap.scheduler.cli import main
+def start(_):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = start
+main()
+"""
 
 
 @pytest.mark.parametrize(
@@ -83,6 +91,17 @@ def test_too_few_threads_are_told_and_one_rerun_completes(
     code, told = quietly("tier", log_dir, "--topic", "payments", *LOCAL, "--state-dir", "none", "--to", store.as_uri())
     assert code == 0, told
     assert check_store(files_of(store)) == {one for one in eligible(log_dir) if one.topic == "payments"}
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_not_even_the_thread_that_waits_for_interrupts_can_be_started(form: str, tmp_path: Path) -> None:
+    """As under ``pids.max`` 1, which a test may not set."""
+    command = [sys.executable, "-c", NO_THREADS, "scan", tmp_path, "--output", form]
+    ran = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert ran.returncode == LimitError.exit_code, ran.stderr
+    assert "no more processes or threads can be started" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.stderr.startswith("{") == (form == "json")
 
 
 @pytest.mark.parametrize("limit_mib", [300, 480, 1023])

@@ -8,14 +8,16 @@ import signal
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pytest
 
-from resnap.storage.errors import StoreError
+from resnap.storage.errors import LockedError, StoreError
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.local import LocalObjectStore
+from resnap.tiering.shipping.shipment import PartitionShipment, Shipper
 from tests.scheduler.shipped import Range, check_store, eligible, files_of
 
 if TYPE_CHECKING:
@@ -177,3 +179,22 @@ def test_what_was_shipped_of_a_partition_that_was_interrupted_is_counted(
     assert (ran.code, stored >= 2) == (130, True)
     assert f"{stored} segments shipped, each verified; {stored} of them are of partitions that the run" in ran.out
     assert "Nothing was shipped" not in ran.out
+
+
+def test_what_another_run_ships_meanwhile_is_not_taken_off_what_was_shipped(
+    command: Resnap, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship_partition = Shipper.ship_partition
+
+    def behind_another(self: Shipper, *given: Any) -> PartitionShipment:
+        ship_partition(replace(self, progress=lambda *_: None), *given[:3])
+        shipment = ship_partition(self, *given)
+        shipment.failures.append(LockedError("another run is at work there"))
+        return shipment
+
+    monkeypatch.setattr(Shipper, "ship_partition", behind_another)
+    ran = command("tier", data, "--to", (tmp_path / "store").as_uri(), *ROLL[:-1], "table")
+    assert ran.code == LockedError.exit_code
+    assert "Nothing was shipped" in ran.out
+    assert "segments shipped" not in ran.out
+    assert check_store(files_of(tmp_path / "store")) == eligible(data)

@@ -79,6 +79,8 @@ class PartitionShipment:
     shipped: list[Shipped] = field(default_factory=list)
     already: int = 0
     """Segments that an earlier run has shipped."""
+    counted: int = 0
+    """Segments that progress was told of."""
     failures: list[ResnapError] = field(default_factory=list)
     newest_snapshot: bytes | None = None
     """Of what this run has shipped, that of the highest offset."""
@@ -227,7 +229,7 @@ class _Partition:
                 except (StoreError, VerificationError, LockedError) as error:
                     shipment.failures.append(error)
                     break
-                shipper.progress(1, one.segment.size_bytes)
+                self._count(one.segment, shipment)
         shipment.eligibility = eligibility.also_refusing(refusals)
 
     def _upload(self, one: ToShip) -> _Ready:
@@ -256,9 +258,13 @@ class _Partition:
         except LockedError:
             if self._is_there(published):
                 _add(shipment, published, ready.chosen.body)
-                self.shipper.progress(1, ready.bundle.segment.size_bytes)
+                self._count(ready.bundle.segment, shipment)
             raise
         _add(shipment, published, ready.chosen.body)
+
+    def _count(self, segment: Segment, shipment: PartitionShipment) -> None:
+        shipment.counted += 1
+        self.shipper.progress(1, segment.size_bytes)
 
     def _hold_lease(self) -> None:
         """Take the lease, and then make sure that what was decided by still is the case.
