@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.work_items import Planned, TierOrder
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
+    from resnap.storage.log.names import TopicPartition
     from resnap.tiering.planning import SavedPlan
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
@@ -275,6 +276,8 @@ class TierView(View[TierResult]):
 
     def __init__(self) -> None:
         self._orders: tuple[TierOrder, ...] = ()
+        self._already: dict[TopicPartition, int] = {}
+        """When the run was planned, by partition; another run may ship more meanwhile."""
         self._totals = dict.fromkeys(("shipped", "bytes", "already", "refused"), 0)
         self._stops: dict[str, str] = {}
         self._unfinished = 0
@@ -318,12 +321,14 @@ class TierView(View[TierResult]):
 
     def _select(self, orders: tuple[TierOrder, ...]) -> None:
         self._orders = orders
+        self._already = {order.topic_partition: order.already for order in orders}
         self._totals["already"] = sum(order.already for order in orders)
         self._coming.extend(order.topic_partition for order in orders if order.candidates.segments)
 
     def _count(self, shipment: PartitionShipment) -> None:
         self._totals["shipped"] += len(shipment.shipped)
         self._totals["bytes"] += sum(segment.size_bytes for segment in shipment.shipped)
+        self._totals["already"] += max(0, shipment.already - self._already.get(shipment.topic_partition, 0))
         self._totals["refused"] += len(shipment.eligibility.refusals)
         self._has_failed = self._has_failed or bool(shipment.failures)
         blocking = shipment.eligibility.blocking
