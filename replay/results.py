@@ -1,7 +1,7 @@
 """What a replay gives: the outcome of each boundary, and what a partition's runs come to together.
 
 If a boundary has entries whose past is in doubt and more may be read, nothing is written for it: the run is planned
-anew with a longer window (``next_round``). So whatever is written is final.
+again with a longer window (``next_round``). So whatever is written is final.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class SystemClock:
 
 @dataclass(slots=True)
 class FixedClock:
-    """A clock that stands still until it is told to move on: for tests and for runs that must repeat exactly."""
+    """A clock that stands still until it is moved on: for tests and for runs that must repeat exactly."""
 
     at_ms: int
 

@@ -1,7 +1,7 @@
 """From an inventory to replay plans, and to a saved plan that is refused once what it rests on has changed.
 
 A saved plan fixes the request: the moment T, the rules, and the boundaries of each partition. It is JSON, made to be
-read by people; what is to be read is planned anew from the log directory, which must still hold the same closed
+read by people; what is to be read is planned again from the log directory, which must still hold the same closed
 segments.
 """
 

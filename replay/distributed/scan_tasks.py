@@ -81,7 +81,7 @@ def scan(
 ) -> Iterator[tuple[int, Block]]:
     """Yield (run, block of up to ``size`` bytes) for all of ``task``.
 
-    ``done`` is told of each split, and ``met`` which producers a run has.
+    ``done`` is called for each split, and ``met`` which producers a run has.
     """
     for run, plan, stretch in task.plans:
         yield run, plan_block(plan, stretch)

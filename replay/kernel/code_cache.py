@@ -3,7 +3,7 @@
 Compiling takes seconds, loading milliseconds, so what was compiled is kept on disk: in ``NUMBA_CACHE_DIR``, else in
 ``__pycache__`` beside the source, else in a directory of this user's below the system's temporary one. The last serves
 read-only installations and code that runs out of a zip, as on Spark's executors. Where nothing can be written the code
-is compiled anew by each process, and works the same.
+is compiled again by each process, and works the same.
 
 numba follows the source of one function, not of those it calls, and names files so that two processes with different
 sources might take each other's. So every state of the sources here has a directory of its own, by its digest.

@@ -32,7 +32,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def inlined(function: F) -> F:
-    """Compile ``function`` as a part of those that call it; called from Python it is compiled each time anew."""
+    """Compile ``function`` as a part of those that call it; called from Python it is compiled each time again."""
     if WHY_NOT is not None:
         return function
     made: Any = numba.njit(nogil=True)(function)

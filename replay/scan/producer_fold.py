@@ -55,7 +55,7 @@ class FoldArrays:
             self._point_at("clock", self._clocks)
 
     def _hold(self) -> None:
-        """Tell machine code where the arrays are, and enter the rows anew."""
+        """Tell machine code where the arrays are, and enter the rows again."""
         self._slots = np.full(2 * len(self._rows), kernel.FREE, dtype=np.int32).view(kernel.SLOT_DTYPE)
         self._point_at("row", self._rows)
         self._point_at("slot", self._slots)

@@ -1,6 +1,6 @@
 """The process that Spark's Python workers are forked from on this machine, with everything they need already loaded.
 
-Spark's own daemon takes pyspark out of a zip, whose modules every process compiles anew, and loads nothing else, so
+Spark's own daemon takes pyspark out of a zip, whose modules every process compiles again, and loads nothing else, so
 that each worker spends its first second or two on the same imports. This one takes the installed pyspark, imports once
 what tasks use, and forks workers that are ready at once and share that memory.
 

@@ -104,7 +104,7 @@ class WarmSpark:
 
 
 class _Start:
-    """A context that a thread starts, holds open until it is told to end it, and ends."""
+    """A context that a thread starts, holds open until it is asked to end it, and ends."""
 
     def __init__(self, settings: SparkSettings, environment: Mapping[str, str]) -> None:
         self.context: Future[SparkContext] = Future()

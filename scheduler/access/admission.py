@@ -6,8 +6,8 @@ waits; afterwards the ids of its newest snapshots are charged, and may lead into
 nothing again. Plans, explanations and dry runs, which activate none, cost what is asked for before.
 
 Limits are those of ``resnap quota set`` and, below them, those of the cluster's metadata log, read again as they
-change; where there are none, nothing is counted. What cannot be read is told, and leaves the limits as they were last:
-neither must a damaged file lift them, nor keep everybody out. A principal is a user by its name. What is due by a
+change; where there are none, nothing is counted. What cannot be read is reported, and leaves the limits as they
+were: neither must a damaged file lift them, nor keep everybody out. A principal is a user by its name. What is due by a
 schedule pays nothing.
 """
 

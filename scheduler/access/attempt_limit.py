@@ -15,7 +15,7 @@ REFILL_S: Final = 6.0
 ALL: Final = 10
 """Times as much all addresses may together: who has many, or says so as the proxy that they are not, gains no more."""
 ADDRESSES: Final = 4096
-"""Remembered at most; the one that was heard of least lately makes room, and begins anew."""
+"""Remembered at most; the one that was heard of least lately makes room, and begins again."""
 NO_ADDRESS: Final = "none"
 _SITE_PREFIX: Final = 64
 

@@ -5,7 +5,7 @@ the service's own credentials. A local path is judged by where it leads once sym
 prefix by whole parts. What is returned is what was judged, and is what must be used.
 
 Whoever may write below an allowed directory may put a link there between judging and reading; such a place should not
-be allowed. What is refused is told alike whether it is there or not.
+be allowed. What is refused gets the same answer whether it is there or not.
 """
 
 from __future__ import annotations

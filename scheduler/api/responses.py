@@ -125,7 +125,7 @@ class PlanAnswer(Form):
 
     @classmethod
     def of(cls, plan: KeptPlan, *, rows: bool = True) -> Self:
-        """Return it as it is told; in lists without its rows."""
+        """Return it as it is shown; in lists without its rows."""
         return cls(
             id=plan.id,
             created=instant(plan.created_ms),

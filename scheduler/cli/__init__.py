@@ -36,7 +36,7 @@ app = typer.Typer(
 
 
 def main() -> NoReturn:
-    """Run the command line of this process; being told to end is the same as being interrupted."""
+    """Run the command line of this process; being asked to end is the same as being interrupted."""
     gc.set_threshold(*COLLECT_AFTER)
     _open_closed_streams()
     try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 GRACE_S: Final = 20.0
-"""For the orderly end; a container is killed 30 s after it was told to end, unless its owner says otherwise."""
+"""For the orderly end; a container is killed 30 s after it was asked to end, unless its owner says otherwise."""
 
 
 _WAKES_UP: Final = signal.SIGURG

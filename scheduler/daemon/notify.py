@@ -32,7 +32,7 @@ class Notifier:
         return self._send("READY=1", _status(status))
 
     def reloading(self, monotonic_s: float) -> bool:
-        """Tell that the configuration is being read anew, since ``monotonic_s`` of ``CLOCK_MONOTONIC``."""
+        """Tell that the configuration is being read again, since ``monotonic_s`` of ``CLOCK_MONOTONIC``."""
         return self._send("RELOADING=1", f"MONOTONIC_USEC={int(monotonic_s * 1_000_000)}")
 
     def stopping(self, status: str) -> bool:

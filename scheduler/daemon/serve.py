@@ -1,8 +1,8 @@
-"""The life of the service: it starts, serves until it is told to end, and ends in order.
+"""The life of the service: it starts, serves until it is asked to end, and ends in order.
 
 SIGTERM and SIGINT: no more work is taken, what is at work ends at its next word, open requests are answered. A second
 signal, or an end that takes too long, ends the process as it stands, which does no harm: what a run leaves at any
-instant is safe. SIGHUP reads the configuration anew.
+instant is safe. SIGHUP reads the configuration again.
 """
 
 from __future__ import annotations

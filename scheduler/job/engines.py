@@ -94,7 +94,7 @@ class Engine:
         fewer bytes in all than ``here_below_bytes`` are replayed by this process, unless other machines are the engine.
 
         Raises:
-            ResnapError: Spark did not start, or its job failed; the next replay starts it anew where it has ended.
+            ResnapError: Spark did not start, or its job failed; the next replay starts it again where it has ended.
 
         """
         self._check_reach(sink_url)

@@ -121,12 +121,12 @@ class Metrics:
     def quota(self, read: Callable[[], Iterable[QuotaSeries]]) -> None:
         """Tell of the quota of producer ids, too: what ``quota_metrics.series`` yields at the moment of a scrape.
 
-        It is called once here, for the names. Principals are told by name up to a bound of its own.
+        It is called once here, for the names. Principals are named up to a bound of its own.
         """
         self.registry.register(_QuotaCollector(read))
 
     def scan_seen(self, cluster: str, log_dir: str, *, segments: int, missing: int) -> None:
-        """Count what a scan saw of one source; how many lack a snapshot is told of watched sources alone."""
+        """Count what a scan saw of one source; how many lack a snapshot is counted for watched sources alone."""
         source = (cluster, log_dir)
         with self._guard:
             is_watched = source in self._watched.sources

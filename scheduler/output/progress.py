@@ -204,7 +204,7 @@ class BarProgress(TrackedProgress):
 
 
 def progress_row(state: ProgressState) -> dict[str, object]:
-    """Return ``state`` as it is told in JSON; rate and time left only where they are known."""
+    """Return ``state`` as it is shown in JSON; rate and time left only where they are known."""
     row: dict[str, object] = {
         "task": state.task,
         "phase": state.phase,

@@ -44,7 +44,7 @@ class Execution:
         """Do what ``run`` asks for, and return what it came to.
 
         Raises:
-            ResnapError: it could not be done, or not to its end; ``CancelledError`` where it was told to end.
+            ResnapError: it could not be done, or not to its end; ``CancelledError`` where it was asked to end.
 
         """
         settings = self.configuration.of(run.request)

@@ -16,11 +16,11 @@ from resnap.scheduler.runs.run import (
     FINAL,
     OPEN,
     PartitionOutcome,
+    ReportedError,
     Run,
     RunEvent,
     RunKind,
     RunState,
-    Told,
     request_from,
 )
 from resnap.scheduler.state.database import Database, inserted
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.runs.run import Row, RunEnd
 
-ORPHANED: Final = Told(
+ORPHANED: Final = ReportedError(
     code="RunOrphaned",
     message="the service ended while the run was going on",
     hint="ask for it again, or wait for the schedule: what was done stays done, and nothing half-made is visible",
@@ -185,7 +185,7 @@ class History:
             ]
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 500) -> list[RunEvent]:
-        """Return what was told of a run behind the event ``after``."""
+        """Return what was reported of a run behind the event ``after``."""
         query = "SELECT * FROM run_events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
         with self.database.read() as connection:
             return [
@@ -254,13 +254,13 @@ def _run(row: sqlite3.Row) -> Run:
         finished_ms=row["finished_ms"],
         progress=json.loads(row["progress"] or "{}"),
         totals=json.loads(row["totals"] or "{}"),
-        errors=tuple(_told(error) for error in json.loads(row["error"] or "[]")),
+        errors=tuple(_reported(error) for error in json.loads(row["error"] or "[]")),
     )
 
 
-def _told(error: Mapping[str, object]) -> Told:
+def _reported(error: Mapping[str, object]) -> ReportedError:
     hint, code = error["hint"], error["exitCode"]
-    return Told(
+    return ReportedError(
         code=str(error["code"]),
         message=str(error["message"]),
         hint=None if hint is None else str(hint),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.observing.logs import logger
 from resnap.scheduler.output.progress import ProgressState, TrackedProgress, progress_row
-from resnap.scheduler.runs.run import Told
+from resnap.scheduler.runs.run import ReportedError
 from resnap.scheduler.settings.redaction import redacted
 from resnap.storage.errors import CancelledError, ResnapError, limit_met
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 TELL_INTERVAL_S: Final = 1.0
 MOST_ERRORS: Final = 100
-"""Kept of one run; how many more there were is told."""
+"""Kept of one run; how many more there were is said."""
 
 
 class RunReport:
@@ -37,7 +37,7 @@ class RunReport:
         self._lock = threading.Lock()
         self._progress: dict[str, Row] = {}
         self._told_s = float("-inf")
-        self._errors: list[Told] = []
+        self._errors: list[ReportedError] = []
         self._unkept = 0
         self.failed = self.done = 0
         """Partitions."""
@@ -77,7 +77,7 @@ class RunReport:
     def error(self, error: BaseException) -> None:
         """Keep an error that concerns a part of the work."""
         if len(self._errors) < MOST_ERRORS:
-            self._errors.append(told(error))
+            self._errors.append(reported(error))
         else:
             self._unkept += 1
 
@@ -87,11 +87,13 @@ class RunReport:
         self.error(error)
 
     @property
-    def errors(self) -> tuple[Told, ...]:
+    def errors(self) -> tuple[ReportedError, ...]:
         """All errors so far, and how many were too many."""
         if not self._unkept:
             return tuple(self._errors)
-        more = Told(code="More", message=f"{self._unkept} more errors", hint="the log has them all", exit_code=1)
+        more = ReportedError(
+            code="More", message=f"{self._unkept} more errors", hint="the log has them all", exit_code=1
+        )
         return (*self._errors, more)
 
     def flush(self) -> None:
@@ -113,13 +115,15 @@ class RunReport:
         self.check()
 
 
-def told(error: BaseException) -> Told:
+def reported(error: BaseException) -> ReportedError:
     """Return an error as others may see it; of a bug nothing but its kind, since the log has the rest."""
     error = limit_met(error) or error
     if isinstance(error, ResnapError):
         hint = None if error.hint is None else redacted(error.hint)
-        return Told(code=type(error).__name__, message=redacted(str(error)), hint=hint, exit_code=error.exit_code)
-    return Told(
+        return ReportedError(
+            code=type(error).__name__, message=redacted(str(error)), hint=hint, exit_code=error.exit_code
+        )
+    return ReportedError(
         code="InternalError",
         message=f"a bug in resnap: {type(error).__name__}",
         hint="the log of the service has its traceback: report it",

@@ -1,4 +1,4 @@
-"""A run of the service as values: what was asked for, the states it goes through, what is told of it."""
+"""A run of the service as values: what was asked for, the states it goes through, what is reported of it."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def request_from(kept: Mapping[str, Any]) -> RunRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """An error as it is told to others: never with a traceback, nor with a secret.
+class ReportedError:
+    """An error as it is shown to others: never with a traceback, nor with a secret.
 
     Attributes:
         code: name of the error's class, such as ``StoreAccessError``.
@@ -141,7 +141,7 @@ class Run:
     finished_ms: int | None = None
     progress: Mapping[str, Row] = field(default_factory=dict)
     totals: Row = field(default_factory=dict)
-    errors: tuple[Told, ...] = ()
+    errors: tuple[ReportedError, ...] = ()
 
     @property
     def kind(self) -> RunKind:
@@ -161,7 +161,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Something that was told of a run; ``seq`` counts from 1 on within the run."""
+    """Something that was reported of a run; ``seq`` counts from 1 on within the run."""
 
     run_id: str
     seq: int
@@ -177,4 +177,4 @@ class RunEnd:
 
     state: RunState
     totals: Row
-    errors: tuple[Told, ...]
+    errors: tuple[ReportedError, ...]

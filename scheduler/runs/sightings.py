@@ -105,7 +105,7 @@ class Sightings:
             _tried(connection, source, self.now_ms(), error=error, was_seen=False)
 
     def repaired(self, source: str, topic: str, partition: int, repair: Repair) -> None:
-        """Note what a run has made of a partition; the answer for it is found anew."""
+        """Note what a run has made of a partition; the answer for it is found again."""
         kept = {
             "source": source,
             "topic": topic,

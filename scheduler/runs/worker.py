@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from resnap.scheduler.observing.logs import bound
-from resnap.scheduler.runs.reporting import RunReport, told
-from resnap.scheduler.runs.run import OTHER_FAILURES, Run, RunEnd, RunKind, RunState, Told
+from resnap.scheduler.runs.reporting import RunReport, reported
+from resnap.scheduler.runs.run import OTHER_FAILURES, ReportedError, Run, RunEnd, RunKind, RunState
 from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import CancelledError, ResnapError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_S: Final = 30
 """When to ask again where the queue is full."""
-STOPPED: Final = Told(
+STOPPED: Final = ReportedError(
     code="ServiceStopped",
     message="the service was stopped while the run was going on",
     hint="ask for it again, or wait for the schedule: what was done stays done",
@@ -254,7 +254,7 @@ class Worker:
         else:
             self._observer.bug(error)
         with self._lock:
-            self._unkept[run_id] = end or RunEnd(state=RunState.FAILED, totals={}, errors=(told(error),))
+            self._unkept[run_id] = end or RunEnd(state=RunState.FAILED, totals={}, errors=(reported(error),))
         self._settle(run_id, RunState.FAILED)
 
     def _end_of(self, run: Run, report: RunReport) -> RunEnd:
@@ -269,12 +269,12 @@ class Worker:
                 self._observer.bug(error)
             report.failed_apart += 1
             state = RunState.PARTIALLY_FAILED if report.done else RunState.FAILED
-            return _end(state, report, *self._why(), told(error))
+            return _end(state, report, *self._why(), reported(error))
         state = _state_of(report)
         why = () if state is RunState.SUCCEEDED else self._why()
         return RunEnd(state=state, totals=_with_others(totals, report), errors=(*why, *report.errors))
 
-    def _why(self) -> tuple[Told, ...]:
+    def _why(self) -> tuple[ReportedError, ...]:
         """Return why work was let go, if the service ends; what was comes behind it."""
         return (STOPPED,) if self._is_stopping else ()
 
@@ -286,7 +286,7 @@ class Worker:
             future.set_result(state)
 
 
-def _end(state: RunState, report: RunReport, *first: Told) -> RunEnd:
+def _end(state: RunState, report: RunReport, *first: ReportedError) -> RunEnd:
     totals: Row = {"partitionsDone": report.done, "partitionsFailed": report.failed}
     return RunEnd(state=state, totals=_with_others(totals, report), errors=(*first, *report.errors))
 

@@ -1,4 +1,4 @@
-"""What of a configuration that was read anew holds at once, and what waits for the next start of the service."""
+"""What of a configuration that was read again holds at once, and what waits for the next start of the service."""
 
 from __future__ import annotations
 

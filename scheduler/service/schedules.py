@@ -122,7 +122,7 @@ class Schedules:
                     self._arm(name, trigger, makes_up=name not in before)
 
     def clock_was_set(self) -> None:
-        """Count every schedule anew after the machine's clock was set: a time that was near may be far away now."""
+        """Count every schedule again after the machine's clock was set: a time that was near may be far away now."""
         with self._lock:
             for name, spec in self._specs.items():
                 self._arm(name, trigger_of(spec), makes_up=True)

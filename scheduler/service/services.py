@@ -22,7 +22,7 @@ from resnap.scheduler.runs.hub import Hub
 from resnap.scheduler.runs.ids import Ids
 from resnap.scheduler.runs.looking import Looking
 from resnap.scheduler.runs.plans import Plans
-from resnap.scheduler.runs.reporting import told
+from resnap.scheduler.runs.reporting import reported
 from resnap.scheduler.runs.run import BY_API, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.runs.service_context import Shared
 from resnap.scheduler.runs.sightings import Sightings
@@ -57,8 +57,8 @@ class Services:
     """Everything that a request, a page or a schedule may need; ``stop`` it at the end.
 
     Attributes:
-        settings: those in force; replaced as one when the configuration is read anew.
-        is_ending: whether the service was told to end; open event streams end then.
+        settings: those in force; replaced as one when the configuration is read again.
+        is_ending: whether the service was asked to end; open event streams end then.
 
     """
 
@@ -103,7 +103,7 @@ class Services:
             if run.origin == BY_API:
                 check_still_within_places(self.settings, run.request)
         except ResnapError as error:
-            end = RunEnd(state=RunState.FAILED, totals={}, errors=(told(error),))
+            end = RunEnd(state=RunState.FAILED, totals={}, errors=(reported(error),))
             self.history.ended(run.id, end)
             self.observation.run_ended(run, end, 0.0)
         else:
@@ -111,7 +111,7 @@ class Services:
             self.worker.take_up(run)
 
     def reload(self) -> tuple[str, ...]:
-        """Read the configuration anew, and return the settings that wait for the next start.
+        """Read the configuration again, and return the settings that wait for the next start.
 
         Raises:
             ResnapError: it cannot be used; the old one stays in force.

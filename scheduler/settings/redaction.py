@@ -1,4 +1,4 @@
-"""What is told to others never holds a secret: tokens, credentials in URLs, S3 keys.
+"""What others see never holds a secret: tokens, credentials in URLs, S3 keys.
 
 ``redacted`` stands at every edge where text leaves: problems, the audit, the log, the history of runs. It goes by form,
 not by place, since a message may repeat whatever it was given; it masks one too many rather than show one. Each form is

@@ -131,7 +131,7 @@ class Shell:
         return self.line("regenerate", "--plan", plan_file(plan.id), "--into", STAGED, settings=plan.request.settings)
 
     def plan(self, plan: KeptPlan) -> str:
-        """Return the command that makes a plan anew, and keeps it."""
+        """Return the command that makes a plan again, and keeps it."""
         request = plan.request
         settings = _scoped(request, request.settings)
         return self.line("plan", *request.sources, "--save", plan_file(plan.id), settings=settings)

@@ -1,7 +1,7 @@
 """Signing in and out of a browser: a token begins a session, which may look and change nothing.
 
 The cookie goes only with requests that the service's own pages make. Whoever follows a link from elsewhere therefore
-comes without it: they get the form with a word to load it anew, which the browser then does as a request of our own
+comes without it: they get the form with a word to load it again, which the browser then does as a request of our own
 page, with the cookie, and is sent on to where the link leads.
 """
 

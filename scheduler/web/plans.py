@@ -78,7 +78,7 @@ def _state(services: Services, plan: KeptPlan) -> tuple[ResnapError | None, Resn
 
 
 def _commands(request: Request, services: Services, plan: KeptPlan, *, is_stale: bool) -> list[Command]:
-    """Return what to do with a plan; one that is stale can only be made anew."""
+    """Return what to do with a plan; one that is stale can only be made again."""
     path, shell = f"/v1/plans/{plan.id}", Shell.of(services)
     anew = PlanBody.of(plan.request).model_dump(by_alias=True, exclude_defaults=True)
     again = Command(says="make it anew in a shell", line=shell.plan(plan))

@@ -10,7 +10,7 @@ import pytest
 
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import History
-from resnap.scheduler.runs.run import PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState, Told
+from resnap.scheduler.runs.run import PartitionOutcome, ReportedError, Run, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 JSON = ("--output", "json")
 START_MS = 1_700_000_000_000
-FAILURE = Told(code="StoreFullError", message="the bucket is full", hint="make room", exit_code=12)
+FAILURE = ReportedError(code="StoreFullError", message="the bucket is full", hint="make room", exit_code=12)
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ def _read_log(segment: Segment, sources: Sources) -> None:
 
 
 def _check_indexes(files: SegmentFiles, seen: PartitionSeen, sources: Sources, problems: list[str]) -> tuple[str, ...]:
-    """Make sure that the indexes are of the batches: what would be made anew on the way to a store is not.
+    """Make sure that the indexes are of the batches: what would be made again on the way to a store is not.
 
     Return what cannot be decided, and add to ``problems`` what else is said otherwise than the batches have it.
     """

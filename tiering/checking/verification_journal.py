@@ -2,7 +2,7 @@
 
 A file of lines: the first tells when the verification began, each other one a manifest, as the store had it then, whose
 objects were found to be all right. What is no line of ours counts as not there, and costs reading only. The file goes
-when the verification comes to its end: the next one reads everything anew.
+when the verification comes to its end: the next one reads everything again.
 """
 
 from __future__ import annotations

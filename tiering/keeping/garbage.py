@@ -5,7 +5,7 @@ in the folders for staging and probes, and what is said of a segment in the layo
 than a given age by the store's own clock. Never touched is what a manifest names, what is not in a form of ours, and a
 partition of which any manifest cannot be read: it may name anything.
 
-An uploader writes its objects anew even where it finds them, so what is old belongs to nobody who is at work. Before
+An uploader writes its objects again even where it finds them, so what is old belongs to nobody who is at work. Before
 the first object of a segment goes, a tombstone is put where its manifest would be, on condition that nothing is there:
 from then on nothing can name what is deleted, however late, and who ships the segment again gives it other keys.
 """
@@ -127,7 +127,7 @@ def collect(
 
 
 def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield those of ``found`` that nobody has named or written anew since; what only lives as long as a run, too."""
+    """Yield those of ``found`` that nobody has named or written again since; what only lives as long as a run, too."""
     for beside, group in groupby(found, key=lambda info: _beside(info.key)):
         infos = list(group)
         if not beside:

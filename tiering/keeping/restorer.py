@@ -3,7 +3,7 @@
 A directory is made under the name that Kafka gives to one of a deleted topic, and gets its own name when every file of
 it is durable and has been compared with its manifest; where manifests tell no digests, when what was written was held
 against itself. What a crash leaves is thus what a broker removes by itself when it starts, and what the next run
-removes before it begins anew: the name follows from the partition alone.
+removes before it begins again: the name follows from the partition alone.
 
 Source: ``UnifiedLog.logDeleteDirName`` and ``LogManager.loadLog`` for the name; ``LogLoader`` for the files.
 """
@@ -148,7 +148,7 @@ class Restorer:
         return Restored.ALREADY_THERE if same else Restored.OCCUPIED
 
     def restore(self, restoration: Restoration, done: Callable[[int], None]) -> Restored:
-        """Make the directory of a partition unless its place is taken; ``done`` is told of bytes written.
+        """Make the directory of a partition unless its place is taken; ``done`` is called with the bytes written.
 
         Raises:
             VerificationError: an object is not what its manifest says, or not what it must be; nothing has come into

@@ -156,7 +156,7 @@ def delete_beyond(
     done: Callable[[ShippedManifest], None],
     hold_lease: Callable[[], None] = lambda: None,
 ) -> None:
-    """Delete what is beyond retention, segment by segment; ``done`` is told of each that is gone.
+    """Delete what is beyond retention, segment by segment; ``done`` is called for each that is gone.
 
     ``hold_lease`` is called before each step, and raises if another run is, or may be, at work on the partition.
 

@@ -2,7 +2,7 @@
 
 Times are milliseconds and amounts are floats, as in Kafka. The unit of a rate is explicit: KIP-936 gives 50 as an
 example beside a window of an hour, and Kafka's quota classes compute by the second, which would make a burst of
-1,980,000 ids of it; so rates here are by the hour unless told otherwise, and seconds are there for parity.
+1,980,000 ids of it; so rates here are by the hour unless it is said otherwise, and seconds are there for parity.
 
 One thing is not Kafka's: a clock that goes back takes no tokens away, as it would there; it counts as standing still.
 

@@ -3,7 +3,7 @@
 A broker that keeps a log for longer than the store does has the segments still that were deleted from there; shipped
 again each night they would leave a tombstone each night. So ``retain`` notes where the log in the store starts then, in
 an object of its own, and that only ever goes up. Beside it stands which segment was the last to go: a topic without an
-id may have been made anew under its name, and of that one nothing was deleted.
+id may have been made again under its name, and of that one nothing was deleted.
 """
 
 from __future__ import annotations

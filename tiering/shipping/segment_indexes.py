@@ -1,4 +1,4 @@
-"""The indexes of a segment as they are shipped: trimmed, and true to the batches, or made anew from them.
+"""The indexes of a segment as they are shipped: trimmed, and true to the batches, or made again from them.
 
 The offset index is held against the batches themselves: an entry must name a byte at which a batch starts, and an
 offset at or above all of that batch. A flipped bit in a position that still rises would pass every other check, and a
@@ -84,11 +84,11 @@ class SegmentIndexes:
 
 
 class IndexUnusableError(LogDirError):
-    """An index is damaged and cannot be made anew from the segment alone."""
+    """An index is damaged and cannot be made again from the segment alone."""
 
 
 def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
-    """Read and check the indexes of the closed ``segment``, and make anew what is missing or unfit.
+    """Read and check the indexes of the closed ``segment``, and make again what is missing or unfit.
 
     All headers are read: segments older than the window were not replayed, and may be damaged. So is the rest, for the
     digests of the log.

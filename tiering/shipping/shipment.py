@@ -136,7 +136,7 @@ class Shipper:
     ) -> PartitionShipment:
         """Ship what is eligible; a failing store ends the shipment and is among its failures.
 
-        Another replica may have shipped something since the run was planned: what goes where is decided anew.
+        Another replica may have shipped something since the run was planned: what goes where is decided again.
         ``hold_lease`` is called before anything is written, and raises if another run is at work on the partition.
         Several partitions may be shipped at once, by a thread each.
         """

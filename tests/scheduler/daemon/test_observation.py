@@ -6,7 +6,7 @@ import pytest
 
 from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.observing.metrics import Metrics, Watched
-from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState, Told
+from resnap.scheduler.runs.run import ReportedError, Run, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.service.observation import Observation
 from resnap.storage.errors import StoreError
 
@@ -26,14 +26,14 @@ def test_a_dry_run_is_counted_like_any_other(kind: RunKind) -> None:
 def test_a_good_run_into_one_store_hides_no_other_that_is_down() -> None:
     observation = Observation(Metrics(Watched(), version="0", revision=""), FixedClock(1_700_000_000_000))
 
-    def ended(origin: str, *errors: Told) -> str:
+    def ended(origin: str, *errors: ReportedError) -> str:
         request = RunRequest(kind=RunKind.TIER, destination="s3://bucket")
         run = Run(id="1", request=request, state=RunState.RUNNING, origin=origin, principal="ci", created_ms=0)
         state = RunState.FAILED if errors else RunState.SUCCEEDED
         observation.run_ended(run, RunEnd(state=state, totals={}, errors=errors), 1.0)
         return observation.stores
 
-    down = Told(code="StoreUnavailableError", message="down", hint=None, exit_code=StoreError.exit_code)
+    down = ReportedError(code="StoreUnavailableError", message="down", hint=None, exit_code=StoreError.exit_code)
     assert ended("schedule:east") == "ok"
     assert ended("schedule:west", down) == "StoreUnavailableError"
     assert [ended("schedule:east"), ended("api")] == ["StoreUnavailableError"] * 2

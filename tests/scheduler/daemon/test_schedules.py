@@ -31,7 +31,7 @@ NOON: Final = milliseconds(datetime(2100, 7, 1, 12, tzinfo=UTC))
 
 
 @dataclass(slots=True)
-class Told:
+class ReportedError:
     """What an observer of schedules hears."""
 
     events: list[tuple[str, str]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Timed:
 
     schedules: Schedules
     at_work: Bench
-    told: Told
+    told: ReportedError
     clock: Clock
 
     def next_of(self, name: str) -> int | None:
@@ -68,7 +68,7 @@ class Timed:
 
 @contextmanager
 def timed(directory: Path, clock: Clock | None = None, queue_size: int = 10) -> Iterator[Timed]:
-    clock, told = clock or SystemClock(), Told()
+    clock, told = clock or SystemClock(), ReportedError()
     with bench(directory, queue_size=queue_size) as at_work:
         schedules = Schedules(at_work.worker, at_work.history, at_work.history.database, clock, told)
         if isinstance(clock, FixedClock):

@@ -57,7 +57,7 @@ def decode_record(value: Buffer, *, at: int = 0, only: Collection[type] | None =
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """Return the value of the log record that holds ``record``, in the oldest version that can unless told otherwise.
+    """Return the value of the log record that holds ``record``, in the oldest version that can unless ``version`` is.
 
     Raises:
         ValueError: there is no such version, or it cannot hold the record.

@@ -135,7 +135,7 @@ def block_to_write_back(next_producer_id: int) -> bytes:
 
 
 def must_write_back(data: bytes | None, next_producer_id: int) -> bool:
-    """Tell whether a controller in migration writes the znode anew; -1 means that the metadata log has no ids.
+    """Tell whether a controller in migration writes the znode again; -1 means that the metadata log has no ids.
 
     What was written back names the next block, and so never agrees: Kafka writes the same again, and so does this.
     """

@@ -1,6 +1,6 @@
 """Batches in a Java producer, and what it knows of its sequences in one partition.
 
-A batch gets its sequence when it is first sent, and keeps it in every try, unless it is numbered anew.
+A batch gets its sequence when it is first sent, and keeps it in every try, unless it is numbered again.
 
 Source: ``ProducerBatch``, ``TxnPartitionEntry`` and ``RecordAccumulator`` in Kafka's clients module.
 """
@@ -72,7 +72,7 @@ class PartitionSequences:
         return min(self.in_flight, key=lambda batch: batch.order)
 
     def begin_at_zero(self, producer: tuple[int, int]) -> None:
-        """Number what is in flight anew, from 0 on."""
+        """Number what is in flight again, from 0 on."""
         sequence = 0
         for batch in sorted(self.in_flight, key=lambda batch: batch.order):
             batch.renumber(producer, sequence)
