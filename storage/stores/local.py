@@ -202,7 +202,7 @@ class LocalObjectStore:
 
     def _make_folder(self, folder: Path) -> None:
         """Make ``folder`` and those above it up to the root; each is durable before anything is put into it."""
-        if folder in self._durable_folders:
+        if folder in self._durable_folders and folder.is_dir():  # somebody may have cleared the store meanwhile
             return
         if folder != self._root:
             self._make_folder(folder.parent)

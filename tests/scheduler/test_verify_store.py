@@ -22,6 +22,7 @@ from resnap.storage.layouts.manifest import (
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from tests.scheduler.files import EMPTY_SNAPSHOT, flip
 from tests.scheduler.installed import copied
+from tests.scheduler.scenes import one_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -300,3 +301,18 @@ def test_beyond_the_window_a_transaction_that_was_aborted_later_is_missed(
         with_snapshot(store, path, lambda _: EMPTY_SNAPSHOT)
     ran = command("verify", "--store", store.as_uri(), *JSON)
     assert (ran.code, differing(ran)[1]) == (13, len(spanned))
+
+
+def test_what_was_damaged_before_it_was_shipped_is_found_where_checksums_of_records_are_asked_for(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data = one_partition(fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "data")
+    segment = sorted((data / "payments-1").glob("*.log"))[2]
+    flip(segment, 100)  # in the records of its first batch
+    tier = ("tier", data, "--as-of", "roll", *JSON, "--to")
+    assert command(*tier, (tmp_path / "as-it-is").as_uri()).code == 0
+    careful = command(*tier, (tmp_path / "careful").as_uri(), "--verify-crc")
+    assert (careful.code, segment.name in careful.err, "checksum" in careful.err) == (3, True, True)
+    verify = ("verify", "--store", (tmp_path / "as-it-is").as_uri(), *JSON)
+    assert command(*verify).code == 0
+    assert command(*verify, "--verify-crc").code == 13

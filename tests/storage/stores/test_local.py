@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import resource
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -218,3 +219,11 @@ def test_what_lies_behind_a_link_is_neither_read_nor_written_nor_deleted(tmp_pat
             use()
     assert (tmp_path / "elsewhere" / "folder" / "key").read_bytes() == b"x"
     assert list(store.list("other")) == []
+
+
+def test_a_folder_that_somebody_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "store")
+    store.put("a/b/first", b"1")
+    shutil.rmtree(tmp_path / "store" / "a")
+    store.put("a/b/second", b"2")
+    assert store.get("a/b/second") == b"2"
