@@ -10,7 +10,7 @@ from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.keys import parse_key as parse_flat_key
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.local_tiered.keys import parse_key
-from resnap.storage.layouts.local_tiered.layout import LocalTiered
+from resnap.storage.layouts.local_tiered.layout import LocalTiered, key_for_brokers
 from resnap.storage.layouts.mirror import Mirror
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def layout_named(name: LayoutName, form: AivenForm | None = None) -> Layout:
         case "flat":
             return Flat()
         case "local-tiered":
-            return LocalTiered()
+            return Flat(name, object_key=key_for_brokers)
         case "aiven":
             return Aiven(form or AivenForm())
 

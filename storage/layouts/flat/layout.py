@@ -50,11 +50,27 @@ if TYPE_CHECKING:
 _MANIFEST_IN_THE_WAY: Final = "look at it with `resnap inspect`; delete it to have the segment shipped anew"
 
 
+def key_beside(segment: NewSegment, segment_id: UUID, extension: str) -> str:
+    """Return the key of an object of ``segment`` under Resnap's own keys; ``extension`` as for ``keys.object_key``."""
+    provenance = segment.provenance
+    return keys.object_key(
+        cluster_id=provenance.cluster_id,
+        topic=provenance.topic_partition.topic,
+        topic_id=provenance.topic_id,
+        partition=provenance.topic_partition.partition,
+        base_offset=segment.base_offset,
+        segment_id=segment_id,
+        extension=extension,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Objects and manifests under Resnap's own keys."""
+    """Manifests under Resnap's own keys, and objects beside them, or where brokers read them."""
 
     name: str = "flat"
+    object_key: Callable[[NewSegment, UUID, ObjectKind], str] = key_beside
+    """Gives the key of an object that a manifest names."""
     folders: int = 4
     is_plain_copy: bool = False
     may_overlap: bool = True
@@ -82,10 +98,6 @@ class Flat:
         found = listed if wider == within else store.list(wider)
         return shipped_log_dir(store, found, topics, within=within, topic_ids=topic_ids)
 
-    def object_key(self, segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:
-        """Return the key of an object of ``segment``: beside its manifest."""
-        return _key(segment, segment_id, kind)
-
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:
         """Return the files of ``segment`` as they are, and what names them: under the first id without a tombstone."""
         segment_id = _unburied_id(segment, store)
@@ -96,7 +108,7 @@ class Flat:
         )  # fmt: skip
         return SegmentObjects(
             files=files,
-            manifest_key=_key(segment, segment_id, keys.MANIFEST_EXTENSION),
+            manifest_key=key_beside(segment, segment_id, keys.MANIFEST_EXTENSION),
             manifest=write_manifest(_manifest(segment, segment_id, files)),
         )
 
@@ -202,7 +214,7 @@ def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
     """Return the first id of the segment that has no tombstone: who deletes may still be about to."""
     buried = {info.key for info in _listed(segment, store) if keys.is_tombstone(info)}
     ids = (_segment_id(segment, incarnation) for incarnation in count())
-    return next(one for one in ids if _key(segment, one, keys.MANIFEST_EXTENSION) not in buried)
+    return next(one for one in ids if key_beside(segment, one, keys.MANIFEST_EXTENSION) not in buried)
 
 
 def _listed(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
@@ -251,19 +263,6 @@ def _segment_id(segment: NewSegment, incarnation: int) -> UUID:
         next_base_offset=segment.next_base_offset,
         digests={one.kind: one.sha256 for one in segment.files},
         incarnation=incarnation,
-    )
-
-
-def _key(segment: NewSegment, segment_id: UUID, extension: str) -> str:
-    provenance = segment.provenance
-    return keys.object_key(
-        cluster_id=provenance.cluster_id,
-        topic=provenance.topic_partition.topic,
-        topic_id=provenance.topic_id,
-        partition=provenance.topic_partition.partition,
-        base_offset=segment.base_offset,
-        segment_id=segment_id,
-        extension=extension,
     )
 
 

@@ -1,11 +1,10 @@
-"""The layout ``local-tiered``: objects where Kafka's reference implementation reads them, by ``flat`` manifests."""
+"""The layout ``local-tiered``: objects where Kafka's reference implementation reads them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.local_tiered.keys import object_key, parse_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.protocol import BrokersObject, check_key_length, known_topic_id
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalTiered(Flat):
-    """Objects under the brokers' keys; manifests, which only Resnap reads, under its own."""
+class LocalTiered:
+    """Segments as brokers tier them, without a manifest."""
 
     name: str = "local-tiered"
 
@@ -36,9 +35,15 @@ class LocalTiered(Flat):
             found.topic_id, found.partition, found.base_offset, found.segment_id, part=found.kind, stem=None
         )
 
-    def object_key(self, segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:
-        """Return the key at which a broker looks for an object of ``segment``."""
-        topic_id = known_topic_id(segment)
-        key = object_key(segment.provenance.topic_partition, topic_id, segment.base_offset, segment_id, kind)
-        check_key_length(key, segment)
-        return key
+
+def key_for_brokers(segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:
+    """Return the key at which a broker looks for an object of ``segment``.
+
+    Raises:
+        TopicIdUnknownError, TopicNameTooLongError: it has no place there.
+
+    """
+    topic_id = known_topic_id(segment)
+    key = object_key(segment.provenance.topic_partition, topic_id, segment.base_offset, segment_id, kind)
+    check_key_length(key, segment)
+    return key

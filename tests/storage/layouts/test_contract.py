@@ -18,7 +18,6 @@ from resnap.storage.errors import FormatError, VerificationError
 from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.local_tiered.layout import LocalTiered
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.layouts.mirror import Mirror
 from resnap.storage.layouts.protocol import (
@@ -32,7 +31,7 @@ from resnap.storage.layouts.protocol import (
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.registry import READ_BY_BROKERS, READABLE, layout_in
+from resnap.storage.sources.registry import READ_BY_BROKERS, READABLE, layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
 from tests.storage.layouts.manifests import a_manifest
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 LAYOUTS: Final[dict[str, Layout]] = {
     "flat": Flat(),
-    "local-tiered": LocalTiered(),
+    "local-tiered": layout_named("local-tiered"),
     "aiven": Aiven(),
     "aiven, in small chunks": Aiven(AivenForm(chunk_size=100, compression="zstd")),
     "aiven, under a prefix": Aiven(AivenForm(key_prefix="tiered/kafka/")),
