@@ -1,1 +1,107 @@
-"""How producer ids come into the world, age and die: the controller's side, on real metadata logs."""
+"""How producer ids come into the world, age and die: the controller's side, on real metadata logs.
+
+These are the public names. Each is loaded when it is first used: every command reads settings from the metadata log,
+and few need transactions or a log that they write to.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from resnap.tiering.controller.expiration import BrokerExpiration, expiration_history, expiration_of
+    from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
+    from resnap.tiering.controller.metadata.folding import load_image
+    from resnap.tiering.controller.metadata.image import ConfigResource, MetadataImage, ProducerIdBlock, ResourceType
+    from resnap.tiering.controller.metadata.log_files import list_metadata_log, read_metadata_log
+    from resnap.tiering.controller.metadata.records import (
+        ConfigRecord,
+        ProducerIdsRecord,
+        RegisterBrokerRecord,
+        TopicRecord,
+        UnknownRecord,
+    )
+    from resnap.tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
+    from resnap.tiering.controller.producer_ids.allocation import ProducerIdAllocation
+    from resnap.tiering.controller.producer_ids.answering import answer_allocate
+    from resnap.tiering.controller.producer_ids.block import ProducerIdsBlock
+    from resnap.tiering.controller.producer_ids.broker_ids import BrokerProducerIds, asks_the_controller
+    from resnap.tiering.controller.producer_ids.durable_allocation import DurableAllocation, open_allocation
+    from resnap.tiering.controller.producer_ids.requests import (
+        AllocateProducerIdsRequest,
+        AllocateProducerIdsResponse,
+        InitProducerIdRequest,
+        InitProducerIdResponse,
+    )
+    from resnap.tiering.controller.producer_ids.zookeeper_blocks import ZooKeeperProducerIds
+    from resnap.tiering.controller.transactions.client_errors import (
+        CoordinatorRequest,
+        ProduceSituation,
+        Reaction,
+        on_coordinator_error,
+        on_produce_error,
+    )
+    from resnap.tiering.controller.transactions.client_sequences import ClientSequences
+    from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator
+
+__all__ = [
+    "AllocateProducerIdsRequest",
+    "AllocateProducerIdsResponse",
+    "BrokerExpiration",
+    "BrokerProducerIds",
+    "ClientSequences",
+    "ConfigRecord",
+    "ConfigResource",
+    "CoordinatorRequest",
+    "DurableAllocation",
+    "InitProducerIdRequest",
+    "InitProducerIdResponse",
+    "MetadataBatch",
+    "MetadataImage",
+    "MetadataLogWriter",
+    "PendingAppend",
+    "ProduceSituation",
+    "ProducerIdAllocation",
+    "ProducerIdBlock",
+    "ProducerIdsBlock",
+    "ProducerIdsRecord",
+    "Reaction",
+    "RegisterBrokerRecord",
+    "ResourceType",
+    "TopicRecord",
+    "TornTail",
+    "TransactionCoordinator",
+    "UnknownRecord",
+    "ZooKeeperProducerIds",
+    "answer_allocate",
+    "asks_the_controller",
+    "expiration_history",
+    "expiration_of",
+    "list_metadata_log",
+    "load_image",
+    "on_coordinator_error",
+    "on_produce_error",
+    "open_allocation",
+    "open_metadata_log",
+    "read_metadata_log",
+]
+
+_MODULES: Final = (
+    "metadata.folding", "metadata.image", "metadata.records", "metadata.batches", "metadata.log_files",
+    "metadata.writer", "expiration", "producer_ids.block", "producer_ids.allocation",
+    "producer_ids.durable_allocation", "producer_ids.broker_ids", "producer_ids.requests", "producer_ids.answering",
+    "producer_ids.zookeeper_blocks", "transactions.client_errors", "transactions.client_sequences",
+    "transactions.coordinator",
+)  # fmt: skip
+"""Where the names are looked for, in this order."""
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name from the module that has it."""
+    if name in __all__:
+        for module in _MODULES:
+            found = import_module(f"{__name__}.{module}")
+            if hasattr(found, name):
+                return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

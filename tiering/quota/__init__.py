@@ -1,1 +1,49 @@
-"""KIP-936 as a library: how many producer ids each principal brings to life, and when that is too many."""
+"""KIP-936 as a library: how many producer ids each principal brings to life, and when that is too many.
+
+These are the public names. Neither they nor what they do load numba, pyspark or boto3, and nothing is compiled.
+"""
+
+from resnap.tiering.quota.active_producers import ActiveProducers, Population, Remembering
+from resnap.tiering.quota.cleaner import Cleaner
+from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, ClientQuotas, QuotaChange, UserRates, user
+from resnap.tiering.quota.exact_store import ExactStore
+from resnap.tiering.quota.produce_path import Origin, ProduceAnswer, ProduceRequest, handle_produce
+from resnap.tiering.quota.profiles import LifeCycle, life_cycle
+from resnap.tiering.quota.quota_manager import (
+    Admission,
+    ProducerIdQuotaManager,
+    QuotaViolation,
+    combined_throttle_ms,
+)
+from resnap.tiering.quota.quota_metrics import KafkaMetric, kafka_metrics
+from resnap.tiering.quota.request_throttle import RequestThrottle
+from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit, TokenBucket
+
+__all__ = [
+    "PRODUCER_IDS_RATE",
+    "ActiveProducers",
+    "Admission",
+    "Cleaner",
+    "ClientQuotas",
+    "ExactStore",
+    "KafkaMetric",
+    "LifeCycle",
+    "Origin",
+    "Population",
+    "ProduceAnswer",
+    "ProduceRequest",
+    "ProducerIdQuotaManager",
+    "QuotaChange",
+    "QuotaConfig",
+    "QuotaViolation",
+    "RateUnit",
+    "Remembering",
+    "RequestThrottle",
+    "TokenBucket",
+    "UserRates",
+    "combined_throttle_ms",
+    "handle_produce",
+    "kafka_metrics",
+    "life_cycle",
+    "user",
+]
