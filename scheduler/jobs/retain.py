@@ -30,7 +30,7 @@ from resnap.storage.layouts.flat.keys import FlatKey, is_tombstone
 from resnap.storage.layouts.manifest import Manifest
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import shipped_part
-from resnap.storage.sources.registry import is_tiered_by_brokers, layout_in
+from resnap.storage.sources.registry import brokers_layout, layout_in
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.tiering.checking.verification import ShippedListing, StoreReader, list_shipped
 from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
@@ -158,9 +158,10 @@ def _sound_manifests(store: ObjectStore, within: str, scope: Scope, faults: list
         if not layout.tells_digests:
             raise _for_brokers(store, layout.name)
         raise UsageError(f"{store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
-    # Kafka's LocalTieredStorage reads objects below a root of its own, and not beside the manifest.
-    if any(is_tiered_by_brokers(entry.key) for manifest in manifests.values() for entry in manifest.objects):
-        raise _for_brokers(store, "local-tiered")
+    of_brokers = (brokers_layout(entry.key) for manifest in manifests.values() for entry in manifest.objects)
+    read = next(filter(None, of_brokers), None)
+    if read is not None:
+        raise _for_brokers(store, read.name)
     return {key: manifest for key, manifest in manifests.items() if listing.folder(key) not in broken}
 
 

@@ -1,4 +1,4 @@
-"""A log dir of segments that lie in a store: what the layouts ``flat`` and ``aiven`` make of what they find.
+"""A log dir of segments that lie in a store: what layouts make of what they find.
 
 A layout knows the segments of each partition and how they follow one another. All of them are closed, and all of what
 was shipped lies below the high watermark. A partition whose segments cannot be read as one log becomes a problem, so
@@ -7,20 +7,23 @@ that it does not hide the others.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from resnap.storage.errors import ResnapError, VerificationError
+from resnap.storage.layouts.lineage import chain_of, is_one_lineage
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from resnap.storage.log.survey import LogDir, PartitionProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from resnap.storage.layouts.lineage import Link
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.store_path import StorePath
 
-
 T = TypeVar("T")
+L = TypeVar("L", bound="Link")
 
 
 class ClosedSegment(NamedTuple):
@@ -113,3 +116,40 @@ def stored_partition(
         recovery_point=None,
         cleaner_offset=None,
     )
+
+
+def whole_chain(topic_partition: TopicPartition, made: Sequence[L], *, hint: str) -> list[L]:
+    """Return the segments that are to be read, in offset order: all offsets, each of them once.
+
+    ``made`` are in the order in which they were made: of several that end at one offset the last one is read.
+
+    Raises:
+        VerificationError: they are of two histories, or leave a gap, or overlap so that none of them begins where
+            another ends.
+
+    """
+    ordered = sorted(made, key=attrgetter("base_offset", "next_base_offset"))
+    _check_lineage(topic_partition, ordered, hint)
+    chain = chain_of(made)
+    reached = ordered[0].base_offset
+    for one in chain:
+        if one.base_offset != reached:
+            break
+        reached = one.next_base_offset
+    if reached < max(one.next_base_offset for one in ordered):
+        is_held = any(one.base_offset <= reached < one.next_base_offset for one in ordered)
+        what = "overlap, and none of them goes on" if is_held else "leave a gap"
+        raise VerificationError(f"{topic_partition}: the segments {what} at offset {reached}", hint=hint)
+    return chain
+
+
+def _check_lineage(topic_partition: TopicPartition, ordered: Sequence[Link], hint: str) -> None:
+    farthest = ordered[0]
+    for one in ordered[1:]:
+        if not is_one_lineage(farthest, one):
+            raise VerificationError(
+                f"{topic_partition}: the segments [{farthest.base_offset}, {farthest.next_base_offset}) and"
+                f" [{one.base_offset}, {one.next_base_offset}) overlap under different leader epochs",
+                hint=hint,
+            )
+        farthest = max(farthest, one, key=attrgetter("next_base_offset"))

@@ -1,4 +1,4 @@
-"""A prefix of a store, or one partition in it, as a log dir: a plain copy of one, or what Resnap or brokers shipped.
+"""A prefix of a store, or one partition in it, as a log dir: a plain copy of one, or what Resnap or brokers tiered.
 
 Which of these it is shows in its keys. Nothing but names, sizes, times and small objects is read.
 """
@@ -15,7 +15,7 @@ from resnap.storage.log.log_dir import open_log_dir_or_partition
 from resnap.storage.log.names import is_segment_name
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import live_partition
-from resnap.storage.sources.registry import READABLE, SHIPPED, is_tiered_by_brokers
+from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
@@ -52,6 +52,12 @@ def open_source(
     path = local_path(url)
     listed = iter(sources.store(url).list())
     seen: list[ObjectInfo] = []
+
+    def read_in(layout: Stored, depth: int) -> LogDir:
+        root, within = _above(url, depth)
+        found = _rekeyed(chain(seen, listed), within)
+        return layout.log_dir(sources.store(root), found, topics, within=within, topic_ids=topic_ids)
+
     for info in listed:
         seen.append(info)
         layout, depth = _layout_of(url, info.key)
@@ -59,15 +65,11 @@ def open_source(
             continue
         if layout.is_plain_copy and path is not None:
             break  # a directory like any other
-        root, within = _above(url, depth)
-        found = _rekeyed(chain(seen, listed), within)
-        return layout.log_dir(sources.store(root), found, topics, within=within, topic_ids=topic_ids)
-    if any(is_tiered_by_brokers(info.key) for info in seen):
-        raise UsageError(
-            f"{url} holds what brokers tiered by LocalTieredStorage, where nothing tells of a segment as a whole",
-            hint="`resnap remote status --store URL` holds it against what brokers believe, and `resnap inspect` opens"
-            " each file",
-        )
+        return read_in(layout, depth)
+    for info in seen:
+        layout, depth = _match(url, info.key, READABLE_BY_KEYS_ALONE)
+        if layout is not None:
+            return read_in(layout, depth)
     if path is not None:
         return open_log_dir_or_partition(path, topics=topics)
     raise UsageError(

@@ -9,7 +9,6 @@ from resnap.storage.layouts.aiven.keys import parse_key as parse_aiven_key
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.keys import parse_key as parse_flat_key
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.local_tiered.keys import parse_key
 from resnap.storage.layouts.local_tiered.layout import LocalTiered, key_for_brokers
 from resnap.storage.layouts.mirror import Mirror
 
@@ -25,6 +24,8 @@ READ_BY_BROKERS: Final[tuple[ReadByBrokers, ...]] = (LocalTiered(), Aiven())
 """Those in which brokers tier."""
 READABLE: Final[tuple[Stored, ...]] = (*SHIPPED, Mirror())
 """Those that are read as a log, as their keys show."""
+READABLE_BY_KEYS_ALONE: Final[tuple[Stored, ...]] = (LocalTiered(),)
+"""Likewise, where nothing of the others is there: a manifest of ours may name the same objects."""
 
 
 def layout_named(name: LayoutName, form: AivenForm | None = None) -> Layout:
@@ -53,6 +54,6 @@ def layout_in(store: ObjectStore, within: str = "") -> Layout:
     return Flat()
 
 
-def is_tiered_by_brokers(key: str) -> bool:
-    """Whether ``key`` is of a segment that brokers tier, in a layout without manifests."""
-    return parse_key(key) is not None
+def brokers_layout(key: str) -> ReadByBrokers | None:
+    """Return the layout in which brokers read the object at ``key``; None if they read it in none."""
+    return next((one for one in READ_BY_BROKERS if one.brokers_object(key) is not None), None)

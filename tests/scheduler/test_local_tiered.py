@@ -92,16 +92,37 @@ def test_a_topic_whose_id_nothing_tells_is_refused_by_name(
     assert not (tmp_path / "store" / "kafka-tiered-storage").exists()
 
 
-def test_what_brokers_tiered_there_is_told_to_have_no_manifest_and_each_file_of_it_opens(
-    command: Resnap, tiered: FixtureSet
+def test_what_brokers_tiered_is_read_as_a_log_without_a_manifest(
+    command: Resnap, tiered: FixtureSet, tmp_path: Path
 ) -> None:
     folder = tiered.remote / "kafka-tiered-storage"
     for place in (tiered.remote, folder):
         scanned = command("scan", place.as_uri(), *JSON)
-        assert (scanned.code, "tiered by LocalTieredStorage" in scanned.error["message"]) == (2, True)
-        assert "resnap remote status" in scanned.error["hint"]
+        assert (scanned.code, scanned.document["summary"]["boundaries"]) == (0, 8), scanned.err
+    (partition,) = folder.glob("payments-1-*")
+    scanned = command("scan", partition.as_uri(), *JSON)
+    assert [row["partition"] for row in scanned.document["partitions"]] == [1], scanned.err
+    rules = ("--as-of", "roll", "--engine", "local")
+    verified = command("verify", tiered.remote.as_uri(), *rules, *JSON)
+    verdicts = [row["verdict"] for row in verified.document["boundaries"]]
+    assert (verified.code, verdicts) == (0, ["proven"] * 8), verified.err
+    copy = tmp_path / "copy"
+    shutil.copytree(tiered.remote, copy)
+    lost = min(copy.rglob("payments-0-*/*.snapshot"))
+    lost.write_bytes(b"")
+    planned = command("plan", copy.as_uri(), *JSON)
+    assert planned.document["summary"]["snapshots"] == 1, planned.err
+    ran = command("regenerate", copy.as_uri(), "--into", tmp_path / "snapshots", *rules, *JSON)
+    assert ran.code == 0, ran.err
+    (made,) = (tmp_path / "snapshots").rglob("*.snapshot")
+    (was,) = tiered.remote.rglob(f"payments-0-*/{lost.name}")
+    assert entries(made.read_bytes()) == entries(was.read_bytes())
+
+
+def test_each_file_that_brokers_tiered_opens_by_itself(command: Resnap, tiered: FixtureSet) -> None:
     verified = command("verify", "--store", tiered.remote.as_uri(), *JSON)
     assert (verified.code, "resnap remote status" in verified.error["hint"]) == (2, True)
+    folder = tiered.remote / "kafka-tiered-storage"
     kinds = {path.suffix: command("inspect", path, *JSON).document["kind"] for path in sorted(folder.rglob("*.*"))}
     assert kinds == {
         ".log": "log", ".index": "index", ".timeindex": "timeindex", ".txnindex": "txnindex", ".snapshot": "snapshot",

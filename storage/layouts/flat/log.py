@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place
 from resnap.storage.layouts.flat.topics import topic_ids_of
-from resnap.storage.layouts.lineage import chain_of, in_order_of_making, is_one_lineage
+from resnap.storage.layouts.lineage import in_order_of_making
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, ROOT
 from resnap.storage.layouts.local_tiered.keys import parse_key as parse_brokers_key
@@ -26,6 +25,7 @@ from resnap.storage.layouts.stored_log import (
     refused,
     stored_log_dir,
     stored_partition,
+    whole_chain,
 )
 from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
@@ -178,7 +178,8 @@ def _partition(
     error = next((one.error for one in found if one.error is not None), None)
     if error is not None:
         raise error
-    chain = _chain(topic_partition, [one.manifest for one in found if one.manifest is not None])
+    manifests = [one.manifest for one in found if one.manifest is not None]
+    chain = whole_chain(topic_partition, in_order_of_making(manifests), hint=_HINT)
     return stored_partition(
         _directory(root, found[0].place, topic_id),
         topic_partition,
@@ -186,41 +187,6 @@ def _partition(
         leader_epochs=_leader_epochs(root, chain[-1]),
         topic_id=next((manifest.topic_id for manifest in chain if manifest.topic_id is not None), None),
     )
-
-
-def _chain(topic_partition: TopicPartition, manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Return the segments that are to be read, in offset order: all offsets, each of them once.
-
-    Raises:
-        VerificationError: they are of two histories, or leave a gap, or overlap so that none of them begins where
-            another ends.
-
-    """
-    ordered = sorted(manifests, key=attrgetter("base_offset", "next_base_offset"))
-    _check_lineage(topic_partition, ordered)
-    chain = chain_of(in_order_of_making(ordered))
-    reached = ordered[0].base_offset
-    for one in chain:
-        if one.base_offset != reached:
-            break
-        reached = one.next_base_offset
-    if reached < max(one.next_base_offset for one in ordered):
-        is_held = any(one.base_offset <= reached < one.next_base_offset for one in ordered)
-        what = "overlap, and none of them goes on" if is_held else "leave a gap"
-        raise VerificationError(f"{topic_partition}: the segments {what} at offset {reached}", hint=_HINT)
-    return chain
-
-
-def _check_lineage(topic_partition: TopicPartition, ordered: Sequence[Manifest]) -> None:
-    farthest = ordered[0]
-    for one in ordered[1:]:
-        if not is_one_lineage(farthest, one):
-            raise VerificationError(
-                f"{topic_partition}: the segments [{farthest.base_offset}, {farthest.next_base_offset}) and"
-                f" [{one.base_offset}, {one.next_base_offset}) overlap under different leader epochs",
-                hint=_HINT,
-            )
-        farthest = max(farthest, one, key=attrgetter("next_base_offset"))
 
 
 def _segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> Segment:

@@ -1,0 +1,221 @@
+"""What brokers have tiered in the layout ``local-tiered``, as a log dir: nothing but keys names a segment.
+
+A segment is one if the objects that brokers need are all there and its log ends with a whole batch. What is less than
+that is a copy under way, or one that was given up. Keys tell where a segment begins, its last batch where it ends.
+Which segments the brokers believe in stands in their own metadata, and is not asked here: of several with the same
+offsets, as retries leave them, the one written last is taken.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, in_file
+from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, parse_key
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.stored_log import (
+    ClosedSegment,
+    one_of_each_name,
+    refused,
+    stored_log_dir,
+    stored_partition,
+    whole_chain,
+)
+from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
+from resnap.storage.log.indexes import OFFSET_ENTRY, OffsetIndexEntry
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
+from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RecordBatchHeader
+from resnap.storage.log.store_path import StorePath
+from resnap.storage.side_by_side import each
+from resnap.storage.stores.ranged_reader import ranged_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+NEEDED: Final = frozenset(ObjectKind) - {ObjectKind.TXN_INDEX}
+"""The objects without which brokers cannot read a segment."""
+_HINT: Final = "`resnap remote status --store URL` shows which segments the brokers believe in"
+_URL_OF_ONE: Final = "<URL>/<topic>-<partition>-<topic id>"
+_RANGE_BYTES: Final = 1 << 16
+"""Of the end of a log: as a rule the batches of one entry of its offset index."""
+
+
+class _Objects(NamedTuple):
+    """The objects of one segment."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    base_offset: int
+    infos: dict[ObjectKind, ObjectInfo]
+
+
+class TieredSegment(NamedTuple):
+    """A segment [base offset, next base offset) that is whole."""
+
+    base_offset: int
+    next_base_offset: int
+    leader_epochs: tuple[LeaderEpoch, ...]
+    """Those of the segment alone."""
+    infos: Mapping[ObjectKind, ObjectInfo]
+
+
+class _Read(NamedTuple):
+    """A segment, or why it cannot be read; neither, if its objects have gone meanwhile."""
+
+    of: _Objects
+    segment: TieredSegment | None
+    error: ResnapError | None
+
+
+def tiered_log_dir(
+    store: ObjectStore,
+    listed: Iterable[ObjectInfo],
+    topics: Callable[[TopicPartition], bool] | None,
+    *,
+    topic_ids: Mapping[str, str] | None = None,
+) -> LogDir:
+    """Return what the objects ``listed`` of ``store`` hold, whoever wrote them.
+
+    A partition whose segments are damaged, contradict each other or leave a gap becomes a problem; so do those of
+    several topics of one name, unless ``topic_ids`` chooses one by name.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
+    for one in each(partial(_read, store), _whole(listed, topics), remote=True):
+        if one.segment is not None or one.error is not None:
+            partitions.setdefault(one.of.topic_partition, {}).setdefault(one.of.topic_id, []).append(one)
+    root = StorePath(store.url)
+    found = one_of_each_name(dict(sorted(partitions.items())), topic_ids or {}, _URL_OF_ONE)
+    return stored_log_dir(
+        root,
+        [
+            (
+                _folder(root, read[0].of),
+                partial(_partition, root, topic_id, read) if error is None else partial(refused, error),
+            )
+            for _, topic_id, read, error in found
+        ],
+        cluster_id=None,
+        broker_ids=(),
+    )
+
+
+def _whole(listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None) -> list[_Objects]:
+    """Return the wanted segments of which all objects are there that brokers need."""
+    found: dict[str, _Objects] = {}
+    for info in listed:
+        key = parse_key(info.key)
+        if key is None or not (topics is None or topics(TopicPartition(key.topic, key.partition))):
+            continue
+        place = TopicPartition(key.topic, key.partition)
+        stem = info.key.removesuffix(f".{EXTENSIONS[key.kind]}")
+        found.setdefault(stem, _Objects(place, key.topic_id, key.base_offset, {})).infos[key.kind] = info
+    return [one for one in found.values() if one.infos.keys() >= NEEDED]
+
+
+def _read(store: ObjectStore, of: _Objects) -> _Read:
+    try:
+        end = _end_offset(store, of)
+        checkpoint = of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key
+        with in_file(f"{store.url}/{checkpoint}"):
+            epochs = read_leader_epochs(store.get(checkpoint))
+    except ObjectNotFoundError:
+        return _Read(of, None, None)
+    except FormatError as error:
+        error.hint = _HINT
+        return _Read(of, None, error)
+    epochs = segment_leader_epochs(epochs, of.base_offset, end)
+    return _Read(of, TieredSegment(of.base_offset, end, epochs, of.infos), None)
+
+
+def _end_offset(store: ObjectStore, of: _Objects) -> int:
+    """Return the offset after the last batch of a log, which is looked for from the last entry of its offset index on.
+
+    Raises:
+        FormatError: the log ends within a batch, or has none.
+        ObjectNotFoundError: it has gone.
+
+    """
+    log = of.infos[ObjectKind.LOG]
+    position, end = _last_indexed(store, of.infos[ObjectKind.INDEX]), of.base_offset
+    with ranged_reader(store, log.key, range_bytes=_RANGE_BYTES, ranges_in_flight=1) as reader, in_file(reader.locator):
+        while len(header := reader.read(position, HEADER.size)) == HEADER.size:
+            batch = RecordBatchHeader._make(HEADER.unpack(header))
+            # Before magic 2 a batch has the offset of its last record.
+            end = 1 + (batch.last_offset if batch.magic == MAGIC_V2 else batch.base_offset)
+            position += LOG_OVERHEAD + max(batch.batch_length, 0)
+        if position != reader.size_bytes or end <= of.base_offset:
+            raise FormatError("end of a log", position=position, expected="whole batches up to it",
+                              found=f"{reader.size_bytes} bytes")  # fmt: skip
+    return end
+
+
+def _last_indexed(store: ObjectStore, index: ObjectInfo) -> int:
+    """Return the position in the log of the last batch that its offset index has; 0 where it has none."""
+    end = index.size_bytes - index.size_bytes % OFFSET_ENTRY.size
+    if not end:
+        return 0
+    entry = OffsetIndexEntry._make(OFFSET_ENTRY.unpack(store.get_range(index.key, end - OFFSET_ENTRY.size, end)))
+    return max(entry.position, 0)
+
+
+def _folder(root: StorePath, of: _Objects) -> StorePath:
+    return root / of.infos[ObjectKind.LOG].key.rpartition("/")[0]
+
+
+def _partition(root: StorePath, topic_id: str, found: Sequence[_Read]) -> PartitionDir:
+    """Return the partition; a segment that is damaged harms where no other one begins at its offset.
+
+    Raises:
+        FormatError: one is.
+        VerificationError: the segments are of two histories, or leave a gap.
+
+    """
+    segments = [one.segment for one in found if one.segment is not None]
+    begins = {one.base_offset for one in segments}
+    for one in found:
+        if one.error is not None and one.of.base_offset not in begins:
+            raise one.error
+    of, made = found[0].of, sorted(segments, key=lambda one: one.infos[ObjectKind.LOG].modified_ms)
+    chain = whole_chain(of.topic_partition, made, hint=_HINT)
+    return stored_partition(
+        _folder(root, of),
+        of.topic_partition,
+        [ClosedSegment(_segment(root, one), _snapshot(root, one)) for one in chain],
+        leader_epochs=str(root / chain[-1].infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key),
+        topic_id=topic_id,
+    )
+
+
+def _segment(root: StorePath, one: TieredSegment) -> Segment:
+    log, sizes = one.infos[ObjectKind.LOG], {kind: info.size_bytes for kind, info in one.infos.items()}
+    return Segment(
+        base_offset=one.base_offset,
+        next_base_offset=one.next_base_offset,
+        path=str(root / log.key),
+        size_bytes=log.size_bytes,
+        mtime_ns=log.modified_ms * 1_000_000,
+        inode=0,
+        index_bytes=sizes.get(ObjectKind.INDEX),
+        timeindex_bytes=sizes.get(ObjectKind.TIME_INDEX),
+        txnindex_bytes=sizes.get(ObjectKind.TXN_INDEX),
+    )
+
+
+def _snapshot(root: StorePath, one: TieredSegment) -> SnapshotFile:
+    info = one.infos[ObjectKind.SNAPSHOT]
+    return SnapshotFile(
+        offset=one.next_base_offset,
+        path=str(root / info.key),
+        size_bytes=info.size_bytes,
+        mtime_ns=info.modified_ms * 1_000_000,
+    )
