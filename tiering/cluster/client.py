@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from resnap.storage.errors import ClusterError, ConfigurationError
+from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text
 from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, connected, reach
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _PATIENCE_MS: Final = 30_000
 _POLL_MS: Final = 500
 _NO_EPOCH: Final = -1
+_HINT: Final = "look at --bootstrap-server and --command-config, and whether brokers answer"
 
 
 class EpochEnd(NamedTuple):
@@ -122,8 +124,18 @@ class Cluster:
             ClusterError: the leader does not answer.
 
         """
-        with _translated(f"{of}: cannot learn about leader epochs"):
-            return {epoch: self._epoch_end(of, leader, epoch) for epoch in epochs}
+        return {epoch: self._epoch_end(of, leader, epoch) for epoch in epochs}
+
+    def ask(self, what: str, request: Any, broker_id: int) -> Any:  # noqa: ANN401 - messages of the library
+        """Return the answer of one broker to a message that the library has, and asks in no way that fits.
+
+        Raises:
+            ClusterError: it does not answer; the error begins with ``what``.
+
+        """
+        with _translated(what):
+            manager = self._admin._manager  # noqa: SLF001
+            return manager.run(manager.send, request, broker_id)
 
     def read(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield offset and value of every record of a partition, up to the end that it has now.
@@ -216,15 +228,20 @@ class Cluster:
             partition=of.partition, current_leader_epoch=_NO_EPOCH, leader_epoch=epoch
         )
         topic = Request.OffsetForLeaderTopic(topic=of.topic, partitions=[one])
-        # The library has this request, and calls it only for its own consumer.
-        manager = self._admin._manager  # noqa: SLF001
-        answer = manager.run(manager.send, Request(replica_id=-1, topics=[topic]), leader)
-        end = answer.topics[0].partitions[0]
+        what = f"{of}: cannot learn about leader epochs"
+        end = self.ask(what, Request(replica_id=-1, topics=[topic]), leader).topics[0].partitions[0]
         if end.error_code:
-            from kafka.errors import for_code
-
-            raise for_code(end.error_code)(str(of))
+            raise ClusterError(f"{what}: {error_name(end.error_code)}", hint=_HINT)
         return EpochEnd(end.leader_epoch, end.end_offset)
+
+
+def error_name(code: int) -> str:
+    """Return Kafka's name of an error, such as ``NOT_LEADER_OR_FOLLOWER``."""
+    from kafka.errors import kafka_errors
+
+    if code in tuple(KafkaError):
+        return KafkaError(code).name
+    return kafka_errors[code].message if code in kafka_errors else f"error {code}"
 
 
 def _topic(
@@ -252,12 +269,10 @@ def _topic_id(given: Any) -> str | None:  # noqa: ANN401 - the library gives a U
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
     """Turn what the library raises into an error of ours."""
-    from kafka.errors import KafkaError
+    from kafka import errors
 
     try:
         yield
-    except (KafkaError, OSError, TimeoutError) as error:
+    except (errors.KafkaError, OSError, TimeoutError) as error:
         why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise ClusterError(
-            f"{what}: {why}", hint="look at --bootstrap-server and --command-config, and whether brokers answer"
-        ) from error
+        raise ClusterError(f"{what}: {why}", hint=_HINT) from error
