@@ -1,9 +1,13 @@
-"""The replay on Spark: one pass over all partitions of a run.
+"""The replay on Spark: one pass over all partitions of a run, wave by wave.
 
-A first job scans splits (``scan_tasks``). What leaves its tasks are blocks of summary rows, one row per producer of a
-split, and one block of facts per split; they stay on the executors' disks, and the driver learns from sketches how many
-producers each run has. A second job divides the blocks by run, or by run and range of producer ids where a run has more
-producers than a task shall hold, combines them, and writes the snapshots where the sink's URL says
+A wave is as many partitions as keep all slots busy for a while. While the results of one are shipped, the next one is
+replayed, on the slots that there are by then; so the driver never holds the results of more than two, and what comes
+first is done long before what comes last.
+
+Of each wave a first job scans splits (``scan_tasks``). What leaves its tasks are blocks of summary rows, one row per
+producer of a split, and one block of facts per split; they stay on the executors' disks, and the driver learns from
+sketches how many producers each run has. A second job divides the blocks by run, or by run and range of producer ids
+where a run has more producers than a task shall hold, combines them, and writes the snapshots where the sink's URL says
 (``combine_tasks``). The driver sees counts and digests, never a batch, a summary or a snapshot.
 
 All stages run the same functions as ``rebuild.rebuild_locally``, which is the oracle. Blocks are elements of RDDs, and
@@ -13,10 +17,13 @@ not rows of data frames: they are few and large, and Spark has nothing to plan a
 from __future__ import annotations
 
 import pickle
+import threading
+from collections import deque
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from pyspark import AccumulatorParam, StorageLevel
+from pyspark import AccumulatorParam, InheritableThread, StorageLevel
 
 from resnap.replay.distributed.blocks import block_bytes, parted
 from resnap.replay.distributed.combine_tasks import FAILED, RUN, Combining, Share, merge
@@ -26,7 +33,7 @@ from resnap.replay.made_snapshot import make_idle
 from resnap.replay.ranges import id_ranges, join_runs
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import TASKS_PER_SLOT
+from resnap.replay.scan.splits import TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
 from resnap.replay.spark.failures import job_failure_told
 from resnap.replay.spark.progress import progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach
@@ -53,6 +60,12 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
+TASKS_PER_WAVE: Final = 2 * TASKS_PER_SLOT
+"""How many full tasks of a wave come on each slot: enough to hide that its last tasks leave some slots idle."""
+_MOST_LATER_TASKS: Final = 1000
+"""A stage after the first has so many tasks at most, unless there are more slots: each reads from each of the first."""
+_STOP_TIMEOUT_S: Final = 20
+
 
 class _Division(NamedTuple):
     """How the runs of a job are divided among combining tasks."""
@@ -77,20 +90,51 @@ class SparkRebuild:
     watcher: Watcher | None = None
 
     def run(self, plans: Iterable[PartitionPlan]) -> Iterator[PartitionResult]:
-        """Yield the result of each plan; those that must read further back go into a further round together.
+        """Yield the result of each plan, wave by wave; the next wave is replayed while those of one are taken.
 
         Raises:
             UsageError: the executors do not see the sources or the destination.
             ResnapError: the Spark job failed.
 
         """
-        waiting = list(plans)
-        before: list[PartitionResult | None] = [None] * len(waiting)
+        waiting = deque(plans)
         if not is_local_master(self.context.master):
             check_reach(self.context, waiting, self.sink_url, self.reading.sources)
+        stop = threading.Event()
+        ahead = self._begin(waiting, stop)
+        try:
+            while ahead is not None:
+                results = ahead.result()
+                ahead = self._begin(waiting, stop)
+                yield from results
+        finally:
+            stop.set()
+            if ahead is not None:
+                wait([ahead], _STOP_TIMEOUT_S)
+
+    def _begin(self, waiting: deque[PartitionPlan], stop: threading.Event) -> Future[list[PartitionResult]] | None:
+        """Replay the next wave of what is ``waiting`` in a thread of its own; None where nothing is."""
+        if not waiting:
+            return None
+        plans = next_wave(waiting, self.context.defaultParallelism)
+        wave: Future[list[PartitionResult]] = Future()
+
+        def replay() -> None:
+            try:
+                wave.set_result(list(self._wave(plans, stop)))
+            except BaseException as error:  # noqa: BLE001 - whoever waits for the wave raises it
+                wave.set_exception(error)
+
+        InheritableThread(replay, name="resnap-wave", daemon=True).start()
+        return wave
+
+    def _wave(self, plans: Sequence[PartitionPlan], stop: threading.Event) -> Iterator[PartitionResult]:
+        """Yield the result of each plan; those that must read further back go into a further round together."""
+        waiting = list(plans)
+        before: list[PartitionResult | None] = [None] * len(waiting)
         while waiting:
             further: list[tuple[PartitionPlan, PartitionResult]] = []
-            for plan, earlier, later in zip(waiting, before, self._round(waiting), strict=True):
+            for plan, earlier, later in zip(waiting, before, self._round(waiting, stop), strict=True):
                 result = join_rounds(earlier, later)
                 longer = next_round(plan, result)
                 if longer is None:
@@ -100,35 +144,37 @@ class SparkRebuild:
                     expect_more(self.watcher, longer)
             waiting, before = [plan for plan, _ in further], [result for _, result in further]
 
-    def _round(self, plans: Sequence[PartitionPlan]) -> list[PartitionResult]:
+    def _round(self, plans: Sequence[PartitionPlan], stop: threading.Event) -> list[PartitionResult]:
         runs = [(plan, run) for plan in plans for run in plan.runs]
         with job_failure_told(self.context):
-            results = iter(self._results(runs) if runs else [])
+            results = iter(self._results(runs, stop) if runs else [])
         sink = open_sink(self.sink_url, self.s3)
         return [
             partition_result(plan, [next(results) for _ in plan.runs], make_idle(plan, sink, self.reading.sources))
             for plan in plans
         ]
 
-    def _results(self, runs: Sequence[tuple[PartitionPlan, Run]]) -> list[RunResult]:
+    def _results(self, runs: Sequence[tuple[PartitionPlan, Run]], stop: threading.Event) -> list[RunResult]:
         context = self.context
-        tasks = [pickle.dumps(task) for task in pack(runs, self.reading, slots=context.defaultParallelism)]
+        slots = context.defaultParallelism
+        tasks = [pickle.dumps(task) for task in pack(runs, self.reading, slots=slots)]
+        later = max(slots * TASKS_PER_SLOT, min(len(tasks), _MOST_LATER_TASKS))
         done, met = context.accumulator(0), context.accumulator({}, _Sketches())
-        with watched_jobs(context, done, self.progress, self.watcher) as watch:
-            blocks = self._scanned(context.parallelize(tasks, len(tasks)), done, met)
+        with watched_jobs(context, done, self.progress, self.watcher, stop) as watch:
+            blocks = self._scanned(context.parallelize(tasks, len(tasks)), block_bytes(later), done, met)
             blocks.persist(StorageLevel.DISK_ONLY)
             # Counted by the JVM, which has the blocks, and not by Python workers that would have to be given them.
             blocks._jrdd.count()  # noqa: SLF001
             watch.phase = "combining"
             division = _divided(met.value, len(runs), self.reading.producers_per_task)
-            made = self._combined(blocks, division, runs).collect()
+            made = self._combined(blocks, division, runs, later).collect()
             blocks.unpersist()
         return _assembled(made, runs)
 
     def _scanned(
-        self, tasks: RDD[bytes], done: Accumulator[int], met: Accumulator[dict[int, IntArray]]
+        self, tasks: RDD[bytes], size: int, done: Accumulator[int], met: Accumulator[dict[int, IntArray]]
     ) -> RDD[tuple[int, Block]]:
-        reading, size = self.reading, block_bytes(self._tasks)
+        reading = self.reading
 
         def count(split: Split) -> None:
             done.add(progress_of(split.size_bytes, ends_segment=split.ends_segment))
@@ -140,15 +186,10 @@ class SparkRebuild:
 
         return tasks.mapPartitions(scan_tasks)
 
-    @property
-    def _tasks(self) -> int:
-        """How many tasks a stage after the first has at most."""
-        return int(self.context.defaultParallelism) * TASKS_PER_SLOT
-
     def _combined(
-        self, blocks: RDD[tuple[int, Block]], division: _Division, runs: Sequence[tuple[PartitionPlan, Run]]
+        self, blocks: RDD[tuple[int, Block]], division: _Division, runs: Sequence[tuple[PartitionPlan, Run]], tasks: int
     ) -> RDD[Made]:
-        sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(self._tasks)
+        sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(tasks)
         shares, first_share, starts = division
 
         def divide(elements: Iterator[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:
@@ -162,7 +203,7 @@ class SparkRebuild:
             task = Combining(shares=shares, sink=open_sink(sink_url, s3), reading=reading, size=size)
             yield from task.combine(elements)
 
-        made = _by_number(blocks.mapPartitions(divide), min(len(shares), self._tasks)).mapPartitions(combine_shares)
+        made = _by_number(blocks.mapPartitions(divide), min(len(shares), tasks)).mapPartitions(combine_shares)
         if not starts:
             return made
         topic_partitions = {run: runs[run][0].topic_partition for run in starts}
@@ -172,7 +213,19 @@ class SparkRebuild:
             yield from merge((one for _, one in elements), topic_partitions, open_sink(sink_url, s3))
 
         by_boundary = made.map(lambda one: (max(one.run + one.boundary, 0), one))
-        return _by_number(by_boundary, self._tasks).mapPartitions(merge_ranges)
+        return _by_number(by_boundary, tasks).mapPartitions(merge_ranges)
+
+
+def next_wave(waiting: deque[PartitionPlan], slots: int) -> list[PartitionPlan]:
+    """Take what makes ``TASKS_PER_WAVE`` full tasks for each of ``slots``, and at least one plan, from ``waiting``."""
+    tasks = slots * TASKS_PER_WAVE
+    left_bytes, left_segments = tasks * TASK_BYTES, tasks * TASK_SPLITS
+    wave: list[PartitionPlan] = []
+    while waiting and (not wave or (left_bytes > 0 and left_segments > 0)):
+        wave.append(waiting.popleft())
+        left_bytes -= wave[-1].bytes_in_segments
+        left_segments -= max(1, sum(run.end - run.start for run in wave[-1].runs))
+    return wave
 
 
 def on_executors(context: SparkContext, look: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:

@@ -39,6 +39,7 @@ class JobWatch:
     """Tells of the jobs of one group while they run.
 
     Attributes:
+        stop: set from outside where nobody waits for the jobs any more.
         phase: what they are doing; set by who gives Spark the jobs.
 
     """
@@ -48,6 +49,7 @@ class JobWatch:
     done: Accumulator[int]
     progress: Callable[[int, int], None] | None
     watcher: Watcher | None
+    stop: threading.Event
     phase: Phase = "scanning"
     ended: threading.Event = field(default_factory=threading.Event)
     stopped_by: Exception | None = None
@@ -64,6 +66,9 @@ class JobWatch:
     def _report(self) -> None:
         told = 0
         while not self.ended.wait(INTERVAL_S):
+            if self.stop.is_set():
+                _cancel(self.context, self.group)
+                return
             told = self._advance(told)
             if self.watcher is not None:
                 # A JVM that has died is told by whoever waits for it.
@@ -85,18 +90,21 @@ def watched_jobs(
     done: Accumulator[int],
     progress: Callable[[int, int], None] | None,
     watcher: Watcher | None,
+    stop: threading.Event | None = None,
 ) -> Iterator[JobWatch]:
     """Call ``progress`` with the (segments, bytes) newly added to ``done``, and ``watcher``, while jobs run.
 
     Jobs that the calling thread starts meanwhile belong to one group, the caller's own if it has set one. They are
-    cancelled where the context ends by an error or an interrupt, or where ``progress`` or ``watcher`` raises, which the
-    context then does, too. A task that Spark repeats may be counted twice: good enough to look at.
+    cancelled where the context ends by an error or an interrupt, where ``stop`` is set, or where ``progress`` or
+    ``watcher`` raises, which the context then does, too. A task that Spark repeats may be counted twice: good enough
+    to look at.
     """
     group, is_ours = context.getLocalProperty(_GROUP), False
     if group is None:
         group, is_ours = f"resnap-{uuid4()}", True
         context.setJobGroup(group, "replay of batch headers", interruptOnCancel=True)
-    watch = JobWatch(context=context, group=group, done=done, progress=progress, watcher=watcher)
+    stop = stop or threading.Event()
+    watch = JobWatch(context=context, group=group, done=done, progress=progress, watcher=watcher, stop=stop)
     reporter = threading.Thread(target=watch.report, name="resnap-progress", daemon=True)
     reporter.start()
     try:

@@ -2,23 +2,23 @@
 
 Files of this machine are of no use to executors on other machines unless all of them mount the same directory, and a
 store may know the driver and not them: credentials that come from the environment, a profile or a role are each
-machine's own. So the executors are asked: for a byte of the first segment of each partition, and for a mark that the
+machine's own. So the executors are asked: for a byte of one segment of each log dir and bucket, and for a mark that the
 driver leaves in the directory of the destination, or to write into its store.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
 from resnap.replay.spark.failures import job_failure_told
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
-from resnap.storage.stores.urls import is_store_url, local_path
+from resnap.storage.stores.urls import is_store_url, local_path, split_object_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from pyspark import SparkContext
 
@@ -34,7 +34,7 @@ _REACH: Final = (
 )
 
 
-def check_reach(context: SparkContext, plans: Sequence[PartitionPlan], sink_url: str, sources: Sources) -> None:
+def check_reach(context: SparkContext, plans: Iterable[PartitionPlan], sink_url: str, sources: Sources) -> None:
     """Have the executors look for the sources and the destination.
 
     Raises:
@@ -42,7 +42,7 @@ def check_reach(context: SparkContext, plans: Sequence[PartitionPlan], sink_url:
         LogDirError: the destination cannot be written from here.
 
     """
-    needed = [plan.segments[run.start].locator for plan in plans for run in plan.runs[:1]]
+    needed = one_of_each_root(plan.segments[run.start].locator for plan in plans for run in plan.runs[:1])
     directory = local_path(sink_url)
     if directory is not None:
         with _mark(directory) as mark:
@@ -57,6 +57,16 @@ def check_reach(context: SparkContext, plans: Sequence[PartitionPlan], sink_url:
             f"executors of {context.master} cannot reach {where.get(locator, locator)}: {said}",
             hint=_REACH if is_store_url(locator) and local_path(locator) is None else _MOUNT,
         )
+
+
+def one_of_each_root(locators: Iterable[str]) -> Iterable[str]:
+    """Return one locator of each log dir and bucket: who reaches it reaches the others there."""
+    return {_root(locator): locator for locator in locators}.values()
+
+
+def _root(locator: str) -> str:
+    path = local_path(locator) if is_store_url(locator) else Path(locator)
+    return split_object_url(locator)[0] if path is None else str(path.parent.parent)
 
 
 class _Question(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections import deque
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,8 @@ from resnap.replay.ranges import id_ranges
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import partition_result
 from resnap.replay.scan.reading import Reading
-from resnap.replay.spark.job import _assembled
+from resnap.replay.scan.splits import TASK_BYTES
+from resnap.replay.spark.job import _assembled, next_wave
 from resnap.replay.staging import DirectorySink, MemorySink
 from resnap.storage.errors import ResnapError
 from tests.builders import a_partition
@@ -129,6 +131,19 @@ def test_nothing_leaves_a_scanning_task_but_one_row_for_each_split_and_producer(
     assert sorted(rows) == sorted(expected)
     assert len(expected) < len(batches) / 2
     assert sorted(splits) == sorted({number for number, _ in expected})
+
+
+@pytest.mark.parametrize(("size_bytes", "tasks"), [(1 << 30, 5_000), (1, 40)])
+def test_tasks_are_bounded_however_few_slots_there_are_at_first(tmp_path: Path, size_bytes: int, tasks: int) -> None:
+    plan = planned(a_partition(tmp_path, [transactions(0, pids=range(2)), []]), now_ms=NOW_MS, full=True)
+    segments = (replace(plan.segments[0], size_bytes=size_bytes),) * 20_000
+    many = replace(plan, segments=segments, runs=(replace(plan.runs[0], start=0, end=len(segments)),))
+    packed = pack([(many, many.runs[0])], Reading(), slots=2)
+    assert len(packed) == tasks
+    assert sum(len(task.splits) for task in packed) == len(segments)
+    assert max(sum(one.split.size_bytes for one in task.splits) for task in packed) <= TASK_BYTES
+    waiting = deque([many] * 5)
+    assert next_wave(waiting, slots=2) == [many]
 
 
 def test_ranges_divide_the_work(tmp_path: Path) -> None:

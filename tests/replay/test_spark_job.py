@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
 from resnap.replay.scan.reading import Reading
-from resnap.replay.spark.job import SparkRebuild
+from resnap.replay.spark import job
+from resnap.replay.spark.job import SparkRebuild, next_wave
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.staging import DirectorySink
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from tests.strategies import Event
 
 NOW_MS = START_MS + 60 * HOUR_MS
+PATIENCE_S = 60
 
 
 def transactions(hour: int, *, pids: range) -> list[Event]:
@@ -170,6 +173,55 @@ def test_a_run_takes_as_many_spark_jobs_for_one_partition_as_for_many(session: S
         list(engine.run(some))
         counts.append(len(session.sparkContext.statusTracker().getJobIdsForGroup(group)))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.spark
+def test_waves_give_what_one_wave_gives_and_the_first_comes_before_the_last_is_replayed(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = plans_of(log_dir(tmp_path / "log"))
+    here, there = tmp_path / "local", tmp_path / "spark"
+    local = list(rebuild_locally(plans, DirectorySink(here)))
+    monkeypatch.setattr(job, "TASK_SPLITS", 0)  # a wave for each partition
+    begun: list[int] = []
+    monkeypatch.setattr(job, "next_wave", lambda waiting, slots: begun.append(0) or next_wave(waiting, slots))
+    results = SparkRebuild(context=session.sparkContext, sink_url=there.as_uri()).run(plans)
+    distributed = [next(results)]
+    assert len(begun) == 2
+    distributed += results
+    assert len(begun) == len(plans)
+    assert told(distributed) == told(local)
+    assert files(there) == files(here)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckSources(Sources):
+    """Does not come back from opening a segment of ``other-1``."""
+
+    @contextmanager
+    def open(self, locator: str, *, end: int | None = None) -> Iterator[RangeReader]:
+        if "other-1" in locator:
+            time.sleep(PATIENCE_S)
+        with Sources.open(self, locator, end=end) as reader:
+            yield reader
+
+
+@pytest.mark.spark
+def test_a_wave_that_nobody_waits_for_any_more_is_cancelled(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = log_dir(tmp_path / "log")
+    plans = [planned(partitions[name], now_ms=NOW_MS, full=True) for name in ("sound", "other")]
+    monkeypatch.setattr(job, "TASK_SPLITS", 0)
+    status, begun = session.sparkContext.statusTracker(), time.monotonic()
+    stuck = Reading(sources=StuckSources())
+    results = SparkRebuild(context=session.sparkContext, sink_url=tmp_path.as_uri(), reading=stuck).run(plans)
+    assert next(results).topic_partition.topic == "sound"
+    while not status.getActiveJobsIds():
+        time.sleep(0.01)
+    results.close()
+    assert status.getActiveJobsIds() == []
+    assert time.monotonic() - begun < PATIENCE_S
 
 
 @pytest.mark.spark

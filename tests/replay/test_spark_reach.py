@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.spark.reach import _Question
+from resnap.replay.spark.reach import _Question, one_of_each_root
 from resnap.storage.sources.files import PLAIN, Sources
 from resnap.storage.stores.memory import MemoryObjectStore
 
@@ -24,6 +24,12 @@ def test_an_executor_tells_what_it_cannot_see_and_why(tmp_path: Path) -> None:
         str(gone): f"{gone}: the file is gone",
         "memory://reach/logs/1.log": "memory://reach/logs/1.log: no such object",
     }
+
+
+def test_one_segment_of_each_log_dir_and_bucket_is_asked_for() -> None:
+    disks = [f"/disk{number % 2}/topic-{number}/0.log" for number in range(1000)]
+    objects = [f"s3://{bucket}/logs/topic-{number}/0.log" for bucket in ("a", "b") for number in range(1000)]
+    assert len(list(one_of_each_root([*disks, *objects]))) == 4
 
 
 def test_an_executor_tries_to_write_and_leaves_nothing() -> None:
