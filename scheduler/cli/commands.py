@@ -126,6 +126,11 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "Make shipped segments visible to brokers.",
         "resnap announce s3://tiered/cluster-1 --bootstrap-server localhost:9092 --publish",
     ),
+    "producer census": CommandRow(
+        f"{_JOBS}.census:count_producers",
+        "Count the producers a broker holds, by topic and age.",
+        "resnap producer census /var/lib/kafka --under 3600000",
+    ),
     "producer simulate": CommandRow(
         f"{_JOBS}.producer:simulate",
         "Show what a broker answers to a script of appends.",
@@ -183,7 +188,7 @@ GROUPS: Final = {
     "config": "Settings, and where they come from.",
     "controller": "What a cluster's metadata log says.",
     "remote": "Remote storage as brokers see it.",
-    "producer": "How a broker answers what producers send.",
+    "producer": "Producer ids: who holds them, and how a broker answers.",
     "quota": "Limits on how many new producer ids a user may use (KIP-936).",
     "runs": "Runs of the service, past and waiting.",
     "token": "Tokens for the HTTP API and the web page.",

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from matplotlib.figure import Figure
+
     from resnap.tiering.quota.simulation import Outcome
 
 MOST: Final = 6
@@ -51,25 +53,41 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
         LogDirError: it cannot be written.
 
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     chosen = sorted(outcomes, key=lambda one: (-one.throttled_ms, -one.new_ids, one.principal))[:MOST]
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figure_of()
     axes = figure.subplots(len(_PANELS), sharex=True)
     for axis, (field, title) in zip(axes, _PANELS, strict=True):
         for outcome in chosen:
             curve = [moment for moment in outcome.curve if moment.at_ms < FURTHEST_MS]
             times = [datetime.fromtimestamp(moment.at_ms / 1000, UTC) for moment in curve]
             values = [getattr(moment, field) for moment in curve]
-            axis.plot(times, values, label=_label(outcome.principal), drawstyle="steps-post")
+            axis.plot(times, values, label=label(outcome.principal), drawstyle="steps-post")
         axis.set_ylabel(title)
         axis.grid(visible=True, alpha=0.3)
     axes[1].axhline(0, color="black", linewidth=0.8)
     if chosen:
         axes[0].legend(loc="upper left", fontsize="small")
     axes[-1].set_xlabel("time of the log (UTC)")
+    save(figure, path)
+
+
+def figure_of() -> Figure:
+    """Return an empty page to draw on."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture; equal ones are equal bytes.
+
+    Raises:
+        LogDirError: it cannot be written.
+
+    """
     try:
         is_svg = path.suffix.lower() == ".svg"
         figure.savefig(path, dpi=110, metadata={"Date": None} if is_svg else None)
@@ -77,7 +95,7 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
         raise LogDirError(f"{path}: cannot be written: {error.strerror}", hint="give --plot another place") from error
 
 
-def _label(principal: str) -> str:
+def label(principal: str) -> str:
     """Return a label for a legend, where a dollar sign begins a formula, and a low line at the start hides it."""
     text = principal.replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text

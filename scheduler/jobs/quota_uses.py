@@ -89,6 +89,16 @@ def _principals(path: Path | None, context: Context) -> PrincipalMap:
             "a log does not tell whose producers are whose: each topic stands in for a principal (--principal-map)"
         )
         return PrincipalMap()
+    return principals_in(path)
+
+
+def principals_in(path: Path) -> PrincipalMap:
+    """Return the principals that a file names.
+
+    Raises:
+        UsageError: it cannot be read, or a line of it is not as it should be.
+
+    """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:

@@ -30,7 +30,7 @@ OTHER: Final = "other"
 NO_CLUSTER: Final = "none"
 """Stands where a log dir does not tell its cluster's id, as in object keys."""
 RESULTS: Final = ("ok", "failed", "skipped")
-RUN_KINDS: Final = ("scan", "regenerate", "tier", "verify")
+RUN_KINDS: Final = ("scan", "census", "regenerate", "tier", "verify")
 RUN_STATES: Final = ("succeeded", "partially_failed", "failed", "cancelled")
 FINISHED_WELL: Final = "succeeded"
 UPLOAD_FAILURES: Final = (

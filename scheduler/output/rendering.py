@@ -36,6 +36,13 @@ def human_count(value: int) -> str:
     return f"{value:,}"
 
 
+def some(count: int, noun: str) -> str:
+    """Return ``1,478 segments``, ``1 segment``."""
+    if count == 1:
+        return f"{count:,} {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+
+
 def human_bytes(size_bytes: int) -> str:
     """Return ``1536`` as ``1.5 KiB``."""
     size = float(size_bytes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.jobs import regenerate, scan, tier, verify
+from resnap.scheduler.jobs import census, regenerate, scan, tier, verify
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.runs.service_context import RunObserver, ServiceContext
 from resnap.storage.errors import UsageError
@@ -57,6 +57,9 @@ class Execution:
         match run.kind:
             case RunKind.SCAN:
                 return context.keep(scan.run(scan.Request(scope=scope, separately=True), context), scan.ScanView())
+            case RunKind.CENSUS:
+                count = census.Request(scope=scope)
+                return context.keep(census.run(count, context), census.CensusView(count, context))
             case RunKind.REGENERATE:
                 rebuild = regenerate.Request(scope=scope, into=_destination(run), saved=saved)
                 return context.keep(regenerate.run(rebuild, context), regenerate.view_of(rebuild, context))

@@ -31,6 +31,8 @@ class RunKind(StrEnum):
     """Ships segments, and rebuilds what they lack."""
     VERIFY = "verify"
     """Reads back what was shipped."""
+    CENSUS = "census"
+    """Counts producers, for its page."""
 
 
 REPLAYS: Final = (RunKind.REGENERATE, RunKind.TIER)

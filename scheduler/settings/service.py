@@ -37,7 +37,7 @@ class ScheduleSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    run: Literal["scan", "regenerate", "tier", "verify"]
+    run: Literal["scan", "census", "regenerate", "tier", "verify"]
     every: Duration | None = None
     """Counted from the beginning of the last run."""
     cron: str | None = None
@@ -85,9 +85,10 @@ class ScheduleSpec(BaseModel):
             raise ValueError(f"schedule {self.name}: expected either `every` or `cron`")
         if self.every is not None and self.every < timedelta(seconds=1):
             raise ValueError(f"schedule {self.name}: `every` must be a second or more")
-        if self.run == "scan" and self.to is not None:
-            raise ValueError(f"schedule {self.name}: a scan takes no `to`: it writes nothing")
-        if self.run != "scan" and self.to is None:
+        only_reads = self.run in {"scan", "census"}
+        if only_reads and self.to is not None:
+            raise ValueError(f"schedule {self.name}: a {self.run} takes no `to`: it writes nothing")
+        if not only_reads and self.to is None:
             raise ValueError(f"schedule {self.name}: a {self.run} needs `to`, a directory or URL")
         return self
 

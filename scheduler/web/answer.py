@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from resnap.scheduler.output.rendering import some
 from resnap.scheduler.runs.readiness import Readiness
-from resnap.scheduler.web.words import some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

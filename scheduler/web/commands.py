@@ -57,6 +57,7 @@ _OF_RULES: Final = frozenset(
 )  # fmt: skip
 WITHOUT: Final[Mapping[str, frozenset[str]]] = {
     "scan": _OF_READING | _OF_SHIPPING | _OF_SPARK | {"dry_run", "boundaries", "verify_crc"},
+    "producer census": _OF_SHIPPING | {"dry_run", "boundaries", "state_dir", "fresh"},
     "plan": _OF_SHIPPING | {"dry_run"},
     "regenerate": _OF_SHIPPING,
     "tier": frozenset({"boundaries"}),
@@ -104,7 +105,9 @@ class Shell:
         asked = settings or {}
         of_the_service = {name: value for name, value in self.flags.items() if name not in asked}
         given = {name: value for name, value in {**asked, **of_the_service}.items() if name not in WITHOUT[verb]}
-        return resnap(verb, *words, *(word for name, value in given.items() for word in self._flag(name, value)))
+        return resnap(
+            *verb.split(), *words, *(word for name, value in given.items() for word in self._flag(name, value))
+        )
 
     def _flag(self, name: str, value: object) -> list[str]:
         flag = flag_of(name)
@@ -124,7 +127,8 @@ class Shell:
         if request.plan is not None:
             return self.line(request.kind, "--plan", plan_file(request.plan), *to, settings=settings)
         sources = [] if request.kind is RunKind.VERIFY else list(request.sources)
-        return self.line(request.kind, *sources, *to, settings=_scoped(request, settings))
+        verb = "producer census" if request.kind is RunKind.CENSUS else request.kind
+        return self.line(verb, *sources, *to, settings=_scoped(request, settings))
 
     def carry_out(self, plan: KeptPlan) -> str:
         """Return the command that carries out a plan, read from ``plan_file``."""

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from resnap.scheduler.clock import instant
-from resnap.scheduler.output.rendering import human_bytes, human_duration
+from resnap.scheduler.output.rendering import human_bytes, human_duration, some
 from resnap.scheduler.web import words
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _environment() -> Environment:
     made.filters["seconds"] = human_duration
     made.filters["moment"] = words.moment
     made.filters["instant"] = instant
-    made.filters["some"] = words.some
+    made.filters["some"] = some
     made.filters["in_path"] = in_path
     return made
 

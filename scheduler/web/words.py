@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.output.rendering import human_bytes, human_count, plain_text
+from resnap.scheduler.output.rendering import human_bytes, human_count, plain_text, some
 from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import RunState
 
@@ -89,13 +89,6 @@ def field_text(name: str, value: object) -> str:
     if name == "lastTimestamp" and isinstance(value, int) and value >= 0:
         return instant(value)
     return plain_text(value) or "none"
-
-
-def some(count: int, noun: str) -> str:
-    """Return ``1,478 segments``, ``1 segment``."""
-    if count == 1:
-        return f"{count:,} {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
 
 
 def _human_fact(name: str, value: object) -> tuple[str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from resnap.scheduler.output.rendering import some
 from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.web.answer import answer_of
-from resnap.scheduler.web.words import READINESS, ago, moment, some
+from resnap.scheduler.web.words import READINESS, ago, moment
 from tests.cases import each
 
 NOW_MS = 1_700_000_000_000

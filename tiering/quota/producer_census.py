@@ -1,0 +1,140 @@
+"""How many producers a broker holds, how old they are, and when they expire: counted from producer snapshots.
+
+Entries pass by in arrays and are only counted, by their age at one moment, so that tens of millions take no more memory
+than a few. The bins of ages have an edge at each hour of the first days, at each day after that, and wherever an
+expiration that is asked for has one: what expires when is then exact, and not a guess from a histogram.
+
+Source: ``ProducerStateManager.isProducerExpired``: an entry goes once it has been silent for the expiration, unless it
+has an open transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from resnap.tiering.quota.principals import PrincipalMap
+
+Ints = npt.NDArray[np.int64]
+
+HEAP_BYTES: Final = 264
+"""What an entry takes of a broker's heap once it has been loaded, with compressed references of a 64-bit JVM.
+
+``HashMap.Node`` 32, ``Long`` 24, ``ProducerStateEntry`` 48, ``ArrayDeque`` 24 and its array 88, ``BatchMetadata`` 40,
+and 8 of the table. Each further batch of the last five that a broker keeps takes 40 more.
+"""
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+AGES: Final = {"1h": HOUR_MS, "6h": 6 * HOUR_MS, "1d": DAY_MS, "2d": 2 * DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS}
+"""Upper ends of the ages that people are shown; what is older is ``older``."""
+HORIZONS: Final = {"now": 0, "1h": HOUR_MS, "6h": 6 * HOUR_MS, "1d": DAY_MS, "7d": 7 * DAY_MS}
+"""The moments from now on for which it is said how many will have expired."""
+FEW: Final = 100
+"""Below so many producers a topic is never said to get an id per message."""
+MOST_WITH_ONE_BATCH: Final = 0.9
+"""From this share of producers with a single batch on, a client seems to make an id per message."""
+_FINE: Final = np.concatenate([np.arange(8 * 24) * HOUR_MS, np.arange(8, 61) * DAY_MS])
+
+
+def age_edges(expirations_ms: Iterable[int]) -> Ints:
+    """Return the edges of the bins of ages that make exact what expires when."""
+    exact = [expiration - ahead for expiration in expirations_ms for ahead in HORIZONS.values()]
+    return np.unique(np.concatenate([_FINE, np.array([*AGES.values(), *exact], dtype=np.int64)]))
+
+
+@dataclass(slots=True)
+class Census:
+    """What was counted of some producers; bin ``k`` has the ages in [``edges[k - 1]``, ``edges[k]``)."""
+
+    edges: Ints
+    idle: Ints
+    """Producers without an open transaction, by age."""
+    open: Ints
+    """Those with one, which do not expire."""
+    transactional: int = 0
+    """Those that a transaction marker was written for, or that have an open transaction."""
+    one_batch: int = 0
+    """Those that never were in a transaction, and of which there is one batch alone."""
+    principals: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def empty(cls, edges: Ints) -> Self:
+        """Return a census of nobody."""
+        return cls(edges, np.zeros(len(edges) + 1, np.int64), np.zeros(len(edges) + 1, np.int64))
+
+    def count(self, topic: str, entries: npt.NDArray[np.void], now_ms: int, principals: PrincipalMap | None) -> None:
+        """Count the entries of a snapshot, or some of them, of which each comes once."""
+        bins = np.searchsorted(self.edges, now_ms - entries["timestamp"].astype(np.int64), side="right")
+        is_open = entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION
+        self.idle += np.bincount(bins[~is_open], minlength=len(self.idle))
+        self.open += np.bincount(bins[is_open], minlength=len(self.open))
+        is_transactional = is_open | (entries["coordinator_epoch"] >= 0)
+        self.transactional += int(np.count_nonzero(is_transactional))
+        # A producer's first batch begins with sequence 0; so may each transaction's, which has an epoch of its own.
+        has_one = (entries["last_sequence"] >= 0) & (entries["last_sequence"] == entries["offset_delta"])
+        self.one_batch += int(np.count_nonzero(has_one & ~is_transactional))
+        if principals is not None:
+            for principal, theirs in principals.split(topic, entries["producer_id"].astype(np.int64)):
+                self.principals[principal] += int(np.count_nonzero(theirs))
+
+    def add(self, other: Census) -> None:
+        """Count whom ``other`` has counted, by bins of the same edges."""
+        self.idle += other.idle
+        self.open += other.open
+        self.transactional += other.transactional
+        self.one_batch += other.one_batch
+        self.principals.update(other.principals)
+
+    @property
+    def producers(self) -> int:
+        """How many there are, those that have expired included."""
+        return int(self.idle.sum() + self.open.sum())
+
+    @property
+    def open_transactions(self) -> int:
+        """How many have an open transaction."""
+        return int(self.open.sum())
+
+    @property
+    def ahead(self) -> int:
+        """How many have a time in the future."""
+        return self._younger(0)
+
+    @property
+    def makes_an_id_per_message(self) -> bool:
+        """Whether nearly all producers without transactions wrote one batch and never came back."""
+        others = self.producers - self.transactional
+        return others >= FEW and self.one_batch >= MOST_WITH_ONE_BATCH * others
+
+    def ages(self) -> dict[str, int]:
+        """Return how many are younger than each of ``AGES`` and not counted before, and how many are ``older``."""
+        found, counted = dict[str, int](), 0
+        for name, age_ms in AGES.items():
+            younger = self._younger(age_ms)
+            found[name], counted = younger - counted, younger
+        return {**found, "older": self.producers - counted}
+
+    def expired(self, expiration_ms: int, ahead_ms: int = 0) -> int:
+        """Return how many will have expired in ``ahead_ms`` if nobody writes; both make an edge, or are whole hours."""
+        return int(self.idle[np.searchsorted(self.edges, expiration_ms - ahead_ms) + 1 :].sum())
+
+    def expires(self, expiration_ms: int) -> dict[str, int]:
+        """Return how many will have expired at each of ``HORIZONS`` if nobody writes."""
+        return {name: self.expired(expiration_ms, ahead_ms) for name, ahead_ms in HORIZONS.items()}
+
+    def heap_bytes(self, expiration_ms: int) -> int:
+        """Return what those that have not expired take of a broker's heap."""
+        return (self.producers - self.expired(expiration_ms)) * HEAP_BYTES
+
+    def _younger(self, age_ms: int) -> int:
+        end = int(np.searchsorted(self.edges, age_ms)) + 1
+        return int(self.idle[:end].sum() + self.open[:end].sum())
