@@ -81,13 +81,25 @@ def largest_timestamp_by_batches(segment: Segment, sources: Sources) -> int | No
     claim = _claim(sources, segment)
     if not claim.is_indexed:
         return claim.timestamp_ms
-    try:
-        if _is_borne_out(segment, sources):
-            return claim.timestamp_ms
-    except _UNREADABLE:
-        pass
+    proven = proven_largest_timestamp(segment, sources)
+    if proven is not None:
+        return proven
     try:
         return _by_all_headers(segment, sources)
+    except _UNREADABLE:
+        return None
+
+
+def proven_largest_timestamp(segment: Segment, sources: Sources) -> int | None:
+    """Return what the time index of a closed segment says, if the batch that it names agrees; else None.
+
+    Raises:
+        StoreError: the store it lies in failed.
+
+    """
+    claim = _claim(sources, segment)
+    try:
+        return claim.timestamp_ms if claim.is_indexed and _is_borne_out(segment, sources) else None
     except _UNREADABLE:
         return None
 

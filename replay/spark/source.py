@@ -5,7 +5,8 @@
 
 Paths are log dirs, directories of partitions, ``.log`` files, or URLs of what Resnap takes as a source (``s3://``,
 ``file://``): copies of log dirs, and what was shipped; ``load`` takes one or a list of them. Of S3 the environment of
-every process has to tell (``AWS_...``). The option ``topic`` is a glob that narrows them. A row is one batch, as
+every process has to tell (``AWS_...``). The option ``topic`` is a glob that narrows them; segments that the filters of
+the query exclude are not read (``pruning``). A row is one batch, as
 ``header_rows`` describes it; rows come in no promised order. Damage fails the query with the file and the position: a
 count that leaves something out would look like an answer.
 
@@ -27,6 +28,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
 from resnap.replay.spark.packages import ship_packages
+from resnap.replay.spark.pruning import EVERYTHING, Pruning
 from resnap.replay.spark.worker import freeze_worker
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
@@ -39,11 +41,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from resnap.storage.log.partition_dir import PartitionDir
 
 FORMAT: Final = "kafka_log"
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 TASK_BYTES: Final = 64 << 20
 """A task takes neighbouring segments until it has this many bytes."""
 
@@ -57,6 +61,7 @@ def register_kafka_log(session: SparkSession) -> None:
     as they can where Resnap is installed.
     """
     ship_packages(session.sparkContext)
+    session.conf.set(PUSHDOWN, "true")
     session.dataSource.register(KafkaLogSource)
 
 
@@ -89,6 +94,12 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
     def __init__(self, paths: tuple[str, ...], topic: str | None) -> None:
         self._paths = paths
         self._topic = topic
+        self._pruning = EVERYTHING
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep ``filters`` to leave out whole segments, and return them all: Spark looks at each row again."""
+        self._pruning = Pruning(tuple(filters))
+        return filters
 
     def partitions(self) -> list[InputPartition]:
         """Return the segments, packed into tasks.
@@ -100,7 +111,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
 
         """
         with _hint_told():
-            segments = find_segments(self._paths, self._topic)
+            segments = find_segments(self._paths, self._topic, self._pruning)
         # Without any partition Spark would make up one that holds None.
         return [InputPartition(task) for task in pack(segments, TASK_BYTES)] or [InputPartition(())]
 
@@ -131,8 +142,12 @@ def paths_of(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(map(str, paths))
 
 
-def find_segments(paths: Iterable[str | Path], topic: str | None = None) -> list[LogSegment]:
+def find_segments(
+    paths: Iterable[str | Path], topic: str | None = None, pruning: Pruning = EVERYTHING
+) -> list[LogSegment]:
     """Return the segments at ``paths``, which may be URLs, each once, of topics that the glob ``topic`` matches.
+
+    Those of which ``pruning`` lets no row pass are left out.
 
     Raises:
         UsageError: a path does not exist, or is nothing of Kafka's.
@@ -140,7 +155,7 @@ def find_segments(paths: Iterable[str | Path], topic: str | None = None) -> list
         FormatError: a partition's metadata is damaged.
 
     """
-    found = (segment for path in paths for segment in _segments_at(str(path), topic or "*"))
+    found = (segment for path in paths for segment in _segments_at(str(path), topic or "*", pruning))
     return list({segment.range.locator: segment for segment in found}.values())
 
 
@@ -158,24 +173,30 @@ def pack(segments: Iterable[LogSegment], task_bytes: int) -> Iterator[tuple[LogS
         yield tuple(group)
 
 
-def _segments_at(source: str, topic: str) -> Iterator[LogSegment]:
+def _segments_at(source: str, topic: str, pruning: Pruning) -> Iterator[LogSegment]:
     path = local_path(source) if is_store_url(source) else Path(source).absolute()
     if path is not None and path.suffix == f".{FileKind.LOG}":
-        yield from _lone_segment(path, topic)
+        yield from _lone_segment(path, topic, pruning)
         return
     place = source if is_store_url(source) else str(path)
-    log_dir = open_source(place, PLAIN, topics=lambda found: fnmatchcase(found.topic, topic))
+    log_dir = open_source(
+        place, PLAIN, topics=lambda found: fnmatchcase(found.topic, topic) and pruning.reads_topic(found)
+    )
     for problem in log_dir.problems:
         # A damaged checkpoint says nothing about batches; a partition that could not be listed would be missing.
         if parse_partition_dir_name(problem.path.name) is not None:
             raise problem.error
     for partition in log_dir.partitions:
-        yield from _segments_of(partition)
+        yield from _segments_of(partition, pruning)
 
 
-def _segments_of(partition: PartitionDir) -> Iterator[LogSegment]:
+def _segments_of(partition: PartitionDir, pruning: Pruning) -> Iterator[LogSegment]:
     topic, number = partition.topic_partition
+    if not pruning.reads_topic(partition.topic_partition):
+        return
     for segment in partition.segments:
+        if not pruning.reads_segment(segment):
+            continue
         yield LogSegment(
             topic=topic,
             partition=number,
@@ -186,7 +207,7 @@ def _segments_of(partition: PartitionDir) -> Iterator[LogSegment]:
         )
 
 
-def _lone_segment(path: Path, topic: str) -> Iterator[LogSegment]:
+def _lone_segment(path: Path, topic: str, pruning: Pruning) -> Iterator[LogSegment]:
     """Yield the segment whose file is at ``path``; beside its neighbours it is known where it has to end."""
     file, directory = parse_file_name(path.name), parse_partition_dir_name(path.parent.name)
     if file is None:
@@ -200,7 +221,9 @@ def _lone_segment(path: Path, topic: str) -> Iterator[LogSegment]:
         segments = [LogSegment(topic=None, partition=None, size_bytes=size_bytes, range=alone)]
     else:
         with readable(path.parent):
-            segments = [*_segments_of(read_partition_dir(path.parent, directory.topic_partition, Checkpoints()))]
+            segments = [
+                *_segments_of(read_partition_dir(path.parent, directory.topic_partition, Checkpoints()), pruning)
+            ]
     for segment in segments:
         if segment.range.locator == str(path) and fnmatchcase(segment.topic or "", topic):
             yield segment

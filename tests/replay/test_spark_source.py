@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThan
 
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.spark.header_rows import LogSegment, read_header_rows
 from resnap.replay.spark.jvm import find_java
+from resnap.replay.spark.pruning import Pruning
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import PROJECT_ROOT, SparkSettings
 from resnap.replay.spark.source import find_segments, pack, paths_of, register_kafka_log
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_s3 import S3Client
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import Filter
 
     from tests.fixture_sets import FixtureSet
 
@@ -117,6 +120,34 @@ def test_a_view_is_made_in_sql_alone_and_narrowed_by_topic(session: SparkSession
 
 @pytest.mark.slow
 @pytest.mark.spark
+def test_segments_that_a_query_excludes_are_not_read_and_the_answer_is_the_same(
+    session: SparkSession, data: Path, writable_copy: Callable[[Path], Path]
+) -> None:
+    everything = plain_rows(sorted(data.glob("*/*.log")))
+    copy = writable_copy(data)
+    newest = max(row["maxTimestamp"] for row in everything if row["topic"] == "payments")
+    for where, passes in (
+        ("topic = 'payments' AND partition IN (0, 7)", lambda row: (row["topic"], row["partition"]) == ("payments", 0)),
+        ("partition = 1 AND baseOffset >= 300 AND lastOffset < 600",
+         lambda row: row["partition"] == 1 and row["baseOffset"] is not None
+         and row["baseOffset"] >= 300 and row["lastOffset"] < 600),
+        ("topic LIKE 'pay%' AND segment > 400", lambda row: row["topic"].startswith("pay") and row["segment"] > 400),
+        (f"maxTimestamp >= {newest}", lambda row: (row["maxTimestamp"] or 0) >= newest),
+        ("producerId = 4 OR segment = 0", lambda row: row["producerId"] == 4 or row["segment"] == 0),
+    ):  # fmt: skip
+        wanted = [row for row in everything if passes(row)]
+        assert wanted
+        assert collected(headers(session, copy).where(where)) == wanted
+    for log in copy.glob("*/*.log"):
+        if log.parent.name != "payments-0" or log.stem > f"{400:020}":
+            log.write_bytes(b"no batch at all" * 10)
+    assert headers(session, copy).where("topic = 'payments' AND partition = 0 AND lastOffset < 300").count() > 0
+    with pytest.raises(PySparkException):
+        headers(session, copy).where("topic = 'payments'").count()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
 def test_several_paths_give_each_segment_once(session: SparkSession, data: Path) -> None:
     log = max(data.glob("orders-0/*.log"))
     frame = headers(session, log, data / "payments-1", data / "payments-1", min(data.glob("payments-1/*.log")))
@@ -172,6 +203,19 @@ def test_a_session_of_somebody_else_learns_the_format(data: Path, tmp_path: Path
     assert json.loads(done.stdout) == Counter(row["topic"] for row in plain_rows(data.glob("*/*.log")))
 
 
+def test_segments_that_are_too_old_by_their_time_index_are_left_out(data: Path) -> None:
+    def bases(*filters: Filter) -> list[int]:
+        return [segment.range.base_offset for segment in find_segments([data / "payments-0"], None, Pruning(filters))]
+
+    def newest(base: int) -> int:
+        return max(int(str(row["maxTimestamp"])) for row in plain_rows([data / "payments-0" / f"{base:020}.log"]))
+
+    every = bases()
+    assert bases(GreaterThanOrEqual(("maxTimestamp",), newest(every[5]))) == every[5:]
+    assert bases(GreaterThan(("maxTimestamp",), newest(every[5]))) == every[6:]
+    assert bases(LessThan(("maxTimestamp",), newest(every[5]))) == every
+
+
 def test_paths_come_as_spark_passes_them() -> None:
     assert paths_of({"path": "/a,b"}) == ("/a,b",)
     assert paths_of({"paths": '["/a", "/b c"]'}) == ("/a", "/b c")
@@ -195,6 +239,21 @@ def test_urls_of_directories_and_of_what_was_shipped_are_sources(data: Path, tmp
     assert rows_of(shipped.as_uri()) == closed
     with pytest.raises(UsageError, match="unknown form"):
         rows_of("hdfs://namenode/data")
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [("kafka-4.4.0-tiered", ""), ("kafka-3.9.1-aiven-plain", "/tiered"), ("kafka-3.9.1-aiven-zstd", "/tiered")],
+)
+def test_what_brokers_tiered_is_a_source(fixture_set: Callable[[str], FixtureSet], name: str, inside: str) -> None:
+    tiered = fixture_set(name)
+    rows = rows_of(f"{tiered.remote.as_uri()}{inside}")
+    stored = {(row["topic"], row["partition"], row["segment"]) for row in rows}
+    local = rows_of(tiered.data)
+    both = [row for row in local if (row["topic"], row["partition"], row["segment"]) in stored]
+    there = {(row["topic"], row["partition"], row["segment"]) for row in both}
+    assert both
+    assert [row for row in rows if (row["topic"], row["partition"], row["segment"]) in there] == both
 
 
 @pytest.mark.s3
