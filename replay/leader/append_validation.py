@@ -14,13 +14,16 @@ By origin:
 | coordinator epoch below the known one: TRANSACTION_COORDINATOR_FENCED | yes | yes | taken as it stands | yes |
 
 A sequence must follow on the last one (0 follows on 2,147,483,647), and be 0 in a new epoch. A producer of which
-nothing is known may begin with any: since 2.5 no broker answers UNKNOWN_PRODUCER_ID.
+nothing is known may begin with any: since 2.5 no broker answers UNKNOWN_PRODUCER_ID. Two exceptions came later: from
+4.1 on a producer of transactions v2 begins with 0 (KAFKA-18202), from 4.5 on any producer in a log that never held a
+record (KAFKA-15591): there a batch that is to come before it may still be on its way.
 
 A marker of transactions v2 brings the next epoch. From 4.2 on the leader insists on it (KIP-1228): one of the known
 epoch is refused with INVALID_PRODUCER_EPOCH while a transaction is open, since it may be meant for the one before. With
 none open it is a coordinator's retry, and taken; from 4.3 on it is taken in the last epoch there is, too.
 
-Source: ``ProducerAppendInfo``, ``ProducerStateEntry`` and ``VerificationStateEntry``, as in 3.9.1, 4.1.1 and 4.4.0.
+Source: ``ProducerAppendInfo``, ``ProducerStateEntry`` and ``VerificationStateEntry``, as in 3.9.1, 4.0.0, 4.1.1, 4.2.0,
+4.3.0 and 4.4.0; of 4.5 the change that was merged for it.
 """
 
 from __future__ import annotations
@@ -56,22 +59,29 @@ class ValidationRules:
     verifies_transactions: bool
     """From 3.6 on: the first batch of a transaction needs a guard, and no batch may overtake a lower one (KIP-890)."""
     transactions_v2: bool
-    """From 4.0 on: each transaction has an epoch of its own; a producer that knows so must begin with sequence 0."""
+    """From 4.0 on: each transaction has an epoch of its own."""
+    checks_transactions_v2_early: bool = False
+    """From 4.1 on: an epoch below the known one is refused before the transaction is verified (KAFKA-18042), and a
+    producer of transactions v2 of which no batch is known must begin with sequence 0 (KAFKA-18202)."""
     markers_bring_next_epoch: bool = False
     """From 4.2 on: a marker of transactions v2 with the known epoch ends no open transaction (KIP-1228)."""
     markers_end_last_epoch: bool = False
     """From 4.3 on: but one with the last epoch there is does."""
+    new_logs_begin_with_0: bool = False
+    """From 4.5 on: a log that never held a record takes a first batch of sequence 0 alone (KAFKA-15591)."""
 
 
 RULES_2_5: Final = ValidationRules(verifies_transactions=False, transactions_v2=False)
 RULES_3_6: Final = ValidationRules(verifies_transactions=True, transactions_v2=False)
 RULES_4_0: Final = ValidationRules(verifies_transactions=True, transactions_v2=True)
-RULES_4_2: Final = replace(RULES_4_0, markers_bring_next_epoch=True)
+RULES_4_1: Final = replace(RULES_4_0, checks_transactions_v2_early=True)
+RULES_4_2: Final = replace(RULES_4_1, markers_bring_next_epoch=True)
 RULES_4_3: Final = replace(RULES_4_2, markers_end_last_epoch=True)
-NEWEST_RELEASE: Final = (4, 4)
-"""Whose rules were compared with Kafka's own classes; of younger ones nothing is known here."""
+RULES_4_5: Final = replace(RULES_4_3, new_logs_begin_with_0=True)
+NEWEST_RELEASE: Final = (4, 5)
+"""Up to 4.4 the rules were compared with Kafka's own classes; of younger ones than this nothing is known here."""
 _FIRST_RELEASES: Final = (
-    *(((4, 3), RULES_4_3), ((4, 2), RULES_4_2), ((4, 0), RULES_4_0)),
+    *(((4, 5), RULES_4_5), ((4, 3), RULES_4_3), ((4, 2), RULES_4_2), ((4, 1), RULES_4_1), ((4, 0), RULES_4_0)),
     *(((3, 6), RULES_3_6), ((2, 5), RULES_2_5)),
 )
 TRANSACTIONS_V2: Final = 2
@@ -322,7 +332,7 @@ class ProducerAppend:
 
     def _check_sequence(self, batch: DataBatch) -> None:
         sequence, epoch = batch.base_sequence, batch.producer_epoch
-        why = self._overtakes(sequence)
+        why = self._overtakes(sequence) or self._skips_the_first(batch)
         if why is None and epoch != self.updated.entry.producer_epoch:
             known_epoch = self.updated.entry.producer_epoch
             if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:
@@ -339,10 +349,18 @@ class ProducerAppend:
         verification = self._verification
         if verification is None:
             return None
-        if verification.supports_epoch_bump and sequence != 0 and not self.known.batches:
+        must_begin = self._rules.checks_transactions_v2_early and verification.supports_epoch_bump
+        if must_begin and sequence != 0 and not self.known.batches:
             return f"sequence {sequence} of a producer of transactions v2 without batches, which must begin with 0"
         if sequence > verification.lowest_sequence:
             return f"sequence {sequence} overtakes {verification.lowest_sequence}, which is being verified"
+        return None
+
+    def _skips_the_first(self, batch: DataBatch) -> str | None:
+        """Tell why a batch may not be the first of a log; whatever came before it would be refused for good."""
+        is_first = batch.base_offset == 0 and self.known.entry.producer_epoch == NO_PRODUCER_EPOCH
+        if self._rules.new_logs_begin_with_0 and is_first and batch.base_sequence != 0:
+            return f"sequence {batch.base_sequence} in a log that never held a record, which must begin with 0"
         return None
 
     def _last_sequence(self, epoch: int) -> int:

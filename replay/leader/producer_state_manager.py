@@ -175,19 +175,19 @@ class ProducerStateManager:
             supports_epoch_bump: whether the request is one of transactions v2; of no effect before 4.0.
 
         Raises:
-            RefusedError: from 4.0 on, INVALID_PRODUCER_EPOCH where the epoch is below the known one.
+            RefusedError: from 4.1 on, INVALID_PRODUCER_EPOCH where the epoch is below the known one.
 
         """
-        known = self.producers.get(producer_id)
-        v2 = self.settings.rules.transactions_v2
-        if known and v2 and epoch < known.entry.producer_epoch:
+        known, rules = self.producers.get(producer_id), self.settings.rules
+        if known and rules.checks_transactions_v2_early and epoch < known.entry.producer_epoch:
             why = f"producer {producer_id}: epoch {epoch} is below {known.entry.producer_epoch}, the last seen"
             raise RefusedError(KafkaError.INVALID_PRODUCER_EPOCH, why)
         if self._is_in_transaction(producer_id, epoch):
             return None
         return self.verify(
-            producer_id, sequence=sequence, epoch=epoch, now_ms=now_ms, supports_epoch_bump=supports_epoch_bump and v2
-        ).guard
+            producer_id, sequence=sequence, epoch=epoch, now_ms=now_ms,
+            supports_epoch_bump=supports_epoch_bump and rules.transactions_v2,
+        ).guard  # fmt: skip
 
     def verify(
         self, producer_id: int, *, sequence: int, epoch: int, now_ms: int, supports_epoch_bump: bool = False

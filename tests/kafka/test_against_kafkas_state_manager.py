@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from resnap.replay.leader.append_validation import (
     MAX_EPOCH,
     RULES_3_6,
-    RULES_4_0,
+    RULES_4_1,
     RULES_4_3,
     TRANSACTIONS_V2,
     AppendOrigin,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tests.kafka.releases import Release
     from tests.kafka.state_driver import StateDriver
 
-RULES: Final = {"3.9.1": RULES_3_6, "4.1.1": RULES_4_0, "4.4.0": RULES_4_3}
+RULES: Final = {"3.9.1": RULES_3_6, "4.1.1": RULES_4_1, "4.4.0": RULES_4_3}
 TRANSACTION_TIMEOUT_MS: Final = 1_000
 EXPIRATIONS_MS: Final = (500, 5_000, 1_000_000)
 PRODUCERS: Final = st.sampled_from((1, 1, 2, 3))

@@ -174,7 +174,7 @@ def test_from_4_0_on_a_late_batch_of_the_last_transaction_is_refused() -> None:
         ('{"do": "expire", "now": 1}', "its keys are none"),
         ('{"do": "truncate", "offset": 5}', "offset 5 is not within 0 and 0"),
         ('{"do": "settings", "kafka": "2.4"}', "older than 2.5"),
-        ('{"do": "settings", "kafka": "4.5"}', "4.4 is the newest"),
+        ('{"do": "settings", "kafka": "4.6"}', "4.5 is the newest"),
         pytest.param('{"do": "append", "producerId": ' + "[" * 100_000, "nested too deeply", id="deep"),
         ('{"do": "append", "producerId": 7, "producerId": 8}', 'the key "producerId" stands there twice'),
         ('{"do": "settings", "kafka": "new"}', 'a release such as "3.9"'),

@@ -14,6 +14,8 @@ from resnap.replay.leader.append_validation import (
     RULES_2_5,
     RULES_3_6,
     RULES_4_0,
+    RULES_4_1,
+    RULES_4_5,
     AppendOrigin,
     CompletedTransaction,
     EmptiedControl,
@@ -796,17 +798,43 @@ def test_from_4_0_on_a_marker_of_the_next_epoch_leaves_the_verification_of_that_
     assert leader.undecided == 2
 
 
-def test_from_4_0_on_a_producer_of_transactions_v2_without_state_begins_with_0() -> None:
-    leader = Leader(rules=RULES_4_0)
+@pytest.mark.parametrize("rules", [RULES_4_0, RULES_4_1])
+def test_from_4_1_on_a_producer_of_transactions_v2_without_state_begins_with_0(rules: ValidationRules) -> None:
+    leader = Leader(rules=rules)
     guard = leader.manager.start_verification(PID, sequence=5, epoch=0, now_ms=leader.now, supports_epoch_bump=True)
     batch = DataBatch(PID, 0, 5, 5, 0, 0, leader.now, True)
-    out_of_order(lambda: leader.manager.append([batch], end_offset=1, guard=guard))
+    if rules is RULES_4_1:
+        out_of_order(lambda: leader.manager.append([batch], end_offset=1, guard=guard))
+    else:
+        leader.manager.append([batch], end_offset=1, guard=guard)
+        assert leader.known().last_sequence == 5
 
 
-def test_from_4_0_on_a_stale_epoch_is_refused_before_it_is_verified() -> None:
-    leader = Leader(rules=RULES_4_0)
+@pytest.mark.parametrize("rules", [RULES_4_0, RULES_4_1])
+def test_from_4_1_on_a_stale_epoch_is_refused_before_it_is_verified(rules: ValidationRules) -> None:
+    leader = Leader(rules=rules)
     leader.end(0, epoch=3)
-    stale(lambda: leader.manager.start_verification(PID, sequence=0, epoch=2, now_ms=leader.now))
+    if rules is RULES_4_1:
+        stale(lambda: leader.manager.start_verification(PID, sequence=0, epoch=2, now_ms=leader.now))
+    else:
+        assert leader.manager.start_verification(PID, sequence=0, epoch=2, now_ms=leader.now) is not None
+
+
+@pytest.mark.parametrize("origin", [AppendOrigin.CLIENT, REPLICATION])
+def test_from_4_5_on_a_log_that_never_held_a_record_begins_with_0(origin: AppendOrigin) -> None:
+    leader = Leader(rules=RULES_4_5)
+    late = DataBatch(PID, 0, 17, 21, 0, 4, leader.now, False)
+
+    def append(batch: DataBatch) -> object:
+        return leader.manager.append([batch], end_offset=batch.last_offset + 1, origin=origin)
+
+    if origin is AppendOrigin.CLIENT:
+        out_of_order(lambda: append(late))
+        append(DataBatch(PID, 0, 0, 16, 0, 16, leader.now, False))
+        append(DataBatch(PID, 0, 17, 21, 17, 21, leader.now, False))
+        append(DataBatch(PID + 1, 0, 5, 5, 22, 22, leader.now, False))  # the log has held records: any may begin
+    else:
+        append(late)
 
 
 def test_the_raft_leader_checks_epochs_but_no_sequences() -> None:
@@ -841,9 +869,10 @@ def test_from_4_2_on_a_marker_of_the_open_transactions_own_epoch_is_refused(
 
 def test_rules_are_chosen_by_release() -> None:
     assert rules_of((3, 9)) is RULES_3_6
-    assert rules_of((4, 1)) is RULES_4_0
-    assert rules_of((4, 2)) == replace(RULES_4_0, markers_bring_next_epoch=True)
+    assert (rules_of((4, 0)), rules_of((4, 1))) == (RULES_4_0, RULES_4_1)
+    assert rules_of((4, 2)) == replace(RULES_4_1, markers_bring_next_epoch=True)
     assert rules_of((4, 4)) == replace(rules_of((4, 2)), markers_end_last_epoch=True)
+    assert rules_of((4, 5)) is RULES_4_5
     assert replace(rules_of((2, 8)), verifies_transactions=True) == RULES_3_6
     with pytest.raises(ValueError, match=r"2\.4 is older"):
         rules_of((2, 4))
