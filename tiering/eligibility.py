@@ -120,9 +120,10 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
         high_watermark = inventory.partition.high_watermark
     everywhere = _everywhere(inventory, high_watermark)
     segments, refusals = [], []
-    for segment in inventory.partition.segments:
+    partition = inventory.partition
+    for segment in (one for one in partition.segments if partition.is_local(one.base_offset)):
         found = (
-            _by_place(segment, inventory.partition)
+            _by_place(segment, partition)
             or everywhere
             or _by_leader_epochs(segment, inventory)
             or _by_high_watermark(segment, high_watermark)
@@ -331,7 +332,8 @@ def _end(segment: Segment) -> int:
 
 def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory, high_watermark: int | None) -> bool:
     below = high_watermark is None or boundary.offset <= high_watermark
-    return below and boundary.offset > inventory.partition.log_start_offset
+    is_local = inventory.partition.is_local(boundary.segment.base_offset)
+    return is_local and below and boundary.offset > inventory.partition.log_start_offset
 
 
 def _stop(boundary: BoundaryStatus, inventory: PartitionInventory) -> Refusal | None:

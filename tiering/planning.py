@@ -35,7 +35,8 @@ _T = TypeVar("_T")
 
 def lost_boundaries(inventory: PartitionInventory) -> tuple[int, ...]:
     """Return the offsets at which the directory has no snapshot that a broker would load."""
-    return tuple(boundary.offset for boundary in inventory.boundaries if not boundary.state.is_usable)
+    is_local = inventory.partition.is_local
+    return tuple(one.offset for one in inventory.boundaries if not one.state.is_usable and is_local(one.offset))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,7 +201,8 @@ class Planner:
         """Plan a partition again of which a segment was gone; None where it was not retention that took it."""
         before = planned.selected.inventory.partition
         try:
-            now = look(Scope(sources=(str(before.path),)), self._sources).find(before.topic_partition)
+            scope = Scope(sources=(str(before.path),), remote=planned.selected.log_dir.remote)
+            now = look(scope, self._sources).find(before.topic_partition)
         except UsageError:
             return None
         segments = now.inventory.partition.segments
@@ -247,7 +248,11 @@ class Planner:
         facts: ReplayFacts = load_facts(inventory.partition, self._sources)
         compare = None if snapshots is None else staged_snapshots(selected, snapshots, self._sources)
         wanted = (
-            [boundary.offset for boundary in inventory.boundaries if boundary.state.is_usable]
+            [
+                one.offset
+                for one in inventory.boundaries
+                if one.state.is_usable and inventory.partition.is_local(one.offset)
+            ]
             if compare is None
             else list(compare)
         )
@@ -262,4 +267,9 @@ def wanted_boundaries(
         return saved.boundaries.get(selected.topic_partition)
     if not can_be_tiered(selected.inventory):
         return None
-    return selected.inventory.partition.boundaries if boundaries == "all" else lost_boundaries(selected.inventory)
+    partition = selected.inventory.partition
+    return (
+        tuple(filter(partition.is_local, partition.boundaries))
+        if boundaries == "all"
+        else lost_boundaries(selected.inventory)
+    )

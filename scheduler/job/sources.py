@@ -12,6 +12,7 @@ from resnap.storage.disk import is_there
 from resnap.storage.errors import UsageError
 from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.sources.files import PLAIN
+from resnap.storage.sources.joined_log import with_remote
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import is_store_url, local_path
 from resnap.tiering.cluster.facts import with_facts
@@ -48,6 +49,8 @@ class Scope:
     """Metadata log of the cluster; if it is not named, it is looked for in the sources."""
     read_ahead: ClusterMetadata | None = None
     """The metadata log that the settings of the run were read from."""
+    remote: str | None = None
+    """URL of the remote storage whose segments are read with those of the log dirs as one log."""
     connect: Callable[[], Cluster] | None = None
     """Connects to the running cluster; None where none is named."""
 
@@ -134,6 +137,8 @@ def look(
         listed = open_source(source, sources, topics=scope.wants_partition, topic_ids=scope.topic_ids)
         metadata = scope.metadata(source)
         log_dir = with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image)
+        if scope.remote is not None:
+            log_dir = with_remote(log_dir, scope.remote, sources)
         policies = metadata.cleanup_policies() | ({} if facts is None else facts.cleanup_policies())
         inventory = take_inventory(log_dir, cleanup_policies=policies, sources=sources, known=known)
         problems += inventory.problems

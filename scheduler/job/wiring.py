@@ -24,6 +24,7 @@ from resnap.storage.errors import ConfigurationError, UsageError, in_file
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.log.properties import read_properties
 from resnap.storage.sources.files import Sources
+from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
@@ -232,6 +233,15 @@ def _check_readable(path: Path) -> None:
         ) from error
 
 
+def remote_of(settings: Settings) -> str | None:
+    """Return the URL of the remote storage that is read with log dirs, the folders of the key prefix included."""
+    if settings.remote is None:
+        return None
+    url = settings.remote if is_store_url(settings.remote) else Path(settings.remote).absolute().as_uri()
+    folder = settings.key_prefix.rpartition("/")[0]
+    return f"{url.rstrip('/')}/{folder}".rstrip("/")
+
+
 def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
     """Return what the SOURCE arguments, or else ``log.dirs``, and the settings point at.
 
@@ -251,4 +261,5 @@ def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
         high_watermark=settings.high_watermark,
         metadata_log=settings.metadata_log,
         read_ahead=settings.metadata,
+        remote=remote_of(settings),
     )

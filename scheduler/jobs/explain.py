@@ -8,7 +8,7 @@ import typer
 
 from resnap.replay.explain import Explanation
 from resnap.replay.explain import explain as explain_entries
-from resnap.scheduler.cli.flags import STORE
+from resnap.scheduler.cli.flags import REMOTE, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
@@ -85,7 +85,7 @@ class ExplainView(View[Explained]):
         return {"producers": self._producers}
 
 
-@with_settings(STORE)
+@with_settings(REMOTE, STORE)
 def explain(
     context: Invocation,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A log dir, the partition's directory, or a URL.")],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 import typer
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
-from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, RULES, STORE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread, View
@@ -239,7 +239,7 @@ class ScanView(View["Scanned | Unread"]):
             yield f"Next: {replay if self.lost else stop.hint}."
 
 
-@with_settings(PARTITIONS, CLUSTER, RULES, STORE)
+@with_settings(PARTITIONS, REMOTE, CLUSTER, RULES, STORE)
 def scan(
     context: Invocation,
     sources: Sources = None,

@@ -18,6 +18,7 @@ from resnap.scheduler.cli.flags import (
     MEMORY,
     PARTITIONS,
     READING,
+    REMOTE,
     REPLAY,
     STORE,
     UPLOAD,
@@ -403,7 +404,7 @@ def view_of(request: Request, context: Context) -> View[Any]:
     return DryTierView(request.to) if context.settings.dry_run else TierView()
 
 
-@with_settings(PARTITIONS, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE)
+@with_settings(PARTITIONS, REMOTE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE)
 def tier(
     context: Invocation,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],

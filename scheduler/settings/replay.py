@@ -40,6 +40,14 @@ class SelectionSettings(SettingGroup):
             "Only this partition, named like its directory; can be given several times.", "TOPIC-N", flag="--partition"
         ),
     ] = ()
+    remote: Annotated[
+        str | None,
+        Setting(
+            "Remote storage of the partitions, read with the log dirs as one log; --key-prefix names the part of the"
+            " layout aiven.",
+            "URL",
+        ),
+    ] = None
     boundaries: Annotated[
         Literal["missing", "all"],
         Setting("Work on boundaries without a usable snapshot, or on all boundaries.", for_runs=True),

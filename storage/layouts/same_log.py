@@ -98,12 +98,26 @@ def _pairs(here: Sequence[Piece], there: Sequence[Piece]) -> Iterator[tuple[Piec
 
 
 def _batch_at(piece: Piece, offset: int) -> bytes:
-    """Return the header of the first batch at ``offset`` or above; nothing where the segment ends before."""
+    return _first_batch(piece, offset)[1]
+
+
+def position_of(piece: Piece, offset: int) -> int:
+    """Return at which byte of ``piece`` the first batch at ``offset`` or above lies; its size where there is none.
+
+    Raises:
+        LogDirError, StoreError: it cannot be read.
+
+    """
+    return _first_batch(piece, offset)[0]
+
+
+def _first_batch(piece: Piece, offset: int) -> tuple[int, bytes]:
+    """Return position and header of the first batch at ``offset`` or above; no header where the segment ends before."""
+    position = 0
     with piece.open(HEADER.size if offset == piece.base_offset else _RANGE_BYTES) as reader:
-        position = 0
         while len(header := reader.read(position, HEADER.size)) >= LOG_OVERHEAD:
             if int.from_bytes(header[:_OFFSET_BYTES], "big", signed=True) >= offset:
-                return header
+                return position, header
             length = int.from_bytes(header[_OFFSET_BYTES:LOG_OVERHEAD], "big", signed=True)
             position += LOG_OVERHEAD + max(length, 0)
-    return b""
+    return position, b""

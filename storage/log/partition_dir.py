@@ -99,6 +99,8 @@ class PartitionDir:
     recovery_point: int | None
     cleaner_offset: int | None
     """Up to here the log has been compacted; None where the cleaner never was."""
+    local_from: int | None = None
+    """Base offset of the first segment in the directory itself, where those below lie in remote storage; else None."""
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -108,8 +110,12 @@ class PartitionDir:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it lies in a store."""
-        return isinstance(self.path, StorePath)
+        """Whether it, or a part of it, lies in a store."""
+        return isinstance(self.path, StorePath) or self.local_from is not None
+
+    def is_local(self, offset: int) -> bool:
+        """Whether ``offset``, a base or an end of a segment, is one of the directory itself."""
+        return self.local_from is None or offset >= self.local_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,8 @@ class LogDir:
     """Whether it is what Resnap has shipped, to which nothing is added but by shipping."""
     is_kraft: bool = False
     """Whether its broker runs without ZooKeeper, as ``meta.properties`` says."""
+    remote: str | None = None
+    """URL of the remote storage whose segments its partitions have been joined with."""
 
 
 @dataclass(slots=True, kw_only=True)

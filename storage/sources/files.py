@@ -29,6 +29,7 @@ from resnap.storage.readers import (
     open_reader,
     readable,
 )
+from resnap.storage.sources.cut_log import CutReader, uncut
 from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
 from resnap.storage.whole_file import MOST_BYTES, open_file, read_whole
@@ -75,17 +76,22 @@ class Sources:
             LogDirError, StoreError: it cannot be read.
 
         """
-        member = member_of(locator)
+        whole, cut = uncut(locator)
+        if cut is not None:
+            with self.open(whole, end=cut if end is None else min(end, cut)) as reader:
+                yield CutReader(reader, cut)
+            return
+        member = member_of(whole)
         if member is not None:
             with self._open_member(member, end) as reader:
                 yield reader
             return
-        path = _path(locator)
+        path = _path(whole)
         if path is not None:
             with open_reader(path) as reader:
                 yield reader
             return
-        store, key = self._object(locator)
+        store, key = self._object(whole)
         with (
             _deletion_explained(),
             ranged_reader(
@@ -96,7 +102,8 @@ class Sources:
 
     def open_body(self, locator: str) -> BinaryIO:
         """Open ``locator`` as a stream, to be read from its start and closed; raises as ``open`` does."""
-        path = None if member_of(locator) else _path(locator)
+        whole, cut = uncut(locator)
+        path = None if member_of(whole) or cut is not None else _path(whole)
         if path is not None:
             return open_file(path)
         return io.BufferedReader(ReaderStream(self.open(locator)), STREAM_BYTES)
@@ -109,37 +116,42 @@ class Sources:
             LogDirError, StoreError: it cannot be read.
 
         """
-        if member_of(locator):
+        place, cut = uncut(locator)
+        if member_of(place) or cut is not None:
             with self.open(locator) as whole:
                 return whole.read(0, whole.size_bytes)
-        path = _path(locator)
+        path = _path(place)
         if path is not None:
             with readable(path):
                 return read_whole(path, MOST_BYTES)
-        store, key = self._object(locator)
+        store, key = self._object(place)
         with _deletion_explained():
             return store.get(key)
 
     def read_range(self, locator: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a small file, fewer where it ends before; raises as ``read`` does."""
-        is_member = member_of(locator) is not None
-        if is_member or _path(locator) is not None:
+        place, cut = uncut(locator)
+        if cut is not None or member_of(place) is not None or _path(place) is not None:
             with self.open(locator) as reader:
                 return reader.read(start, end - start)
-        store, key = self._object(locator)
+        store, key = self._object(place)
         with _deletion_explained():
             return store.get_range(key, start, end)
 
     def facts(self, locator: str) -> FileFacts:
         """Return size and time without reading; raises as ``read`` does."""
+        locator, cut = uncut(locator)
+        if cut is not None:
+            found = self.facts(locator)
+            return found._replace(size_bytes=min(cut, found.size_bytes))
         member = member_of(locator)
         if member is not None:
             return self._member_facts(member)
         path = _path(locator)
         if path is not None:
             with readable(path):
-                found = os.stat(path)  # noqa: PTH116 - as above
-            return FileFacts(found.st_size, found.st_mtime_ns, found.st_ino)
+                status = os.stat(path)  # noqa: PTH116 - as above
+            return FileFacts(status.st_size, status.st_mtime_ns, status.st_ino)
         store, key = self._object(locator)
         with _deletion_explained():
             info = store.head(key)

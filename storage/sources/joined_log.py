@@ -1,0 +1,165 @@
+"""A log dir and the remote part of its partitions as one log: remote segments below, the log dir's own above.
+
+Where both have an offset, the log dir's segment is read. That both are one log is known by the first batch that both
+must have, byte by byte, and by the leader epochs. Where batches differ under different leader epochs, one of two
+histories was lost, as after an unclean election: the leader epochs of the log dir decide, as they do for a broker, and
+the remote segments of the other history count for nothing, if they lie where the log dir has its own. Everything else
+that does not fit makes the partition a problem, which names both places.
+
+Source: ``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from resnap.storage.errors import ResnapError, UsageError, VerificationError, in_file
+from resnap.storage.layouts.lineage import epochs_in
+from resnap.storage.layouts.same_log import Piece, position_of, shared_batch
+from resnap.storage.log.checkpoints import read_leader_epochs
+from resnap.storage.log.survey import PartitionProblem
+from resnap.storage.sources.cut_log import cut_locator
+from resnap.storage.sources.log_dirs import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.log.survey import LogDir
+    from resnap.storage.readers import RangeReader
+    from resnap.storage.sources.files import Sources
+
+
+def with_remote(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
+    """Return ``log_dir`` with its partitions joined with what the store at the URL ``remote`` holds of them.
+
+    A partition that cannot be joined becomes a problem; so does what of the store cannot be read.
+
+    Raises:
+        UsageError: nothing that is read as a log lies there, or what another cluster tiered.
+        StoreError: the store failed.
+
+    """
+    wanted = {one.topic_partition: one for one in log_dir.partitions}
+    ids = {key.topic: one.topic_id for key, one in wanted.items() if one.topic_id is not None}
+    stored = open_source(remote, sources, topics=wanted.__contains__, topic_ids=ids)
+    if stored.cluster_id is not None and log_dir.cluster_id not in {None, stored.cluster_id}:
+        raise UsageError(
+            f"{remote} holds segments of the cluster {stored.cluster_id}, {log_dir.path} is of {log_dir.cluster_id}",
+            hint="give the store of the cluster that the log dir is of",
+        )
+    remote_parts = {one.topic_partition: one for one in stored.partitions}
+    joined: list[PartitionDir] = []
+    problems = [*log_dir.problems, *stored.problems]
+    for key, partition in wanted.items():
+        try:
+            joined.append(_join(partition, remote_parts.get(key), remote, sources))
+        except ResnapError as error:
+            problems.append(PartitionProblem(path=partition.path, error=error))
+    return replace(log_dir, partitions=tuple(joined), problems=tuple(problems), remote=remote)
+
+
+def _join(local: PartitionDir, remote: PartitionDir | None, url: str, sources: Sources) -> PartitionDir:
+    """Return both parts as one log.
+
+    Raises:
+        VerificationError: they are not of one log, or offsets are missing between them.
+
+    """
+    if not local.segments:
+        return local
+    begins = local.segments[0].base_offset
+    below = [] if remote is None else [one for one in remote.segments if one.base_offset < begins]
+    reached = _end(below[-1]) if below else min(local.log_start_offset, begins)
+    if remote is not None:
+        _check_topic(local, remote)
+        _check_same_log(local, remote, sources)
+    if reached < begins:
+        raise VerificationError(
+            f"{local.path} begins at offset {begins}, and what {url} holds of it ends at {reached}: the offsets between"
+            " are missing",
+            hint="give the store that the cluster tiers to, with its --key-prefix; what is lost there is in no replica",
+        )
+    if remote is None or not below:
+        return local
+    if reached > begins:
+        below[-1] = _cut_off(below[-1], begins, sources)
+    return replace(
+        local,
+        segments=(*below, *local.segments),
+        snapshots=(*(one for one in remote.snapshots if one.offset <= begins), *local.snapshots),
+        local_from=begins,
+    )
+
+
+def _check_topic(local: PartitionDir, remote: PartitionDir) -> None:
+    if None not in (local.topic_id, remote.topic_id) and local.topic_id != remote.topic_id:
+        raise VerificationError(
+            f"{remote.path} is of the topic with id {remote.topic_id}, {local.path} of {local.topic_id}",
+            hint="the topic was deleted and created again, or the store is that of another cluster",
+        )
+
+
+def _check_same_log(local: PartitionDir, remote: PartitionDir, sources: Sources) -> None:
+    """Refuse parts that differ below the log dir's own segments, or in bytes under the same leader epochs.
+
+    Raises:
+        VerificationError: they do.
+        FormatError, LogDirError, StoreError: a file that would show it cannot be read.
+
+    """
+    begins = local.segments[0].base_offset
+    ours, theirs = (_leader_epochs(one, sources) for one in (local, remote))
+    lowest = max((epochs[0].start_offset for epochs in (ours, theirs) if epochs), default=begins)
+    start = max(lowest, remote.segments[0].base_offset)
+    if ours and theirs and start < begins and epochs_in(ours, start, begins) != epochs_in(theirs, start, begins):
+        raise VerificationError(
+            f"{local.path} and {remote.path} have different leader epochs between the offsets {start} and {begins}",
+            hint="one of them is of a history that was lost, as after an unclean election: take another replica",
+        )
+    shared = shared_batch(_pieces(local.segments, sources), _pieces(remote.segments, sources))
+    if shared is None or shared.is_same:
+        return
+    at = [epochs_in(epochs, shared.offset, shared.offset + 1) for epochs in (ours, theirs)]
+    if not all(at) or at[0] == at[1]:
+        raise VerificationError(
+            f"{local.path} and {remote.path} have different batches at offset {shared.offset}, and their leader epochs"
+            " do not tell which of them is right",
+            hint="the store may be that of another cluster or topic of this name; else take another replica",
+        )
+
+
+def _leader_epochs(partition: PartitionDir, sources: Sources) -> tuple[LeaderEpoch, ...]:
+    if partition.leader_epochs is None:
+        return ()
+    with in_file(partition.leader_epochs):
+        return read_leader_epochs(sources.read(partition.leader_epochs))
+
+
+def _pieces(segments: Sequence[Segment], sources: Sources) -> list[Piece]:
+    return [_piece(segment, sources) for segment in segments]
+
+
+def _piece(segment: Segment, sources: Sources) -> Piece:
+    def opened(range_bytes: int) -> AbstractContextManager[RangeReader]:
+        return replace(sources, range_bytes=range_bytes, ranges_in_flight=1).open(segment.path)
+
+    return Piece(segment.base_offset, segment.next_base_offset, opened)
+
+
+def _cut_off(segment: Segment, end: int, sources: Sources) -> Segment:
+    """Return ``segment`` up to the offset ``end``, at which another one begins."""
+    size = position_of(_piece(segment, sources), end)
+    return replace(segment, path=cut_locator(segment.path, size), size_bytes=size, next_base_offset=end)
+
+
+def _end(segment: Segment) -> int:
+    if segment.next_base_offset is None:
+        raise VerificationError(
+            f"{segment.path} is the last segment of a copy of a log dir, and not of remote storage",
+            hint="give what brokers or `resnap tier` have shipped",
+        )
+    return segment.next_base_offset

@@ -1,0 +1,204 @@
+"""A log dir and the remote part of its partitions, read as one log."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.fixture_sets import AIVEN
+from tests.scheduler.shipped import files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Ran, Resnap
+
+    Sets = Callable[[str], FixtureSet]
+
+PLAIN: Final = "kafka-3.9.1-aiven-plain"
+ROLL: Final = ("--as-of", "roll", "--engine", "local", "-q")
+PARTITION: Final = ("--partition", "payments-0")
+
+
+def key_of(fixture: FixtureSet) -> list[str]:
+    private = fixture.root / "keys" / "private.pem"
+    return ["--encryption-private-key", f"key1={private}"] if private.exists() else []
+
+
+def bases(partition: Path) -> list[int]:
+    return sorted(int(path.stem) for path in partition.glob("*.log"))
+
+
+def without_segments_below(log_dir: Path, copy: Path, offset: int) -> Path:
+    """Return a copy of ``log_dir`` in which local retention has taken what lies below ``offset`` of payments-0."""
+    shutil.copytree(log_dir, copy)
+    for path in (copy / "payments-0").iterdir():
+        if path.stem.isdigit() and int(path.stem) < offset:
+            path.unlink()
+    return copy
+
+
+@pytest.fixture
+def tiered(fixture_set: Sets, tmp_path: Path) -> tuple[FixtureSet, Path, str]:
+    """A set, its log dir without the segments that are only in remote storage, and the URL of that."""
+    fixture = fixture_set(PLAIN)
+    first = bases(fixture.data / "payments-0")[2]
+    local = without_segments_below(fixture.data, tmp_path / "data", first)
+    return fixture, local, f"{fixture.remote.as_uri()}/tiered"
+
+
+@pytest.mark.parametrize("name", AIVEN)
+def test_snapshots_of_a_log_dir_are_made_of_what_was_tiered_as_if_the_whole_log_were_there(
+    name: str, command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    fixture = fixture_set(name)
+    first = bases(fixture.data / "payments-0")[2]
+    local = without_segments_below(fixture.data, tmp_path / "data", first)
+    how = ("--boundaries", "all", *PARTITION, *ROLL)
+    whole = command("regenerate", fixture.data, "--into", tmp_path / "whole", *how)
+    joined = command(
+        "regenerate", local, "--remote", fixture.remote.as_uri(), "--key-prefix", "tiered/", "--into",
+        tmp_path / "joined", *how, *key_of(fixture),
+    )  # fmt: skip
+    assert (whole.code, joined.code) == (0, 0), joined.err
+    made, expected = (files_of(tmp_path / place / "payments-0") for place in ("joined", "whole"))
+    assert made.keys() == {one for one in expected if not one[:20].isdigit() or int(one[:20]) >= first}
+    for one in made:
+        assert one == "fingerprint.json" or made[one] == expected[one], one
+
+
+def scanned(command: Resnap, log_dir: Path, *arguments: object) -> dict[str, Any]:
+    ran = command("scan", log_dir, *PARTITION, *arguments, "--output", "json")
+    assert ran.code == 0, ran.err
+    row: dict[str, Any] = ran.document["partitions"][0]
+    return row
+
+
+def test_a_scan_counts_both_parts_and_what_may_be_shipped_of_the_log_dir_alone(
+    command: Resnap, tiered: tuple[FixtureSet, Path, str]
+) -> None:
+    fixture, local, remote = tiered
+    both, alone = scanned(command, local, "--remote", remote), scanned(command, local)
+    whole = scanned(command, fixture.data)
+    assert both["segments"] == whole["segments"] == alone["segments"] + 2
+    assert both["boundaries"] == whole["boundaries"]
+    assert both["brokerStops"] == alone["brokerStops"]
+
+
+def test_tier_ships_what_lies_in_the_log_dir_and_nothing_that_is_remote(
+    command: Resnap, tiered: tuple[FixtureSet, Path, str], tmp_path: Path
+) -> None:
+    _, local, remote = tiered
+    ran = command("tier", local, "--remote", remote, "--to", (tmp_path / "store").as_uri(), *PARTITION, *ROLL,
+                  "--output", "json")  # fmt: skip
+    assert ran.code == 0, ran.err
+    shipped = [one["baseOffset"] for one in ran.document["partitions"][0]["shipped"]]
+    assert shipped == bases(local / "payments-0")[:-1]
+
+
+def test_snapshots_beside_the_segments_are_proven_by_what_lies_below_them_in_remote_storage(
+    command: Resnap, tiered: tuple[FixtureSet, Path, str]
+) -> None:
+    _, local, remote = tiered
+    ran = command("verify", local, "--remote", remote, *PARTITION, *ROLL, "--output", "json")
+    assert ran.code == 0, ran.err
+    rows = ran.document["boundaries"]
+    assert {row["verdict"] for row in rows} == {"proven"}
+    assert {row["knownFromOffset"] for row in rows} == {0}
+    assert [row["offset"] for row in rows] == bases(local / "payments-0")
+
+
+def test_an_entry_is_explained_by_batches_that_are_remote(
+    command: Resnap, tiered: tuple[FixtureSet, Path, str]
+) -> None:
+    fixture, local, remote = tiered
+    offset = bases(local / "payments-0")[1]
+    ran = command("explain", local, "payments-0", offset, "--remote", remote, "--output", "json")
+    whole = command("explain", fixture.data, "payments-0", offset, "--output", "json")
+    assert ran.code == whole.code == 0, ran.err
+    assert ran.document["batches"] == whole.document["batches"]
+    assert any(one["baseOffset"] < bases(local / "payments-0")[0] for one in ran.document["batches"])
+
+
+def refused(ran: Ran) -> str:
+    assert ran.code not in {0, 4}, ran.out
+    return ran.err
+
+
+def test_what_does_not_join_is_named_and_not_read_as_a_healthy_log(
+    command: Resnap, tiered: tuple[FixtureSet, Path, str], tmp_path: Path
+) -> None:
+    fixture, local, remote = tiered
+    shutil.copytree(fixture.remote, tmp_path / "short")
+    for path in (tmp_path / "short").rglob("*/0/*"):
+        if not path.name.startswith("00000000000000000000"):
+            path.unlink()
+    short = refused(command("scan", local, *PARTITION, "--remote", f"{(tmp_path / 'short').as_uri()}/tiered"))
+    assert "the offsets between are missing" in short
+    assert str(local / "payments-0") in short
+
+    other = tmp_path / "other"
+    shutil.copytree(local, other)
+    metadata = other / "payments-0" / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAAQ\n")
+    assert "AAAAAAAAQACAAAAAAAAAAQ" in refused(command("scan", other, *PARTITION, "--remote", remote))
+
+    changed = tmp_path / "changed"
+    shutil.copytree(local, changed)
+    log = min((changed / "payments-0").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[17] ^= 1  # in the checksum of the first batch
+    log.write_bytes(data)
+    text = refused(command("scan", changed, *PARTITION, "--remote", remote))
+    assert "different batches at offset" in text
+    assert str(changed) in text
+    assert remote in text
+
+    nothing = (tmp_path / "nothing").as_uri()
+    assert nothing.removeprefix("file://") in refused(command("scan", local, *PARTITION, "--remote", nothing))
+
+
+def merged(log_dir: Path, copy: Path) -> Path:
+    """Return a copy of ``log_dir`` as of a replica that rolled payments-0 once where the other one rolled twice."""
+    shutil.copytree(log_dir, copy)
+    first, second, *_ = (copy / "payments-0" / f"{base:020}.log" for base in bases(copy / "payments-0"))
+    for path in (*first.parent.glob(f"{first.stem}.*"), *first.parent.glob(f"{second.stem}.*")):
+        if path.suffix not in {".log", ".txnindex"}:
+            path.unlink()
+    for suffix in (".log", ".txnindex"):
+        whole = first.with_suffix(suffix).read_bytes() + second.with_suffix(suffix).read_bytes()
+        first.with_suffix(suffix).write_bytes(whole)
+        second.with_suffix(suffix).unlink()
+    return copy
+
+
+def test_a_remote_segment_counts_up_to_where_the_log_dir_begins(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    data = fixture_set(PLAIN).data
+    replica, store = merged(data, tmp_path / "replica"), (tmp_path / "store").as_uri()
+    shipped = command("tier", replica, "--to", store, *PARTITION, *ROLL)
+    assert shipped.code == 0, shipped.err
+    local = without_segments_below(data, tmp_path / "local", bases(data / "payments-0")[1])
+    made = {}
+    for name, arguments in (("joined", (local, "--remote", store)), ("whole", (data,))):
+        ran = command("regenerate", *arguments, "--into", tmp_path / name, "--boundaries", "all", *PARTITION, *ROLL)
+        assert ran.code == 0, ran.err
+        made[name] = files_of(tmp_path / name / "payments-0")
+    assert len(made["joined"]) == len(made["whole"])
+    for one in made["joined"].keys() - {"fingerprint.json"}:
+        assert made["joined"][one] == made["whole"][one], one
+
+
+def test_without_the_key_of_encrypted_segments_nothing_is_taken_for_known(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    fixture = fixture_set("kafka-3.9.1-aiven-encrypted")
+    local = without_segments_below(fixture.data, tmp_path / "data", bases(fixture.data / "payments-0")[1])
+    ran = command("plan", local, "--remote", f"{fixture.remote.as_uri()}/tiered", *PARTITION, "-q")
+    assert ran.code == 3, ran.err
+    assert "key1" in ran.err
