@@ -48,6 +48,7 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
                 failures,
                 is_replay="as_of" in flags,
                 places=places,
+                asks_cluster=learns and "bootstrap_server" in flags,
                 may_dump=may_dump,
                 is_service=SERVE in groups,
             )
@@ -89,11 +90,12 @@ def _invocation(
     *,
     is_replay: bool,
     places: Sequence[str] | None,
+    asks_cluster: bool,
     may_dump: bool,
     is_service: bool,
 ) -> Invocation:
     check_address_space()
-    settings = load_settings(flags, places=places)
+    settings = load_settings(flags, places=places, ask_cluster=asks_cluster)
     log_format = settings.log_format if is_service else None
     as_json = _tells_json(settings.output, log_format, failures.stream)
     failures.settle(as_json=as_json, verbose=settings.verbose, quiet=settings.quiet)

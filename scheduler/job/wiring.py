@@ -19,16 +19,12 @@ from resnap.scheduler.job.tier_run import Uploading
 from resnap.scheduler.settings.declaration import FLAG_ORIGIN
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
-from resnap.storage.disk import legible
-from resnap.storage.errors import ConfigurationError, UsageError, in_file
+from resnap.scheduler.settings.running_cluster import connect
+from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.log.log_dir import log_dir_around
-from resnap.storage.log.properties import read_properties
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.checking.verification_journal import VerificationJournal
-from resnap.tiering.cluster.client import Cluster
-from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
-from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.run_cache.cache_files import CacheFiles
 from resnap.tiering.run_cache.run_cache import RunCache
@@ -40,6 +36,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.cluster.client import Cluster
 
 
 def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
@@ -213,24 +210,7 @@ def cluster_of(settings: Settings) -> Cluster:
     """
     if settings.bootstrap_server is None:
         raise ConfigurationError("no cluster is named", hint="give --bootstrap-server HOST:PORT")
-    properties: dict[str, str] = {}
-    if settings.command_config is not None:
-        with legible(settings.command_config), in_file(settings.command_config):
-            properties = read_properties(settings.command_config.read_bytes())
-    known = client_settings(properties)
-    for path in stores(properties):
-        _check_readable(path)
-    setup_s = setup_timeout_s(properties)
-    return Cluster(settings.bootstrap_server, known, setup_timeout_s=SETUP_TIMEOUT_S if setup_s is None else setup_s)
-
-
-def _check_readable(path: Path) -> None:
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path}: cannot be read: {error.strerror}", hint="look at --command-config"
-        ) from error
+    return connect(settings.bootstrap_server, settings.command_config)
 
 
 def remote_of(settings: Settings) -> str | None:

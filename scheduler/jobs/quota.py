@@ -8,16 +8,26 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.cli.flags import STATE
+from resnap.scheduler.cli.flags import CLUSTER, STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import Column, Row, plain_text
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.storage.disk import Disk
 from resnap.storage.errors import UsageError
-from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, Entity, FilterPart, Match, shown_entity, user_name
+from resnap.tiering.cluster.broker_settings import describe_client_quotas
+from resnap.tiering.quota.client_quotas import (
+    PRODUCER_IDS_RATE,
+    ClientQuotas,
+    Entity,
+    FilterPart,
+    Match,
+    shown_entity,
+    user_name,
+)
 from resnap.tiering.quota.quota_file import QuotaFile
 from resnap.tiering.quota.user_quotas import Named, Origin, delete_rate, origins, rates_of, set_rate
 
@@ -112,13 +122,16 @@ def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | NoQ
     """Yield the quotas that are set, with their origin.
 
     Raises:
-        ResnapError: the file, or the metadata log, cannot be read.
+        ResnapError: the file, or the metadata log, cannot be read, or the cluster does not answer.
 
     """
     whom, parts = request.whom, []
     if whom is not None:
         parts = [FilterPart("user", Match.DEFAULT if whom.name is None else Match.EXACT, whom.name)]
     found = quota_origins(context, request.metadata_log)
+    if context.settings.bootstrap_server is not None:
+        with cluster_of(context.settings) as cluster:
+            found.append(Origin(text="running cluster", quotas=ClientQuotas(describe_client_quotas(cluster))))
     is_empty = True
     for origin in found:
         for entity, values in origin.quotas.described(parts):
@@ -215,7 +228,7 @@ def delete_quota(context: Invocation, *, user: User = None, user_default: UserDe
     context.show(run(request, context), ChangedView())
 
 
-@with_settings(STATE)
+@with_settings(STATE, CLUSTER)
 def describe_quotas(
     context: Invocation, *, user: User = None, user_default: UserDefault = False, metadata_log: MetadataLog = None
 ) -> None:

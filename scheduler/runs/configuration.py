@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.access.places import Places
+from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.loading import load_settings, settings_file
 from resnap.storage.stores.urls import is_store_url
 
@@ -66,6 +67,7 @@ class Configuration:
             environment=self.environment,
             directory=self.directory,
             places=request.sources,
+            ask_cluster=request.kind is not RunKind.VERIFY,  # a store alone is verified without brokers
             files=self._in_force,
         )
 

@@ -20,12 +20,12 @@ from resnap.scheduler.settings.layers import (
 )
 from resnap.scheduler.settings.metadata import (
     NOTHING,
-    SETTING,
     FromMetadata,
     contradiction,
     metadata_layer,
     of_another_node,
 )
+from resnap.scheduler.settings.running_cluster import cluster_layer
 from resnap.scheduler.settings.settings import Settings, display_name
 from resnap.scheduler.settings.values import shown_as, split_list
 from resnap.storage.errors import ConfigurationError, UsageError
@@ -62,6 +62,7 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     places: Sequence[str] | None = None,
+    ask_cluster: bool = False,
     files: SettingFiles | None = None,
 ) -> Settings:
     """Return the settings of one command.
@@ -72,12 +73,13 @@ def load_settings(
         directory: where ``resnap.toml`` is looked for; the working directory, unless given.
         places: the SOURCE arguments, where what a metadata log says counts; empty for ``log.dirs``, None for a
             command to which it does not matter.
+        ask_cluster: whether the running cluster, where one is named, is asked what its brokers go by.
         files: what was read of them for earlier settings, which are not read again then.
 
     Raises:
         UsageError: a flag's value cannot be used.
         ConfigurationError: another value cannot be used, or a file cannot be read.
-        ResnapError: the metadata log that was named cannot be used.
+        ResnapError: the metadata log, or the cluster, that was named cannot be used.
 
     """
     variables = process_environment() if environment is None else environment
@@ -86,10 +88,11 @@ def load_settings(
     layers = [given, from_environment]
     read = files or _read_files(layers, directory)
     layers.append(read.configuration)
+    live, told = _from_cluster(layers) if ask_cluster else ({}, ())
     said = NOTHING if places is None else _from_metadata(layers, read.static, places)
     stranger = None if read.properties is None else of_another_node(read.properties, places or ())
-    layers += [said.layer, read.static]
-    warnings = (*said.warnings, *filter(None, [stranger]))
+    layers += [live, said.layer, read.static]
+    warnings = (*told, *said.warnings, *filter(None, [stranger]))
     origins = origins_of(layers)
     try:
         return Settings(
@@ -129,9 +132,17 @@ def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) ->
     if found is None:
         return NOTHING
     said = metadata_layer(found, there, static, must=named is not None)
-    given = next((layer[SETTING] for layer in layers if SETTING in layer), None)
-    contradicted = None if given is None else contradiction(given, said)
+    contradicted = contradiction(layers, said.layer)
     return said if contradicted is None else said._replace(warnings=(*said.warnings, contradicted))
+
+
+def _from_cluster(layers: list[Layer]) -> tuple[Layer, tuple[str, ...]]:
+    """Return what the running cluster says, where one is named, and what is to be said of that."""
+    bootstrap_server = value_in(layers, "bootstrap_server")
+    if not bootstrap_server:
+        return {}, ()
+    live, warnings = cluster_layer(str(bootstrap_server), _path(layers, "command_config"))
+    return live, (*warnings, *filter(None, [contradiction(layers, live)]))
 
 
 def _path(layers: list[Layer], name: str) -> Path | None:

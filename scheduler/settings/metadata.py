@@ -80,10 +80,11 @@ def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer,
     return FromMetadata(_layer(longest, directory), warnings, metadata)
 
 
-def contradiction(given: Given, said: FromMetadata) -> str | None:
-    """Return what to say where ``given``, which ranks above, is not what the metadata log says."""
-    there = said.layer.get(SETTING)
-    if there is None or str(there.value) == str(given.value):
+def contradiction(layers: Iterable[Layer], below: Layer) -> str | None:
+    """Return what to say where the expiration in ``layers``, which rank above, is not that of the layer ``below``."""
+    given = next((layer[SETTING] for layer in layers if SETTING in layer), None)
+    there = below.get(SETTING)
+    if given is None or there is None or str(there.value) == str(given.value):
         return None
     return f"{EXPIRATION} is {given.value} ({given.origin}), but the brokers go by {there.value} ({there.origin})"
 

@@ -166,8 +166,8 @@ class BrokerSettings(SettingGroup):
             return None
         return (
             f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed, since too long costs reading"
-            " and too short costs correctness; set it with --producer-id-expiration-ms, --metadata-log or"
-            " --server-properties"
+            " and too short costs correctness; set it with --producer-id-expiration-ms, or name what says it with"
+            " --bootstrap-server, --metadata-log or --server-properties"
         )
 
 

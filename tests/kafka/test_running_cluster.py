@@ -1,16 +1,19 @@
-"""What brokers are asked beside their topics: the producers of each replica."""
+"""What brokers are asked beside their topics: the producers of each replica, settings, and quotas."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
 
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.producers import ReplicaProducers, describe_producers
-from tests.kafka.brokers import Broker, zookeeper
+from tests.kafka.brokers import Broker, eventually, zookeeper
 from tests.kafka.raw_client import RawClient
 
 if TYPE_CHECKING:
@@ -18,10 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.kafka.releases import Release
+    from tests.scheduler.conftest import Resnap
 
 pytestmark = pytest.mark.kafka
 
-TOPIC = "payments"
+TOPIC: Final = "payments"
+EXPIRATION: Final = "producer.id.expiration.ms"
+FROM_FIRST: Final = "broker 1 of the running cluster: server-properties"
 
 
 @pytest.mark.parametrize("version", ["3.9.1", "4.4.0"])
@@ -53,10 +59,88 @@ def test_a_broker_says_which_producers_each_of_its_replicas_has(
 
 
 def test_of_a_broker_too_old_to_be_asked_of_producers_it_says_so(
-    release: Callable[[str], Release], tmp_path: Path
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
 ) -> None:
     with zookeeper(release("2.7.2"), tmp_path / "zookeeper") as address:
         broker = Broker(release("2.7.2"), [tmp_path / "data"], zookeeper=address)
-        with broker.running(), Cluster(broker.address, {}) as cluster, pytest.raises(ClusterError) as caught:
-            describe_producers(cluster, 1, [TopicPartition(TOPIC, 0)])
+        with broker.running():
+            with Cluster(broker.address, {}) as cluster, pytest.raises(ClusterError) as caught:
+                describe_producers(cluster, 1, [TopicPartition(TOPIC, 0)])
+            found, _ = settings_of(command, "--bootstrap-server", broker.address)
+    assert found[EXPIRATION] == (
+        604_800_000,
+        "broker 1 of the running cluster: brokers before 3.4 go by transactional.id.expiration.ms, default",
+    )
     assert "broker does not support the 'DescribeProducersRequest" in str(caught.value)
+
+
+def settings_of(command: Resnap, *arguments: object) -> tuple[dict[str, tuple[Any, str]], str]:
+    """Return value and origin of each setting as ``config show`` has them, and what was said on standard error."""
+    ran = command("config", "show", *arguments, "--output", "json")
+    assert ran.code == 0, ran.err
+    return {one["name"]: (one["value"], one["origin"]) for one in ran.document["settings"]}, ran.err
+
+
+def test_brokers_on_zookeeper_say_what_they_go_by_and_of_two_that_differ_the_longest_counts(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    kafka = release("3.9.1")
+    for name in ("1", "2"):
+        (tmp_path / name).mkdir()
+    with zookeeper(release("2.7.2"), tmp_path / "zookeeper") as address:
+        first = Broker(kafka, [tmp_path / "1" / "data"], {EXPIRATION: 7_200_000}, zookeeper=address)
+        second = Broker(kafka, [tmp_path / "2" / "data"], {"broker.id": 2, EXPIRATION: 60_000}, zookeeper=address)
+        with first.running():
+            live = ("--bootstrap-server", first.address)
+            first.drive("create", TOPIC, 1)
+            planned = command("plan", first.log_dirs[0], *live, "--output", "json")
+            assert planned.document["producerIdExpirationMs"] == 7_200_000
+            assert planned.document["producerIdExpirationFrom"] == FROM_FIRST
+            assert "is not known" not in planned.err
+            given = command("plan", first.log_dirs[0], *live, "--producer-id-expiration-ms", 1000)
+            assert f"1000 (flag --producer-id-expiration-ms), but the brokers go by 7200000 ({FROM_FIRST})" in given.err
+            with second.running():
+                found, said = settings_of(command, *live)
+    assert found[EXPIRATION] == (7_200_000, FROM_FIRST)
+    assert found["transaction.max.timeout.ms"] == (900_000, "broker 1 of the running cluster: default")
+    assert f"brokers differ in {EXPIRATION} (7200000 on broker 1, 60000 on broker 2): the longest is taken" in said
+
+
+def test_what_is_set_at_run_time_counts_and_a_refusal_is_said(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    authorizer = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    broker = Broker(release("4.4.0"), [tmp_path / "data"], authorizer)
+    with broker.running():
+        live = ("--bootstrap-server", broker.address)
+        broker.drive("broker", "-", EXPIRATION, 5_000_000)
+        with Cluster(broker.address, {}) as cluster:
+            entry = AlterClientQuotasRequest.EntryData(
+                entity=[AlterClientQuotasRequest.EntryData.EntityData(entity_type="user", entity_name="alice")],
+                ops=[AlterClientQuotasRequest.EntryData.OpData(key="producer_byte_rate", value=1024.0, remove=False)],
+            )
+            cluster.ask("no quota", AlterClientQuotasRequest(entries=[entry], validate_only=False))
+        found, _ = settings_of(command, *live)
+        assert found[EXPIRATION] == (5_000_000, "broker 1 of the running cluster: dynamic-default")
+        (quota,) = command("quota", "describe", *live, "--output", "json").document["quotas"]
+        assert (quota["entity"], quota["key"], quota["value"], quota["origin"]) == (
+            {"user": "alice"}, "producer_byte_rate", 1024, "running cluster",
+        )  # fmt: skip
+
+        admin = KafkaAdminClient(bootstrap_servers=[broker.address])
+        for operation, permission in (("ALL", "ALLOW"), ("DESCRIBE_CONFIGS", "DENY")):
+            rule = (ACLOperation[operation], ACLPermissionType[permission])
+            here = ResourcePattern(ResourceType.CLUSTER, "kafka-cluster")
+            admin.create_acls([ACL("User:ANONYMOUS", "*", *rule, here)])
+        admin.close()
+        eventually(lambda: "does not say" in settings_of(command, *live)[1], "nothing is refused")
+        found, said = settings_of(command, *live)
+        assert found[EXPIRATION] == (None, "default")
+        assert (
+            "broker 1 does not say its settings: CLUSTER_AUTHORIZATION_FAILED; grant the user DescribeConfigs" in said
+        )
+        refused = command("quota", "describe", *live)
+        assert (refused.code, "CLUSTER_AUTHORIZATION_FAILED" in refused.err) == (16, True)

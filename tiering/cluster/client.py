@@ -126,8 +126,19 @@ class Cluster:
         """
         return {epoch: self._epoch_end(of, leader, epoch) for epoch in epochs}
 
-    def ask(self, what: str, request: Any, broker_id: int) -> Any:  # noqa: ANN401 - messages of the library
-        """Return the answer of one broker to a message that the library has, and asks in no way that fits.
+    def broker_ids(self) -> list[int]:
+        """Return the ids of the brokers that run.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+
+        """
+        with _translated("cannot learn about brokers"):
+            brokers = self._admin.describe_cluster()["brokers"]
+        return sorted(one["broker_id"] for one in brokers if not one.get("is_fenced"))
+
+    def ask(self, what: str, request: Any, broker_id: int | None = None) -> Any:  # noqa: ANN401 - messages of the library
+        """Return the answer of a broker, or of any, to a message for which the library has no fitting call.
 
         Raises:
             ClusterError: it does not answer; the error begins with ``what``.

@@ -1,0 +1,92 @@
+"""What the running cluster says of its brokers' settings: a layer between the configuration file and a metadata log.
+
+A broker answers with what is in force on it, so nothing that lies in files can know better. Where brokers differ the
+longest time counts: a snapshot may be loaded by any of them, and too long costs reading alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from resnap.scheduler.settings.declaration import Given, Layer
+from resnap.scheduler.settings.layers import KAFKA_PROPERTIES
+from resnap.storage.disk import legible
+from resnap.storage.errors import ConfigurationError, in_file
+from resnap.storage.log.properties import read_properties
+from resnap.tiering.cluster.broker_settings import BrokerSettings, describe_brokers
+from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
+from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S
+from resnap.tiering.controller.expiration import CHECK_INTERVAL, EXPIRATION, TRANSACTIONAL_EXPIRATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TRANSACTION_TIMEOUT: Final = "transaction.max.timeout.ms"
+_NAMES: Final = (EXPIRATION, CHECK_INTERVAL, TRANSACTIONAL_EXPIRATION, TRANSACTION_TIMEOUT)
+
+
+def connect(bootstrap_server: str, command_config: Path | None) -> Cluster:
+    """Return a connection to the running cluster, which whoever asked for it must close.
+
+    Raises:
+        ConfigurationError: what it is to be reached by cannot be used.
+        ClusterError: it does not answer.
+
+    """
+    properties: dict[str, str] = {}
+    if command_config is not None:
+        with legible(command_config), in_file(command_config):
+            properties = read_properties(command_config.read_bytes())
+    known = client_settings(properties)
+    for path in stores(properties):
+        _check_readable(path)
+    setup_s = setup_timeout_s(properties)
+    return Cluster(bootstrap_server, known, setup_timeout_s=SETUP_TIMEOUT_S if setup_s is None else setup_s)
+
+
+def cluster_layer(bootstrap_server: str, command_config: Path | None) -> tuple[Layer, tuple[str, ...]]:
+    """Return the settings that the running brokers go by, and what is to be said of them.
+
+    Raises:
+        ConfigurationError, ClusterError: see ``connect``; no broker that says nothing is one.
+
+    """
+    with connect(bootstrap_server, command_config) as cluster:
+        brokers = describe_brokers(cluster, _NAMES)
+    layer = Layer()
+    warnings = [broker.error for broker in brokers if broker.error is not None]
+    for name in _NAMES:
+        said = [one for one in (_said(broker, name) for broker in brokers) if one is not None]
+        if said:
+            layer[KAFKA_PROPERTIES[name]] = max(said, key=lambda given: int(str(given.value)))
+            warnings += _difference(name, said)
+    return layer, tuple(warnings)
+
+
+def _said(broker: BrokerSettings, name: str) -> Given | None:
+    """Return what a broker goes by; for expiration one before 3.4 goes by that of transactional ids."""
+    origin = f"broker {broker.broker_id} of the running cluster"
+    if name == EXPIRATION and name not in broker.values and TRANSACTIONAL_EXPIRATION in broker.values:
+        name = TRANSACTIONAL_EXPIRATION
+        origin += f": brokers before 3.4 go by {name}, {broker.levels[name]}"
+    elif name in broker.values:
+        origin += f": {broker.levels[name]}"
+    value = broker.values.get(name, "")
+    return Given(int(value), origin) if value.isdecimal() else None
+
+
+def _difference(name: str, said: list[Given]) -> Iterator[str]:
+    if len({given.value for given in said}) > 1:
+        each = ", ".join(f"{given.value} on {given.origin.partition(' of ')[0]}" for given in said)
+        yield f"brokers differ in {name} ({each}): the longest is taken"
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: cannot be read: {error.strerror}", hint="look at --command-config"
+        ) from error

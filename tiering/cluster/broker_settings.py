@@ -1,0 +1,97 @@
+"""What running brokers go by: their settings (DescribeConfigs), and the quotas of clients (DescribeClientQuotas).
+
+A broker answers with what is in force on it, whoever set it. Settings that a release does not have are left out of its
+answer, and so are internal ones that nobody set.
+
+Source: ``ConfigHelper``, ``DescribeConfigsResponse.ConfigSource``, ``ClientQuotaControlManager``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from resnap.storage.errors import ClusterError
+from resnap.tiering.cluster.client import error_name
+from resnap.tiering.controller.expiration import Level
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from resnap.tiering.cluster.client import Cluster
+
+Entity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Whose quota: (type, name) pairs in order of type; the name None is the default."""
+_BROKER: Final = 4
+"""``ConfigResource.Type.BROKER``."""
+_LEVELS: Final = {2: Level.BROKER, 3: Level.ALL_BROKERS, 4: Level.STATIC, 5: Level.DEFAULT}
+"""Of the sources that a broker names."""
+_HINT: Final = "grant the user DescribeConfigs on the Cluster resource, or set what the brokers have by flags"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """The settings of one broker, as it has them now."""
+
+    broker_id: int
+    values: Mapping[str, str] = field(default_factory=dict)
+    """In force, by name; without those that the broker does not have."""
+    levels: Mapping[str, Level] = field(default_factory=dict)
+    """Where each comes from."""
+    error: str | None = None
+    """Why it does not say, where it does not."""
+
+
+def describe_brokers(cluster: Cluster, names: Collection[str]) -> list[BrokerSettings]:
+    """Return the settings ``names`` of each broker that runs, by broker id.
+
+    Raises:
+        ClusterError: the cluster does not say which brokers it has.
+
+    """
+    return [_of_broker(cluster, broker_id, names) for broker_id in cluster.broker_ids()]
+
+
+def describe_client_quotas(cluster: Cluster) -> dict[Entity, dict[str, float]]:
+    """Return all quotas of clients, key and value by entity.
+
+    Raises:
+        ClusterError: the cluster does not answer, is too old for the request (2.6 has it), or refuses it.
+
+    """
+    from kafka.protocol.admin.client_quotas import DescribeClientQuotasRequest as Request
+
+    what = "cannot learn about quotas"
+    answer = cluster.ask(what, Request(components=[], strict=False))
+    if answer.error_code:
+        hint = "grant the user DescribeConfigs on the Cluster resource"
+        raise ClusterError(f"{what}: {error_name(answer.error_code)}", hint=hint)
+    return {
+        tuple(sorted(((part.entity_type, part.entity_name) for part in entry.entity), key=itemgetter(0))): {
+            one.key: one.value for one in entry.values
+        }
+        for entry in answer.entries or ()
+    }
+
+
+def _of_broker(cluster: Cluster, broker_id: int, names: Collection[str]) -> BrokerSettings:
+    from kafka.protocol.admin.configs import DescribeConfigsRequest as Request
+
+    resource = Request.DescribeConfigsResource(
+        resource_type=_BROKER, resource_name=str(broker_id), configuration_keys=list(names)
+    )
+    try:
+        answer = cluster.ask(f"broker {broker_id} does not say its settings", Request(resources=[resource]), broker_id)
+    except ClusterError as error:
+        return BrokerSettings(broker_id=broker_id, error=str(error))
+    (result,) = answer.results
+    if result.error_code:
+        why = f"broker {broker_id} does not say its settings: {error_name(result.error_code)}; {_HINT}"
+        return BrokerSettings(broker_id=broker_id, error=why)
+    known = [one for one in result.configs if one.value is not None]
+    return BrokerSettings(
+        broker_id=broker_id,
+        values={one.name: one.value for one in known},
+        levels={one.name: _LEVELS.get(one.config_source, Level.DEFAULT) for one in known},
+    )
