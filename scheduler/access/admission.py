@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.clock import Clock
+    from resnap.tiering.quota.active_producers import Remembering
     from resnap.tiering.quota.client_quotas import UserRates
+    from resnap.tiering.quota.token_bucket import QuotaConfig
 
 REFRESH_S: Final = 5.0
 """How long limits that were set meanwhile may go unnoticed."""
@@ -45,11 +47,19 @@ class AdmissionControl:
     """The quota manager of the service, and where its limits come from. Thread-safe."""
 
     def __init__(
-        self, state_directory: Path, metadata_log: Path | None, clock: Clock, complain: Callable[[str], None]
+        self,
+        state_directory: Path,
+        metadata_log: Path | None,
+        clock: Clock,
+        complain: Callable[[str], None],
+        *,
+        config: QuotaConfig | None = None,
+        remembering: Remembering | None = None,
     ) -> None:
+        """Begin with nothing known; ``config`` and ``remembering`` are as for ``ProducerIdQuotaManager``."""
         self._limits = _Limits(QuotaFile(state_directory, Disk()), metadata_log, complain)
         self._clock = clock
-        self.manager = ProducerIdQuotaManager(clock.now_ms)
+        self.manager = ProducerIdQuotaManager(clock.now_ms, config=config, remembering=remembering)
         self._lock = threading.Lock()
         self._read_s = float("-inf")
         self._reads, self._complain = DiskReads(1, turn_s=0), complain

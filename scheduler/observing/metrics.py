@@ -11,9 +11,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from resnap.scheduler.observing.series import Series
@@ -21,8 +20,6 @@ from resnap.scheduler.settings.values import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
-
-    from prometheus_client import Metric
 
     from resnap.tiering.quota.quota_metrics import Series as QuotaSeries
 
@@ -119,9 +116,9 @@ class Metrics:
                 self._series.http_requests.labels(route, method, status)
 
     def quota(self, read: Callable[[], Iterable[QuotaSeries]]) -> None:
-        """Tell of the quota of producer ids, too: what ``quota_metrics.series`` yields at the moment of a scrape.
+        """Show the quota of producer ids, too: what ``quota_metrics.all_series`` yields at the moment of a scrape.
 
-        It is called once here, for the names. Principals are named up to a bound of its own.
+        It is called once here, for the names. How many users are named has a bound of its own.
         """
         self.registry.register(_QuotaCollector(read))
 
@@ -239,12 +236,10 @@ class _QuotaCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        families: dict[str, Metric] = {}
         for one in self._read():
-            if one.name not in families:
-                family = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
-                families[one.name] = family(one.name, one.help, labels=[name for name, _ in one.labels])
-            families[one.name].add_metric([value for _, value in one.labels], one.value)
+            family = families.setdefault(one.name, Metric(one.name, one.help, one.kind))
+            family.add_sample(f"{one.name}_total" if one.kind == "counter" else one.name, dict(one.labels), one.value)
         yield from families.values()
 
 

@@ -19,11 +19,14 @@ _OF_THE_ENGINE: Final = frozenset(
         "encryption_private_key",
     }
 )  # fmt: skip
-_PREFIXES: Final = ("spark_", "s3_")
+_PREFIXES: Final = ("spark_", "s3_", "producer_id_quota_")
 AT_THE_START: Final = tuple(
     name for name in SETTING_NAMES if name in OF_THE_PROCESS | _OF_THE_ENGINE or name.startswith(_PREFIXES)
 )
-"""Settings of what lives as long as the process: also of the engine, which keeps Spark and its connections."""
+"""Settings of what lives as long as the process.
+
+So does the engine, which keeps Spark and its connections, and the quota, which keeps what it has counted.
+"""
 
 
 def taken_over(at_work: Settings, read: Settings) -> tuple[Settings, tuple[str, ...]]:

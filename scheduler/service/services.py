@@ -39,7 +39,8 @@ from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.properties import read_properties
 from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.whole_file import read_whole
-from resnap.tiering.quota.quota_metrics import series
+from resnap.tiering.quota.cleaner import Cleaner
+from resnap.tiering.quota.quota_metrics import all_series
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
@@ -81,6 +82,8 @@ class Services:
     """Of log dirs and stores, for those who wait for an answer."""
     probing: DiskReads = field(default_factory=lambda: DiskReads(2, turn_s=PROBE_S / 2))
     """Of log dirs, for probes, which wait ``PROBE_S`` at the most."""
+    cleaner: Cleaner | None = None
+    """Forgets producer ids that the quota need not remember; None before the start."""
     is_ending: bool = False
     submitting: threading.Lock = field(default_factory=threading.Lock)
     """Held while a request becomes a run, so that one idempotency key never gives two."""
@@ -94,6 +97,9 @@ class Services:
         self.forget_old()
         for text in warnings(self.settings, has_tokens=bool(self.access.tokens.all())):
             self.observation.warn(text)
+        self.cleaner = Cleaner(
+            self.admission.clean_up, self.settings.producer_id_quota_cache_cleanup_scheduler_interval_ms
+        )
         self.worker.start()
         self.schedules.start(self.settings.schedules)
 
@@ -165,11 +171,12 @@ class Services:
         older_than_ms = self.clock.now_ms() - int(self.settings.history_retention.total_seconds() * 1000)
         self.history.prune(older_than_ms)
         self.plans.prune(older_than_ms)
-        self.admission.clean_up()
 
     def stop(self) -> bool:
         """Take no more work and let what is at work end; False if that took longer than ``stop_grace``."""
         self.schedules.stop()
+        if self.cleaner is not None:
+            self.cleaner.close()
         in_time = self.worker.stop(self.settings.stop_grace.total_seconds())
         self.engine.close(in_order=in_time)
         if in_time:
@@ -196,8 +203,15 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     ids = Ids(clock.now_ms, secrets.randbits, newest=history.newest_id())
     engine, hosts = engine_of(settings), Hosts(address_of(settings.listen)[0], settings.allow_hosts)
     plans = Plans(database=database, configuration=configuration, engine=engine, ids=ids, clock=clock, reads=reads)
-    admission = AdmissionControl(directory, settings.metadata_log, clock, observation.warn)
-    observation.metrics.quota(partial(series, admission.manager))
+    admission = AdmissionControl(
+        directory,
+        settings.metadata_log,
+        clock,
+        observation.warn,
+        config=settings.quota_config(),
+        remembering=settings.remembering(),
+    )
+    observation.metrics.quota(partial(all_series, admission.manager))
     execution = Execution(
         configuration=configuration,
         saved_plan=plans.text,

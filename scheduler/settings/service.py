@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from resnap.scheduler.settings.declaration import Duration, Listed, Setting, SettingGroup, declared_in
+from resnap.scheduler.settings.declaration import Duration, Listed, Setting, declared_in
+from resnap.scheduler.settings.quota import QuotaSettings
 from resnap.scheduler.settings.replay import (
     BrokerSettings,
     ReplaySettings,
@@ -93,7 +94,7 @@ class ScheduleSpec(BaseModel):
         return self
 
 
-class ServiceSettings(SettingGroup):
+class ServiceSettings(QuotaSettings):
     """What an operator sets of the service."""
 
     title = "Service"

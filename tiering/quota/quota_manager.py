@@ -17,6 +17,7 @@ Source: KIP-936; ``ControllerMutationQuotaManager`` (strict and permissive, KIP-
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ from resnap.tiering.quota.bloom_store import UNSEEN
 from resnap.tiering.quota.client_quotas import UserRates, user_name
 from resnap.tiering.quota.forward_clock import ForwardClock
 from resnap.tiering.quota.layers import items_for
-from resnap.tiering.quota.sensors import Sensors
+from resnap.tiering.quota.sensors import Charges, Sensors
 from resnap.tiering.quota.token_bucket import MAX_THROTTLE_MS, QuotaConfig, throttle_ms
 
 if TYPE_CHECKING:
@@ -108,6 +109,12 @@ class ProducerIdQuotaManager:
         self.config = config or QuotaConfig()
         self.rates = rates or UserRates()
         self.active = ActiveProducers(remembering or Remembering())
+        self.charges: dict[str | None, Charges] = {None: Charges()}
+        """What each user with a rate of its own was charged while it had one, and all others together as None.
+
+        It only grows, unlike what is kept of principals, who may be forgotten.
+        """
+        self._counting = threading.Lock()
         self._now_ms = ForwardClock(now_ms)
         self._permissive = permissive
         self._max_throttle_ms = min(max_throttle_ms, MAX_THROTTLE_MS)
@@ -176,7 +183,17 @@ class ProducerIdQuotaManager:
     def _charged(
         self, entry: Entry, principal: str, rate: float, ids: int, now_ms: int, *, permissive: bool | None
     ) -> Admission:
-        """Charge new ids, or do nothing and refuse."""
+        """Charge new ids, or do nothing and refuse, and count what was done."""
+        admission = self._judged(entry, principal, rate, ids, now_ms, permissive=permissive)
+        name = user_name(principal)
+        with self._counting:
+            charges = self.charges.setdefault(name if name in self.rates.users else None, Charges())
+            charges.add(admission.charged, admission.throttle_time_ms)
+        return admission
+
+    def _judged(
+        self, entry: Entry, principal: str, rate: float, ids: int, now_ms: int, *, permissive: bool | None
+    ) -> Admission:
         if self._charging_from_ms is not None and now_ms < self._charging_from_ms:
             return SEEN
         sensors = self._sensors(entry, rate, now_ms)

@@ -1,7 +1,7 @@
-"""What the quota tells of itself: under the KIP's names, and as series for a collector that cannot bear many labels.
+"""What the quota shows of itself: under the KIP's names, and as series for a collector that cannot bear many labels.
 
-Kafka has a metric per user, whoever that is. A series per principal is what breaks a Prometheus, so there the totals
-have no label, and only some principals, the most throttled ones first, are told by name.
+Kafka has a metric per user, whoever that is. A series per principal is what breaks a Prometheus, so there only users
+with a quota of their own have a label, which an operator has set, and all others together are ``other``.
 
 Source: KIP-936, *New Broker Metrics*; ``Sanitizer``.
 """
@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
+from resnap.tiering.quota.sensors import Charges
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 GROUP: Final = "ProducerIds"
 MOST_PRINCIPALS: Final = 20
+MOST_USERS: Final = 1_000
+"""Most users that have a label of their own; the further ones, by name, are among the others."""
+OTHER: Final = "other"
 
 
 class KafkaMetric(NamedTuple):
@@ -62,6 +67,61 @@ def kafka_metrics(manager: ProducerIdQuotaManager) -> Iterator[KafkaMetric]:
         for metric, value in found.items():
             if value is not None:
                 yield KafkaMetric(GROUP, metric, name, value)
+
+
+def all_series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
+    """Yield the series of users, and those from before there were any, which go with the next release."""
+    yield from user_series(manager)
+    yield from series(manager)
+
+
+def user_series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
+    """Yield the KIP's metrics, and counters, of each user with a quota of its own, and of all others together.
+
+    Of several users the rate is the sum, the tokens are the fewest, and the throttle time is the mean of all.
+    """
+    rates = manager.rates
+    own = sorted(rates.users)[:MOST_USERS]
+    entries, charges, now_ms = manager.active.entries(), dict(manager.charges), manager.now_ms()
+    others = [entry for name, entry in entries.items() if name not in set(own)]
+    counted = [charges.pop(name, Charges()) for name in own]
+    for name, theirs in zip(own, counted, strict=True):
+        mine = [entries[name]] if name in entries else []
+        full = manager.config.burst(rates.users[name])
+        yield from _of_user(_label(name), mine, theirs, full, now_ms)
+    rest = Charges()
+    for one in charges.values():
+        rest.ids, rest.throttled = rest.ids + one.ids, rest.throttled + one.throttled
+        rest.throttled_ms += one.throttled_ms
+    of_all = None if rates.default is None else manager.config.burst(rates.default)
+    yield from _of_user(OTHER, others, rest, of_all, now_ms)
+
+
+def _label(name: str) -> str:
+    """Return the label of a user, which is never that of all others."""
+    return sanitized(name) if name != OTHER else f"%{ord(name[0]):X}{name[1:]}"
+
+
+def _of_user(label: str, entries: list[Entry], charges: Charges, full: float | None, now_ms: int) -> Iterator[Series]:
+    rates, tokens, throttle_ms, throttles = 0.0, [] if full is None else [full], 0.0, 0
+    for entry in entries:
+        with entry.lock:
+            if entry.sensors is not None:
+                rates += entry.sensors.rate_of_ids.rate(now_ms)
+                tokens.append(entry.sensors.bucket.tokens(entry.sensors.rate, now_ms))
+                throttle_ms += entry.sensors.throttle.total(now_ms)
+                throttles += entry.sensors.throttle.events(now_ms)
+    user, prefix = (("user", label),), "resnap_producer_ids_"
+    yield Series(prefix + "rate", "gauge", "New producer ids per hour.", user, rates)
+    for fewest in (min(tokens),) if tokens else ():
+        yield Series(prefix + "tokens", "gauge", "Tokens left; below 0 new ids wait.", user, fewest)
+    average_s = throttle_ms / throttles / 1000 if throttles else 0.0
+    what = "Average throttle time of the last minute."
+    yield Series(prefix + "throttle_time_seconds", "gauge", what, user, average_s)
+    yield Series(prefix + "new", "counter", "New producer ids that were charged.", user, charges.ids)
+    yield Series(prefix + "throttled_answers", "counter", "Answers with a throttle time.", user, charges.throttled)
+    waited_s = charges.throttled_ms / 1000
+    yield Series(prefix + "throttled_seconds", "counter", "All throttle times together.", user, waited_s)
 
 
 def series(manager: ProducerIdQuotaManager, most: int = MOST_PRINCIPALS) -> Iterator[Series]:

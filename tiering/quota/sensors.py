@@ -55,8 +55,16 @@ class Sensors:
 
 @dataclass(slots=True)
 class Charges:
-    """Totals since the principal's first charge."""
+    """Totals since the first charge."""
 
     ids: int = 0
     throttled: int = 0
     """Answers with a throttle time."""
+    throttled_ms: int = 0
+    """All throttle times together."""
+
+    def add(self, ids: int, throttle_ms: int) -> None:
+        """Count what one answer charged, and how long it lets somebody wait."""
+        self.ids += ids
+        self.throttled += throttle_ms > 0
+        self.throttled_ms += throttle_ms

@@ -171,9 +171,13 @@ class SampledStat:
 
     def average(self, now_ms: int) -> float | None:
         """Return the mean of what has not faded out, None where that is nothing."""
-        total = self.total(now_ms)
-        events = sum(sample.events for sample in self._kept)
-        return total / events if events else None
+        events = self.events(now_ms)
+        return self.total(now_ms) / events if events else None
+
+    def events(self, now_ms: int) -> int:
+        """Return how many values have not faded out."""
+        self._purge(now_ms)
+        return sum(sample.events for sample in self._kept)
 
 
 class SampledRate:

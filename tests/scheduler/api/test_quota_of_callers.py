@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from resnap.scheduler.service.services import Services, services_of
 from resnap.storage.disk import Disk
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.tiering.quota.quota_file import QuotaFile
-from resnap.tiering.quota.user_quotas import Named, set_rate
+from resnap.tiering.quota.user_quotas import Named, delete_rate, set_rate
 from tests.scheduler.api.serving import START_MS, listening
 
 if TYPE_CHECKING:
@@ -60,16 +61,27 @@ class Asked:
         return self.services.clock
 
     def tokens_left(self, principal: str) -> float:
-        line = f'resnap_producer_ids_tokens{{principal="{principal}"}} '
-        metrics = self.client.get("/metrics").text.splitlines()
-        return next(float(found.removeprefix(line)) for found in metrics if found.startswith(line))
+        return self.metrics()[f'resnap_producer_ids_tokens{{principal="{principal}"}}']
+
+    def metrics(self) -> dict[str, float]:
+        lines = self.client.get("/metrics").text.splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[:1] != "#")}
+
+    def of_user(self, user: str) -> dict[str, float]:
+        """Return the series that have this user as their only label, without what all names have in front."""
+        label = f'{{user="{user}"}}'
+        return {
+            name.removeprefix("resnap_producer_ids_").removesuffix(label): value
+            for name, value in self.metrics().items()
+            if name.endswith(label)
+        }
 
 
 @contextmanager
-def asked_of(log_dir: Path, directory: Path) -> Iterator[Asked]:
+def asked_of(log_dir: Path, directory: Path, **settings: object) -> Iterator[Asked]:
     flags = {
         "state_dir": str(directory / "state"), "log_dirs": (log_dir,), "engine": "local", "auth": "token",
-        "allow_destinations": (str(directory),), "queue_size": 1_000,
+        "allow_destinations": (str(directory),), "queue_size": 1_000, **settings,
     }  # fmt: skip
     services = services_of(Configuration(flags=flags, environment={}, directory=directory), FixedClock(START_MS))
     with listening(create_app(services, "0")) as address, httpx.Client(base_url=address, timeout=60) as client:
@@ -166,3 +178,67 @@ def test_a_replay_costs_the_producer_ids_that_it_brings_to_life(
             left.append(service.tokens_left("ci"))
     assert producers > 1
     assert left == [1_099, 1_099 - producers, 1_099 - producers]
+
+
+def test_metrics_name_users_with_a_quota_of_their_own_and_all_others_together(idle: Asked) -> None:
+    idle.limit("ci@team", 1)
+    idle.limit("other", 7)
+    idle.limit(None, 2)
+    assert idle.of_user("ci%40team") == {}, "limits are read when somebody calls"
+    ci, names = idle.token("ci@team"), [f"many-{number}" for number in range(30)]
+    assert idle.replay(ci, *(f"orders-{number}" for number in range(12))).status_code == 202
+    assert [idle.replay(ci, "orders-99").status_code for _ in range(2)] == [429, 429]
+    for name in names:
+        assert idle.replay(idle.token(name), "orders-0").status_code == 202
+    found = idle.of_user("ci%40team")
+    assert (found["tokens"], found["new_total"], found["throttled_answers_total"]) == (-1, 12, 2)
+    assert (found["throttle_time_seconds"], found["throttled_seconds_total"]) == (3600, 7200)
+    assert found["rate"] == pytest.approx(12 / 10)
+    assert idle.of_user("%6Fther") == {
+        "rate": 0, "tokens": 77, "throttle_time_seconds": 0, "new_total": 0, "throttled_answers_total": 0,
+        "throttled_seconds_total": 0,
+    }  # fmt: skip
+    rest = idle.of_user("other")
+    assert (rest["tokens"], rest["new_total"], rest["rate"]) == (21, 30, pytest.approx(3))
+    users = {name.split('user="')[1] for name in idle.metrics() if 'user="' in name}
+    assert len(users) == 3, "callers without a quota of their own have no label"
+
+
+def test_counters_never_fall_when_users_are_forgotten_or_their_quota_goes(idle: Asked) -> None:
+    idle.limit("ci", 100)
+    idle.limit(None, 100)
+    assert idle.replay(idle.token("ci"), "orders-0", "orders-1").status_code == 202
+    assert idle.replay(idle.token("guest"), "orders-0").status_code == 202
+    idle.clock.advance(1_000 * 3_600_000)
+    idle.services.admission.clean_up()
+    assert not idle.services.admission.manager.active.entries()
+    assert (idle.of_user("ci")["new_total"], idle.of_user("other")["new_total"]) == (2, 1)
+    delete_rate(QuotaFile(idle.services.database.path.parent, Disk()), Named(name="ci"))
+    idle.clock.advance(5_000)
+    assert idle.replay(idle.token("late"), "orders-0").status_code == 202
+    assert (idle.of_user("ci"), idle.of_user("other")["new_total"]) == ({}, 4)
+
+
+def test_window_profile_and_error_rate_are_settings_of_the_service(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    settings = {
+        "producer_id_quota_window_num": 3, "producer_id_quota_window_size_seconds": 7_200,
+        "producer_id_quota_profile": "P-B", "producer_id_quota_false_positive_rate": 0.2,
+        "producer_id_quota_cache_cleanup_scheduler_interval_ms": 20,
+    }  # fmt: skip
+    with asked_of(tmp_path / "logs", tmp_path, **settings) as asked:
+        asked.limit("ci", 1)
+        token = asked.token("ci")
+        codes = [asked.replay(token, f"orders-{number}").status_code for number in range(9)]
+        assert codes == [202] * 7 + [429] * 2, "a burst of 3 windows of 2 hours, and one more"
+        asked.clock.advance(3 * 3_600_000 - 1)
+        free = [asked.replay(token, f"orders-{number}").status_code for number in range(7)]
+        assert (set(free), asked.of_user("ci")["new_total"]) == ({202}, 7), "P-B remembers for one and a half windows"
+        manager = asked.services.admission.manager
+        assert manager.active.remembering.false_positive_rate == 0.2
+        asked.clock.advance(100 * 3_600_000)
+        asked.services.start()
+        deadline = time.monotonic() + 60
+        while len(manager.active.entries()):
+            assert time.monotonic() < deadline, "nobody cleans up"
+            time.sleep(0.01)

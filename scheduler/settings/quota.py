@@ -1,0 +1,57 @@
+"""The settings of the quota of producer ids (KIP-936) that the service puts on those who call its API."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from resnap.scheduler.settings.declaration import Count, Milliseconds, Setting, SettingGroup
+from resnap.tiering.quota.active_producers import Remembering
+from resnap.tiering.quota.cleaner import DEFAULT_INTERVAL_MS
+from resnap.tiering.quota.profiles import DEFAULT, DEFAULT_WINDOW_MS, life_cycle
+from resnap.tiering.quota.token_bucket import QuotaConfig
+
+
+class QuotaSettings(SettingGroup):
+    """How new producer ids are counted, and how long they are remembered; rates are those of ``resnap quota set``."""
+
+    title = "Quota of producer ids"
+
+    producer_id_quota_window_num: Annotated[
+        Count,
+        Setting("Samples that a rate is measured over.", "N", kafka=("producer.id.quota.window.num",)),
+    ] = 11
+    producer_id_quota_window_size_seconds: Annotated[
+        Annotated[int, Field(ge=1, le=31_536_000)],
+        Setting(
+            "Time span of each sample, and for how long an id is remembered.",
+            "SECONDS",
+            kafka=("producer.id.quota.window.size.seconds",),
+        ),
+    ] = DEFAULT_WINDOW_MS // 1000
+    producer_id_quota_cache_cleanup_scheduler_interval_ms: Annotated[
+        Milliseconds,
+        Setting(
+            "How often memory of ids that are forgotten is freed.",
+            "MS",
+            kafka=("producer.id.quota.cache.cleanup.scheduler.interval.ms",),
+        ),
+    ] = DEFAULT_INTERVAL_MS
+    producer_id_quota_false_positive_rate: Annotated[
+        Annotated[float, Field(ge=1e-9, le=0.5)],
+        Setting("Share of new ids that may pass without being counted.", "SHARE"),
+    ] = 0.01
+    producer_id_quota_profile: Annotated[
+        Literal["P-A", "P-B", "P-C", "P-L"],
+        Setting("Which text of the KIP says how long ids are remembered; see docs/quota.md."),
+    ] = DEFAULT
+
+    def quota_config(self) -> QuotaConfig:
+        """Return samples and window; rates are per hour."""
+        return QuotaConfig(
+            samples=self.producer_id_quota_window_num, window_ms=self.producer_id_quota_window_size_seconds * 1000
+        )
+
+    def remembering(self) -> Remembering:
+        """Return how ids are remembered."""
+        cycle = life_cycle(self.producer_id_quota_profile, self.producer_id_quota_window_size_seconds * 1000)
+        return Remembering(cycle=cycle, false_positive_rate=self.producer_id_quota_false_positive_rate)
