@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from _pytest.mark import ParameterSet
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ def each(
         return run
 
     return decorate
+
+
+def mostly_slow(cases: Iterable[Any], *quick: Any) -> list[Any]:
+    """Return ``cases`` for ``pytest.mark.parametrize``: slow tests, but for those in ``quick``."""
+    return [
+        case if case in quick else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for case in cases
+    ]
 
 
 def _values(case: Any, arguments: list[str]) -> Sequence[Any]:

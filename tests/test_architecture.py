@@ -82,6 +82,7 @@ def imported_by(module: Path) -> set[str]:
     return {name.partition(".")[0] for name in plain | named}
 
 
+@cache
 def calls(module: Path) -> set[str]:
     """Return the dotted names that are looked up in a module, such as ``os.environ``."""
     nodes = ast.walk(ast.parse(module.read_bytes()))

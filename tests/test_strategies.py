@@ -3,6 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,7 @@ def features(events: list[Event]) -> set[str]:
     return {name for name, is_there in found.items() if is_there}
 
 
+@pytest.mark.slow
 def test_histories_reach_every_corner() -> None:
     reached = set()
 

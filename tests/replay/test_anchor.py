@@ -22,6 +22,7 @@ from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import load_partition_dir
 from tests.builders import a_partition
+from tests.cases import mostly_slow
 from tests.examples import examples
 from tests.replay.simulation import EXPIRY, HOUR_MS, MINUTE_MS, Move, Simulation, Written, moves, write
 from tests.replay.specification import as_entries
@@ -221,7 +222,7 @@ def test_a_state_that_is_gone_when_the_run_begins_costs_reading_and_nothing_else
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.name)
-@pytest.mark.parametrize("roll", [False, True])
+@pytest.mark.parametrize("roll", mostly_slow([False, True], True))
 def test_at_every_boundary_of_real_logs_reading_may_end_and_begin_again(
     truth: Truth, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, roll: bool
 ) -> None:

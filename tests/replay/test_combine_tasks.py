@@ -30,6 +30,7 @@ from resnap.replay.spark.job import _assembled, next_wave
 from resnap.replay.staging import DirectorySink, MemorySink
 from resnap.storage.errors import ResnapError
 from tests.builders import a_partition
+from tests.cases import mostly_slow
 from tests.examples import examples
 from tests.replay.plain_rows import plain_rows
 from tests.replay.replaying import planned
@@ -72,7 +73,7 @@ def staged(plan: PartitionPlan, sink: PartSink, *, ranges: int, reading: Reading
 READINGS = {"whole": Reading(), "in parts": Reading(split_bytes=400, least_part_bytes=400)}
 
 
-@pytest.mark.parametrize("ranges", [1, 3, 40])
+@pytest.mark.parametrize("ranges", mostly_slow([1, 3, 40], 3))
 @pytest.mark.parametrize("how", READINGS)
 @pytest.mark.parametrize(
     "options",

@@ -19,6 +19,7 @@ from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.log.record_batch import read_header
 from tests.builders import a_batch, a_marker
+from tests.cases import mostly_slow
 from tests.logs.log_writer import PartitionWriter
 from tests.replay.replaying import planned, replayed
 from tests.replay.specification import events_of
@@ -82,7 +83,9 @@ def patterns(offsets: list[int]) -> Iterator[set[int]]:
     yield set()
 
 
-@pytest.mark.parametrize(("name", "partition"), CUT)
+@pytest.mark.parametrize(
+    ("name", "partition"), mostly_slow(CUT, ("kafka-3.9.1-tiered", "payments-0"), ("kafka-2.7.2", "payments-1"))
+)
 def test_every_entry_that_the_broker_had_is_rebuilt_or_named(
     name: str, partition: str, fixture_set: Sets, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_one_look_is_enough_where_entries_lie_evenly() -> None:
         assert index.reads == 1
 
 
+@pytest.mark.slow
 def test_little_is_asked_of_a_store_for_the_cuts_of_a_large_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     get_range = MemoryObjectStore.get_range

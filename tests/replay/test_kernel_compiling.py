@@ -64,6 +64,7 @@ def test_what_one_process_compiled_the_next_one_loads_from_the_directory_that_nu
     assert [first.split()[1], again.split()[1]] == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_out_of_a_zip_without_a_home_code_is_kept_below_the_temporary_directory(tmp_path: Path) -> None:
     environment = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path)}
     archive = a_zip(tmp_path)
@@ -72,11 +73,13 @@ def test_out_of_a_zip_without_a_home_code_is_kept_below_the_temporary_directory(
     assert [first.split()[1], again.split()[1]] == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_written_each_process_compiles_for_itself() -> None:
     environment = {"NUMBA_CACHE_DIR": "/dev/null/nowhere"}
     assert [run(FOLD, environment=environment) for _ in range(2)] == ["None 0", "None 0"]
 
 
+@pytest.mark.slow
 def test_code_that_was_cut_short_is_compiled_anew(tmp_path: Path) -> None:
     environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
     run(FOLD, environment=environment)
@@ -86,6 +89,7 @@ def test_code_that_was_cut_short_is_compiled_anew(tmp_path: Path) -> None:
     assert run(FOLD, environment=environment).endswith(" 1")
 
 
+@pytest.mark.slow
 def test_processes_that_compile_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
     running = [
@@ -95,6 +99,7 @@ def test_processes_that_compile_at_once_do_not_disturb_each_other(tmp_path: Path
     assert run(FOLD, environment={"NUMBA_CACHE_DIR": str(tmp_path)}).endswith(" 1")
 
 
+@pytest.mark.slow
 def test_other_sources_have_another_place(tmp_path: Path) -> None:
     environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
     places = [run(FOLD, path=a_zip(tmp_path, more=more), environment=environment).split()[0] for more in ("", "\n")]
@@ -132,6 +137,7 @@ def test_without_numba_the_plain_path_does_all_and_says_why(segment: Path) -> No
     assert "numba" in found
 
 
+@pytest.mark.slow
 def test_without_numba_python_runs_the_same_fold_and_it_equals_the_specification() -> None:
     program = (
         "import sys; sys.modules['numba'] = None\n"

@@ -32,7 +32,7 @@ from resnap.storage.log.record_batch import (
 from resnap.storage.messages.varint import write_varint
 from resnap.storage.readers import BytesReader, open_reader
 from tests.builders import a_batch, a_marker
-from tests.cases import each
+from tests.cases import each, mostly_slow
 from tests.examples import examples
 from tests.fixture_sets import NAMES, unpack
 from tests.replay.specification import entries_in, events_of, illegal_in
@@ -244,7 +244,7 @@ def test_of_damaged_bytes_the_kernel_says_what_the_plain_path_says(seed: int, se
     assert outcomes == {True, False}
 
 
-@each("bit", range(8))
+@pytest.mark.parametrize("bit", mostly_slow(range(8), 3))
 def test_each_flipped_bit_of_a_small_segment_is_told_alike(bit: int) -> None:
     data = b"".join((
         a_batch(offset=0, records=3, transactional=True),
@@ -330,6 +330,7 @@ def test_clocks_at_the_ends_of_time_are_understood_alike(timestamp: int, attribu
     assert found.error is None
 
 
+@pytest.mark.slow
 def test_tables_grow_while_the_kernel_scans() -> None:
     data = b"".join(a_batch(offset=offset, producer_id=offset * 7919 % 5_003) for offset in range(5_000))
     clocks = b"".join(

@@ -68,6 +68,7 @@ def many_pieces(seed: int, *, producers: int, pieces: int, share: float) -> list
     return made
 
 
+@pytest.mark.slow
 @each("seed", range(6))
 @each("share", [0.02, 0.5, 1.0])
 def test_tables_of_many_producers_grow_and_stay_in_order(seed: int, share: float) -> None:

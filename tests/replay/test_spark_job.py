@@ -25,6 +25,7 @@ from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.sources.files import Sources
 from tests.builders import a_partition
+from tests.cases import mostly_slow
 from tests.replay.replaying import HOUR_MS, planned
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 
@@ -112,10 +113,14 @@ def session() -> Iterator[SparkSession]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("reading", [Reading(), IN_PIECES], ids=["plainly", "in pieces"])
+@pytest.mark.parametrize(
+    "reading", [pytest.param(Reading(), marks=pytest.mark.slow), IN_PIECES], ids=["plainly", "in pieces"]
+)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"roll": True}, {"full": True}, {"high_watermark": 400}, {"max_reach_back_ms": 0}],
+    mostly_slow(
+        [{}, {"roll": True}, {"full": True}, {"high_watermark": 400}, {"max_reach_back_ms": 0}], {}, {"full": True}
+    ),
     ids=["now", "roll", "full", "high watermark", "limited"],
 )
 def test_spark_says_and_writes_what_the_local_engine_does(
@@ -163,6 +168,7 @@ def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
     assert {made.outcome for made in bad.boundaries} == {Outcome.REBUILT, Outcome.DAMAGED}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_run_takes_as_many_spark_jobs_for_one_partition_as_for_many(session: SparkSession, tmp_path: Path) -> None:
     plans = plans_of(log_dir(tmp_path / "log"), full=True)
@@ -254,6 +260,7 @@ class DeadlySources(Sources):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_worker_killed_in_the_middle_of_a_scan_costs_time_and_nothing_else(
     session: SparkSession, tmp_path: Path

@@ -151,6 +151,7 @@ def large_segment() -> Iterator[bytes]:
         yield batches.tobytes()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
     path = tmp_path / "large.log"
     with path.open("wb") as file:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
+from tests.cases import mostly_slow
 from tests.scheduler.files import BALLAST, bases, batch_positions, file_at, fill, flip, lost_boundaries
 from tests.scheduler.shipped import CONTROL, check_content, check_store, eligible, entries, files_of, manifests
 
@@ -73,7 +74,7 @@ def _zeros_in_the_middle(path: Path) -> None:
 DAMAGES = [_cut_inside_a_header, _take_bytes_out_of_a_header, _length_beyond_the_end, _zeros_in_the_middle]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", mostly_slow(DAMAGES, _cut_inside_a_header, _zeros_in_the_middle))
 def test_a_segment_cut_in_the_middle_stops_its_partition_above_it_and_no_other(
     command: Resnap, middle: Hurt, expected: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -91,7 +92,7 @@ def test_a_segment_cut_in_the_middle_stops_its_partition_above_it_and_no_other(
         assert entries(path.read_bytes()) == entries(theirs.read_bytes()), path
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", mostly_slow(DAMAGES, _cut_inside_a_header, _zeros_in_the_middle))
 def test_nothing_from_a_damaged_segment_on_is_shipped_and_all_else_is(
     command: Resnap, middle: Hurt, expected: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -280,11 +281,14 @@ _PLANTED: Final[dict[str, Callable[[Path], None]]] = {
 @pytest.mark.parametrize("planted", _PLANTED)
 @pytest.mark.parametrize(
     "name",
-    [
-        "meta.properties", "replication-offset-checkpoint", "log-start-offset-checkpoint",
-        "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint", "payments-0/partition.metadata",
-        "payments-0/leader-epoch-checkpoint",
-    ],
+    mostly_slow(
+        [
+            "meta.properties", "replication-offset-checkpoint", "log-start-offset-checkpoint",
+            "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint", "payments-0/partition.metadata",
+            "payments-0/leader-epoch-checkpoint",
+        ],
+        "replication-offset-checkpoint", "payments-0/leader-epoch-checkpoint",
+    ),
 )  # fmt: skip
 def test_what_is_no_file_of_its_size_keeps_nobody_waiting(
     planted: str, name: str, command: Resnap, broker_log: Path, tmp_path: Path

@@ -269,6 +269,7 @@ def test_the_command_tells_a_story_and_ends_with_what_to_do_next(resnap: Resnap)
     assert again.err.splitlines()[1].startswith("hint: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "ndjson"])
 def test_the_command_gives_steps_and_figures_to_programs(resnap: Resnap, tmp_path: Path, form: str) -> None:
     (tmp_path / "tmp").mkdir()

@@ -13,7 +13,7 @@ from resnap.storage.readers import open_reader
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
 from tests.builders import a_batch, a_marker
-from tests.cases import each
+from tests.cases import each, mostly_slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,12 @@ def payments(fixture_set: Callable[[str], FixtureSet]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["kafka-2.7.2", "kafka-2.7.2-killed", "kafka-2.7.2-then-3.9.1", "kafka-4.4.0-kraft", "kafka-4.4.0-tiered"]
+    "name",
+    mostly_slow(
+        ["kafka-2.7.2", "kafka-2.7.2-killed", "kafka-2.7.2-then-3.9.1", "kafka-4.4.0-kraft", "kafka-4.4.0-tiered"],
+        "kafka-2.7.2-then-3.9.1",
+        "kafka-4.4.0-tiered",
+    ),
 )
 def test_every_file_a_broker_left_is_recognised_and_read_whole(
     fixture_set: Callable[[str], FixtureSet], name: str

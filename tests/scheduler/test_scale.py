@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cases import mostly_slow
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -75,11 +77,11 @@ def _shapes(directory: Path, segments: int) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize("form", mostly_slow(["table", "json"], "json"))
 def test_twice_the_segments_are_twice_the_work(
     command: Resnap, tmp_path: Path, opened: Callable[[], list[str]], form: str
 ) -> None:
-    few, more, most = (_shapes(tmp_path, segments) for segments in (500, 1000, 2000))
+    few, more, most = (_shapes(tmp_path, segments) for segments in (200, 400, 800))
     command("scan", few["one"])
     for shape, log_dir in few.items():
         work = [_work(command, opened, path, form) for path in (log_dir, more[shape], most[shape])]

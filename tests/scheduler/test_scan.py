@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.runs.readiness import Readiness, facts_in, judge
+from tests.cases import mostly_slow
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, lost_boundaries, tree
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ def test_quiet_leaves_standard_error_empty(command: Resnap, broker_log: Path, fo
     assert ran.out
 
 
+@pytest.mark.slow
 def test_no_color_is_heeded_on_a_terminal(resnap: Resnap, broker_log: Path) -> None:
     shown = _on_a_terminal(resnap, ["scan", str(broker_log)], {"NO_COLOR": "1", "TERM": "xterm-256color"})
     assert "payments-0" in shown
@@ -290,7 +292,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(resnap: Resnap, tmp_path: Pat
     assert ran.returncode == 141
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["version"]])
+@pytest.mark.parametrize("arguments", mostly_slow([["--help"], ["version"]], ["--help"]))
 def test_a_reader_that_has_gone_before_is_no_error(arguments: list[str], resnap: Resnap) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -302,13 +304,13 @@ def test_a_reader_that_has_gone_before_is_no_error(arguments: list[str], resnap:
     assert (ran.stderr, ran.returncode) == (b"", 141)
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", mostly_slow([">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"], ">&- 2>&-"))
 def test_streams_that_the_caller_has_closed_are_no_error(resnap: Resnap, broker_log: Path, closed: str) -> None:
     command = f"{sys.executable} -m resnap scan {broker_log} --exit-code {closed}"
     assert subprocess.run(["bash", "-c", command], env=resnap.environment(), check=False, timeout=300).returncode == 4
 
 
-@pytest.mark.parametrize("form", ["table", "json", "ndjson"])
+@pytest.mark.parametrize("form", mostly_slow(["table", "json", "ndjson"], "json"))
 def test_an_answer_that_finds_no_room_is_an_error(resnap: Resnap, broker_log: Path, form: str) -> None:
     command = f"{sys.executable} -m resnap scan -q {broker_log} --output {form} > /dev/full"
     ran = subprocess.run(

@@ -13,6 +13,7 @@ import pytest
 
 from resnap.scheduler.job.engines import Engine
 from resnap.tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
+from tests.cases import mostly_slow
 from tests.fixture_sets import NAMES
 from tests.scheduler.mirrors import mirror
 from tests.scheduler.shipped import entries, files_of, manifests
@@ -62,12 +63,7 @@ def s3_requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     return heard
 
 
-QUICK = {"kafka-2.7.2-then-3.9.1", "kafka-4.4.0-tiered"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, "kafka-4.4.0-tiered"))
 def test_a_copy_in_a_bucket_gives_the_snapshots_of_the_log_dir_byte_by_byte(
     name: str, command: Resnap, bucket: Bucket, tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
@@ -220,6 +216,7 @@ def test_of_what_was_shipped_only_manifests_count_and_a_gap_is_told(
     assert (gap.code, "leave a gap" in gap.err, gap.document["summary"]["problems"]) == (3, True, 1)
 
 
+@pytest.mark.slow
 def test_tier_ships_from_a_copy_what_it_ships_from_the_log_dir(
     at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cases import mostly_slow
 from tests.scheduler.files import bases, tree
 from tests.scheduler.shipped import Range, check_content, check_store, eligible, files_of, manifests
 
@@ -28,16 +29,22 @@ OLD_T = ("--as-of", "2020-02-02T02:02:02Z", *LOCAL)
 
 @pytest.mark.parametrize(
     ("name", "expiration_ms"),
-    [
+    mostly_slow(
+        [
+            (UPGRADED, None),
+            ("kafka-2.7.2", None),
+            ("kafka-2.7.2-killed", None),
+            ("kafka-2.7.2-nine-days", 172_800_000),
+            ("kafka-2.7.2-no-producers", None),
+            ("kafka-3.9.1-kraft", None),
+            ("kafka-4.1.1-kraft", None),
+            ("kafka-4.4.0-kraft", None),
+        ],
         (UPGRADED, None),
-        ("kafka-2.7.2", None),
-        ("kafka-2.7.2-killed", None),
         ("kafka-2.7.2-nine-days", 172_800_000),
         ("kafka-2.7.2-no-producers", None),
-        ("kafka-3.9.1-kraft", None),
-        ("kafka-4.1.1-kraft", None),
         ("kafka-4.4.0-kraft", None),
-    ],
+    ),
 )
 def test_each_eligible_segment_is_in_the_store_with_the_brokers_own_state(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, name: str, expiration_ms: int | None
@@ -229,6 +236,7 @@ def test_answers_are_data_on_standard_output_alone(command: Resnap, broker_log: 
     assert "27 segments shipped" in table.out
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_ships_what_the_local_engine_ships(
     resnap: Resnap, command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.cases import mostly_slow
 from tests.scheduler.conftest import PROJECT
 from tests.scheduler.files import bases, file_at, flip, tree
 
@@ -127,14 +128,17 @@ def test_in_another_place_all_are_made(again: Callable[..., Ran], log: Path, tmp
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        ("--fresh",), ("--full",), ("--verify-crc",), ("--as-of", "roll"), ("--producer-id-expiration-ms", "1000"),
-        ("--history-expiration-ms", "1000"), ("--as-of", "2020-01-01T00:00:00Z"), ("--max-reach-back", "1h"),
-        ("--transaction-max-timeout-ms", "1000"), ("--state-dir", "none"),
-    ],
+    mostly_slow(
+        [
+            ["--fresh"], ["--full"], ["--verify-crc"], ["--as-of", "roll"], ["--producer-id-expiration-ms", "1000"],
+            ["--history-expiration-ms", "1000"], ["--as-of", "2020-01-01T00:00:00Z"], ["--max-reach-back", "1h"],
+            ["--transaction-max-timeout-ms", "1000"], ["--state-dir", "none"],
+        ],
+        ["--fresh"], ["--as-of", "roll"], ["--producer-id-expiration-ms", "1000"],
+    ),
 )  # fmt: skip
 def test_what_was_made_by_other_rules_does_not_count(
-    again: Callable[..., Ran], log: Path, tmp_path: Path, flags: tuple[str, ...]
+    again: Callable[..., Ran], log: Path, tmp_path: Path, flags: list[str]
 ) -> None:
     again("regenerate", log, "--into", tmp_path / "out")
     assert again("regenerate", log, "--into", tmp_path / "out", *JSON, *flags).document["summary"]["unchanged"] == 0
@@ -206,7 +210,10 @@ def test_of_a_log_that_grew_only_what_is_new_is_read_and_all_is_as_if_it_were_re
     assert made == {}
 
 
-@pytest.mark.parametrize("harm", ["states gone", "states garbled", "all garbled", "another version"])
+@pytest.mark.parametrize(
+    "harm",
+    mostly_slow(["states gone", "states garbled", "all garbled", "another version"], "states gone", "all garbled"),
+)
 def test_a_damaged_run_cache_costs_reading_and_nothing_else(
     again: Callable[..., Ran], fixture_set: Callable[[str], FixtureSet], tmp_path: Path, harm: str
 ) -> None:

@@ -18,7 +18,7 @@ from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.keeping.garbage import collect, find_garbage
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
-from tests.cases import each
+from tests.cases import each, mostly_slow
 from tests.tiering.shipping import LATER_MS, UPGRADED, check_objects, manifest_keys, manifests
 from tests.tiering.stores import PassingStore
 from tests.tiering.test_uploader import a_cargo
@@ -267,7 +267,9 @@ MEANWHILE: Final = ("tier", "retain", "gc", "retain tier", "tier retain", "gc ti
                     "retain tier retain", "gc tier retain gc tier")  # fmt: skip
 
 
-@pytest.mark.parametrize("meanwhile", MEANWHILE)
+@pytest.mark.parametrize(
+    "meanwhile", mostly_slow(MEANWHILE, "tier", "retain", "gc", "retain tier", "gc tier retain gc tier")
+)
 @pytest.mark.parametrize(("before", "stopped"), [
     ("", "tier"), ("leave", "tier"), ("leave gc", "tier"), ("tier", "retain"), ("leave", "gc"), ("tier retain", "gc"),
 ])  # fmt: skip

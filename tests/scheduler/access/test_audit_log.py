@@ -115,7 +115,7 @@ def test_secrets_of_every_form_are_masked(text: str) -> None:
 
 @each("unit", ["z", "secret", "?key", "://", "://a:", "bearer ", "token =", " ", "&a", "resnap_"])
 def test_a_text_made_to_take_long_does_not(unit: str) -> None:
-    assert len(redacted(unit * (200_000 // len(unit)))) > 0
+    assert len(redacted(unit * (50_000 // len(unit)))) > 0
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
-from schemathesis.checks import CHECKS
 
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import schemathesis
 
     from tests.fixture_sets import FixtureSet
 
@@ -31,15 +31,20 @@ def service(tmp_path_factory: pytest.TempPathFactory, fixture_set: Callable[[str
 
 @pytest.fixture(scope="module")
 def description(service: Whole) -> schemathesis.BaseSchema:
+    import schemathesis  # noqa: PLC0415 - takes a second to import, for the few that ask
+
     return schemathesis.openapi.from_url(f"{service.address}/openapi.json").exclude(path_regex=f"{STREAMS}$")
 
 
 def answer_as_they_say(description: schemathesis.BaseSchema, examples: int) -> None:
+    from schemathesis import GenerationMode  # noqa: PLC0415 - likewise
+    from schemathesis.checks import CHECKS  # noqa: PLC0415
+
     excluded = [found for name in UNSAID for found in CHECKS.get_by_names([name])]
     for found in description.get_all_operations():
         operation = found.ok()
 
-        for mode in schemathesis.GenerationMode:
+        for mode in GenerationMode:
 
             @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
             @given(case=operation.as_strategy(generation_mode=mode))
@@ -50,6 +55,7 @@ def answer_as_they_say(description: schemathesis.BaseSchema, examples: int) -> N
                 answers()
 
 
+@pytest.mark.slow
 def test_operations_answer_as_they_say(description: schemathesis.BaseSchema) -> None:
     answer_as_they_say(description, 2)
 

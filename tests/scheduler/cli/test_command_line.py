@@ -19,6 +19,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.storage.errors import StalePlanError, StoreError, VerificationError
 from tests.builders import a_batch
+from tests.cases import mostly_slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,14 +40,18 @@ def segment(fixture_set: Callable[[str], FixtureSet]) -> Path:
 
 @pytest.mark.parametrize(
     ("arguments", "slow"),
-    [
+    mostly_slow(
+        [
+            (["--help"], SLOW),
+            (["--version"], SLOW),
+            (["config", "--help"], SLOW),
+            (["inspect", "--help"], SLOWEST),
+            (["config", "show", "--help"], SLOWEST),
+            (["demo", "--help"], SLOWEST),
+        ],
         (["--help"], SLOW),
-        (["--version"], SLOW),
-        (["config", "--help"], SLOW),
         (["inspect", "--help"], SLOWEST),
-        (["config", "show", "--help"], SLOWEST),
-        (["demo", "--help"], SLOWEST),
-    ],
+    ),
 )
 def test_help_imports_nothing_slow(resnap: Resnap, command: Resnap, arguments: list[str], slow: set[str]) -> None:
     program = (

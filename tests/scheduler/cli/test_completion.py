@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from tests.cases import mostly_slow
+
 ROOT: Final = Path(__file__).parent.parent.parent.parent
 SHELLS: Final = ("bash", "zsh", "fish")
 ASKS: Final = {
@@ -59,7 +61,7 @@ def asked(shell: str, words: str, environment: dict[str, str]) -> str:
     return answer(environment, _RESNAP_COMPLETE=f"complete_{shell}", **count, **typed)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", mostly_slow(SHELLS, "bash"))
 def test_commands_and_flags_are_told_to_each_shell(shell: str, environment: dict[str, str]) -> None:
     commands = asked(shell, "resnap sc", environment)
     assert "scan" in commands

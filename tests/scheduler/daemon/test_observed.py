@@ -103,6 +103,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
         found.process.wait()
 
 
+@pytest.mark.slow
 def test_an_operator_sees_how_the_service_is_from_its_start_to_its_end(service: Service) -> None:
     service.start()
     assert service.get("/livez").status_code == 200

@@ -88,6 +88,7 @@ def test_who_is_told_to_end_ends_in_order_while_a_run_is_at_work(directory: Path
         assert process.end()[0] == 0
 
 
+@pytest.mark.slow
 def test_the_second_signal_ends_it_as_it_stands(directory: Path) -> None:
     with serving(directory) as process, process.client() as client:
         at = ship(client, process)
@@ -202,6 +203,7 @@ def test_killed_in_any_state_of_a_run_it_is_told_and_counted_at_the_next_start(d
         assert [*directory.joinpath("out").rglob("*.snapshot")]
 
 
+@pytest.mark.slow
 def test_a_clock_that_was_set_back_over_a_restart_disorders_nothing_and_stops_no_schedule(directory: Path) -> None:
     now_ms = SystemClock().now_ms()
     configure(directory, directory / "data", LOOKING)

@@ -139,6 +139,7 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions_are_a_page_at_a_time_with_as_many_queries_as_few(
     tmp_path: Path, fixture_set: Callable[[str], FixtureSet], queries: list[str]
 ) -> None:

@@ -46,10 +46,21 @@ class TestS3ObjectStore(ObjectStoreContract):
     def reopen(self, url: str) -> ObjectStore:
         return open_store(url, self.settings)
 
+    @pytest.mark.slow
+    def test_a_listing_runs_over_as_many_pages_as_there_are(self, store: ObjectStore) -> None:
+        super().test_a_listing_runs_over_as_many_pages_as_there_are(store)
+
 
 @pytest.fixture
 def store(s3_bucket: str, s3_settings: S3Settings) -> S3ObjectStore:
     return S3ObjectStore(s3_bucket, "prefix", s3_settings)
+
+
+def test_a_listing_runs_over_pages_of_a_few_keys(store: S3ObjectStore) -> None:
+    keys = [f"many/{number}" for number in range(7)]
+    for key in keys:
+        store.put(key, b"")
+    assert [entry.key for entry in store.list("many/", page_keys=3)] == keys
 
 
 def test_objects_lie_below_the_prefix_and_neighbours_are_not_seen(

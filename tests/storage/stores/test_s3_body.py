@@ -113,6 +113,7 @@ def test_a_body_is_sent_in_the_pieces_in_which_it_is_read(s3_bucket: str, s3_set
     assert b"".join(sent) == store.get("large") == LARGE
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_over_plain_http_a_large_body_goes_up_at_once_and_in_parts_if_that_breaks(
     s3_bucket: str, s3_settings: S3Settings, s3_client: S3Client

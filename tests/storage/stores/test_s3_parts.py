@@ -48,6 +48,7 @@ class Watch:
             self._under_way -= 1
 
 
+@pytest.mark.slow
 def test_parts_go_up_side_by_side_and_no_more_of_them_than_there_are_slots(
     s3_bucket: str, s3_settings: S3Settings
 ) -> None:

@@ -73,6 +73,7 @@ def test_s35_all_live_layers_together_keep_to_the_rate_whatever_the_ids(ids: Cal
     assert (layers.find_many(known, W // 2) != UNSEEN).all()
 
 
+@pytest.mark.slow
 @each("profile", NAMES)
 @each("per_span", [[1_000] * 12, [1_000, 40_000, 1_000, 0, 0, 7_000, 7_000, 100_000, 10]])
 def test_s35_through_bursts_and_idle_times_the_rate_is_kept_at_every_moment(profile: str, per_span: list[int]) -> None:

@@ -76,6 +76,7 @@ def test_the_exact_companion_counts_what_filters_let_through(profile: str) -> No
     assert simulate(ALICE, log, 1e6, exact).free == 0
 
 
+@pytest.mark.slow
 @each("rate", [50.0, 2_000.0])
 @each("profile", NAMES)
 def test_whatever_was_charged_or_passed_for_free_was_new(profile: str, rate: float) -> None:
