@@ -17,10 +17,13 @@ from resnap.scheduler.cli.commands import COMMANDS, all_commands
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.settings import DECLARED
+from resnap.tiering import readiness
 from resnap.tiering.installing.installation import Outcome
 from resnap.tiering.inventory import SnapshotState
+from resnap.tiering.readiness import Readiness
 from resnap.tiering.refusal import HINTS, Reason
 from resnap.tiering.remote_log.announcement import Stop, StopReason
+from resnap.tiering.tiering_settings import SettingBlocker, SettingReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -119,6 +122,13 @@ def codes() -> Iterator[str]:
         ("State of a snapshot, by the directory", SnapshotState, {}),
         ("State of a snapshot, by a replay", Verdict, {}),
         ("Why a segment is not shipped", Reason, dict(HINTS)),
+        ("What a broker with tiering on would make of a partition", Readiness, {}),
+        ("Whether tiering can be turned on for a topic", readiness.Verdict, {}),
+        (
+            "Which setting keeps a broker from tiering",
+            SettingReason,
+            {one: SettingBlocker(reason=one, detail="").hint for one in SettingReason},
+        ),
         ("Why a segment is not announced", StopReason, {one: Stop(one, 0, "").hint for one in StopReason}),
         ("What became of a staged snapshot", Outcome, {}),
     )

@@ -5,7 +5,7 @@ start, compaction, files of a change under way. ``after_replay`` adds what only 
 Kafka itself refuses, and the last stable offset, the smaller of the high watermark and the first offset of the oldest
 transaction without a marker. Every segment of a partition ends up in exactly one place: eligible, or refused once.
 
-A stock broker has rules of its own, and a fault: ``broker_blockers`` tells where its tiering stops.
+A stock broker has rules of its own: ``broker_blockers`` has them.
 
 Source: ``RemoteLogManager.RLMCopyTask``; ``UnifiedLog.fetchLastStableOffsetMetadata``; KAFKA-15195.
 """
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.replay.results import BLIND, Outcome, blind_outcome
 from resnap.storage.errors import FormatError
-from resnap.tiering.inventory import Compaction, CompactionOrigin, SnapshotState
+from resnap.tiering.broker_blockers import no_epoch, why_compacted
+from resnap.tiering.inventory import Compaction
 from resnap.tiering.refusal import Reason, Refusal, first_blocking, refuse
 
 if TYPE_CHECKING:
@@ -26,31 +27,17 @@ if TYPE_CHECKING:
 
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.tiering.inventory import BoundaryStatus, PartitionInventory
+    from resnap.tiering.inventory import PartitionInventory
 
 __all__ = [
-    "BrokerBlockers",
     "Candidates",
     "Eligibility",
     "Reason",
     "Refusal",
     "after_replay",
     "before_replay",
-    "broker_blockers",
     "refuse",
 ]
-
-_COMPACTED_BY: Final = {
-    CompactionOrigin.INTERNAL_TOPIC: "it belongs to an internal topic that is always compacted",
-    CompactionOrigin.TOPIC_CONFIGURATION: "cleanup.policy of the topic contains compact",
-    CompactionOrigin.CLEANER_CHECKPOINT: "cleaner-offset-checkpoint lists the partition: it was compacted, and"
-    " nothing tells its cleanup.policy now",
-}
-_COMPACTED_ONCE: Final = (
-    "if cleanup.policy of the topic no longer contains compact, have that told by --metadata-log or"
-    " --bootstrap-server; else leave the topic out (--topic): tiered storage does not take compacted topics"
-)
-"""What to do where the cleaner has been there, and the topic may have another policy by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +83,6 @@ class Eligibility:
             eligible=tuple(segment for segment in self.eligible if segment.base_offset not in further),
             refusals=_in_order([*self.refusals, *moved]),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerBlockers:
-    """What a stock broker, 3.6 or later, makes of a partition's snapshots when tiering is on."""
-
-    stop: Refusal | None
-    """Where its copying ends, never to go on; None if it reaches the log end."""
-    shipped_as_is: tuple[Refusal, ...]
-    """Useless snapshots that it ships without having looked into them, should it come that far."""
 
 
 def before_replay(inventory: PartitionInventory, *, high_watermark: int | None = None) -> Candidates:
@@ -168,33 +145,6 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
     return Eligibility(eligible=tuple(eligible), refusals=_in_order(refusals), last_stable_offset=last_stable_offset)
 
 
-def broker_blockers(inventory: PartitionInventory, *, high_watermark: int | None = None) -> BrokerBlockers:
-    """Return where a stock broker's own tiering stops for good, and what it ships that nobody can load.
-
-    Only segments are looked at that it would try: above the log start and, where a high watermark is known, below it.
-    ``high_watermark`` is as for ``before_replay``.
-    """
-    if high_watermark is None:
-        high_watermark = inventory.partition.high_watermark
-    tried = [boundary for boundary in inventory.boundaries if _is_tried(boundary, inventory, high_watermark)]
-    if inventory.compaction is Compaction.COMPACTED:
-        detail = _COMPACTED_BY[inventory.compaction_origin]
-        return BrokerBlockers(
-            stop=next(
-                (refuse(one.segment, Reason.COMPACTED, detail, hint=_compacted_hint(inventory)) for one in tried), None
-            ),
-            shipped_as_is=(),
-        )
-    return BrokerBlockers(
-        stop=next((stop for boundary in tried if (stop := _stop(boundary, inventory)) is not None), None),
-        shipped_as_is=tuple(
-            _with_useless_snapshot(boundary)
-            for boundary in tried
-            if boundary.state in {SnapshotState.CORRUPT, SnapshotState.ZERO_BYTE}
-        ),
-    )
-
-
 class _Found(NamedTuple):
     """A reason, before it is tied to a segment."""
 
@@ -219,17 +169,13 @@ def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _F
     """Return what holds for all segments of the partition, what lasts longest first."""
     unfinished = inventory.partition.unfinished
     if inventory.compaction is Compaction.COMPACTED:
-        return _Found(Reason.COMPACTED, _COMPACTED_BY[inventory.compaction_origin], _compacted_hint(inventory))
+        return _Found(Reason.COMPACTED, *why_compacted(inventory))
     if unfinished:
         more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
         return _Found(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")
     if high_watermark is None:
         return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not tell the partition's high watermark")
     return None
-
-
-def _compacted_hint(inventory: PartitionInventory) -> str | None:
-    return _COMPACTED_ONCE if inventory.compaction_origin is CompactionOrigin.CLEANER_CHECKPOINT else None
 
 
 def _by_high_watermark(segment: Segment, high_watermark: int | None) -> _Found | None:
@@ -243,14 +189,7 @@ def _by_high_watermark(segment: Segment, high_watermark: int | None) -> _Found |
 def _by_leader_epochs(segment: Segment, inventory: PartitionInventory) -> _Found | None:
     if segment.base_offset >= inventory.leader_epochs.unknown_below:
         return None
-    return _Found(Reason.LEADER_EPOCHS_UNKNOWN, _no_epoch(segment, inventory))
-
-
-def _no_epoch(segment: Segment, inventory: PartitionInventory) -> str:
-    begins = inventory.leader_epochs.checkpointed_from
-    said = "has none" if begins is None else f"begins at offset {begins}"
-    start = max(segment.base_offset, inventory.partition.log_start_offset)
-    return f"no leader epoch is known at offset {start}: leader-epoch-checkpoint {said}"
+    return _Found(Reason.LEADER_EPOCHS_UNKNOWN, no_epoch(segment, inventory))
 
 
 def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int | None) -> int | None:
@@ -328,41 +267,6 @@ def _end(segment: Segment) -> int:
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end")
     return segment.next_base_offset
-
-
-def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory, high_watermark: int | None) -> bool:
-    below = high_watermark is None or boundary.offset <= high_watermark
-    is_local = inventory.partition.is_local(boundary.segment.base_offset)
-    return is_local and below and boundary.offset > inventory.partition.log_start_offset
-
-
-def _stop(boundary: BoundaryStatus, inventory: PartitionInventory) -> Refusal | None:
-    """Return why a broker stops at a segment: it asks for leader epochs, and only then for the snapshot."""
-    segment, epochs = boundary.segment, inventory.leader_epochs
-    if segment.base_offset < epochs.unknown_below or epochs.checkpointed_from is None:
-        detail = f"{_no_epoch(segment, inventory)}: brokers from 3.6 on stop here with an IllegalArgumentException"
-        hint = None
-        if segment.base_offset >= epochs.unknown_below:
-            hint = "`resnap tier` ships the segment with the leader epochs that its batches carry"
-        return refuse(segment, Reason.LEADER_EPOCHS_UNKNOWN, detail, hint=hint)
-    return _without_snapshot(boundary) if boundary.state is SnapshotState.MISSING else None
-
-
-def _without_snapshot(boundary: BoundaryStatus) -> Refusal:
-    return refuse(
-        boundary.segment,
-        Reason.MISSING_SNAPSHOT,
-        f"no producer snapshot for offset {boundary.offset}: brokers from 3.6 on stop here with a NullPointerException",
-    )
-
-
-def _with_useless_snapshot(boundary: BoundaryStatus) -> Refusal:
-    wrong = f"is corrupt ({boundary.detail})" if boundary.detail else "has no byte"
-    return refuse(
-        boundary.segment,
-        Reason.UNUSABLE_SNAPSHOT,
-        f"the producer snapshot for offset {boundary.offset} {wrong}: brokers ship it unread",
-    )
 
 
 def _in_order(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:

@@ -25,10 +25,10 @@ from resnap.scheduler.api.responses import (
 )
 from resnap.scheduler.job.reports import producer_row
 from resnap.scheduler.runs.looking import difference, name_of
-from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import Row
 from resnap.scheduler.runs.sightings import SeenFilter, SeenPartition
 from resnap.scheduler.service.services import Services
+from resnap.tiering.readiness import Readiness
 
 router = APIRouter(prefix="/v1", tags=["partitions"])
 Topic = Annotated[str, Path(max_length=249)]

@@ -6,10 +6,10 @@ from resnap.scheduler.api.bodies import Form
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.plans import KeptPlan
-from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunKind, RunRequest, RunState
 from resnap.scheduler.runs.sightings import SeenPartition, SeenSource
 from resnap.scheduler.service.schedules import ScheduleView
+from resnap.tiering.readiness import Readiness
 
 
 def maybe_instant(at_ms: int | None) -> str | None:

@@ -28,6 +28,11 @@ class CommandRow(NamedTuple):
 _COMMANDS: Final = "resnap.scheduler.commands"
 _JOBS: Final = "resnap.scheduler.jobs"
 COMMANDS: Final[dict[str, CommandRow]] = {
+    "check": CommandRow(
+        f"{_JOBS}.check:check",
+        "Say for each topic whether tiering can be turned on.",
+        "resnap check /var/lib/kafka --server-properties /etc/kafka/server.properties",
+    ),
     "scan": CommandRow(
         f"{_JOBS}.scan:scan",
         "Show where producer snapshots are missing, and what that blocks.",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.survey import LogDir, PartitionProblem
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Cluster
-    from resnap.tiering.cluster.facts import ClusterFacts, TopicFacts
+    from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
     from resnap.tiering.inventory import PartitionInventory, SnapshotLook
 
 
@@ -94,6 +94,11 @@ class SelectedPartition:
     def topic_partition(self) -> TopicPartition:
         """Its topic and number."""
         return self.inventory.partition.topic_partition
+
+    @property
+    def live_facts(self) -> PartitionFacts | None:
+        """What the running cluster says of it; None where it was not asked, or has none."""
+        return None if self.live is None else self.live.partitions.get(self.topic_partition.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.protocol import Provenance, ShippedSegment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import SnapshotFile
-    from resnap.tiering.eligibility import BrokerBlockers, Candidates, Eligibility
+    from resnap.tiering.broker_blockers import BrokerBlockers
+    from resnap.tiering.eligibility import Candidates, Eligibility
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
@@ -24,11 +24,11 @@ from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.job.work_items import PartitionScan
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count
 from resnap.storage.errors import CancelledError, ResnapError
-from resnap.tiering.eligibility import before_replay, broker_blockers
 from resnap.tiering.inventory import Compaction, SnapshotState
+from resnap.tiering.readiness import ScanFacts, Stop, judge_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.sources import SelectedPartition
@@ -106,12 +106,19 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
 
 
 def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Planner) -> PartitionScan:
-    inventory = selected.inventory
-    cost_now, cost_roll = planner.scan_costs(inventory)
+    cost_now, cost_roll = planner.scan_costs(selected.inventory)
+    judged = judge_partition(
+        selected.inventory,
+        planner.engine.reading.sources,
+        facts=selected.live_facts,
+        now_ms=planner.rules.as_of.now_ms,
+        transaction_max_timeout_ms=planner.rules.transaction_max_timeout_ms,
+        high_watermark=high_watermark,
+    )
     return PartitionScan(
         selected=selected,
-        blockers=broker_blockers(inventory, high_watermark=high_watermark),
-        candidates=before_replay(inventory, high_watermark=high_watermark),
+        blockers=judged.blockers,
+        candidates=judged.candidates,
         cost_now=cost_now,
         cost_roll=cost_roll,
     )
@@ -149,10 +156,25 @@ def scan_row(scan: PartitionScan) -> Row:
     }
 
 
+def facts_in(row: Mapping[str, Any]) -> ScanFacts:
+    """Return the facts of a row of ``scan``, as it is kept."""
+    return ScanFacts(
+        is_compacted=row["compaction"] == "compacted",
+        lost=frozenset(one["offset"] for one in row["lostBoundaries"]),
+        broker_stop=_stop_in(row["brokerStops"]),
+        blocking=_stop_in(row["blocking"]),
+    )
+
+
+def _stop_in(refusal: Mapping[str, str] | None) -> Stop | None:
+    if refusal is None:
+        return None
+    return Stop(reason=refusal["reason"], detail=refusal["detail"], hint=refusal["hint"])
+
+
 def _live_row(selected: SelectedPartition) -> Row | None:
     """Return what the running cluster tells of a partition; None where it was not asked, or has none."""
-    topic = selected.live
-    facts = None if topic is None else topic.partitions.get(selected.topic_partition.partition)
+    topic, facts = selected.live, selected.live_facts
     if topic is None or facts is None:
         return None
     return {

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.runs.readiness import Repair
     from resnap.scheduler.runs.run import Row
     from resnap.scheduler.runs.sightings import SeenPartition, Sightings
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
+    from resnap.tiering.readiness import Repair
 
 
 class NoSnapshotError(ResnapError):

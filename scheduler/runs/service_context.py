@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 from resnap.scheduler.job.contract import Result
 from resnap.scheduler.job.sources import is_of
 from resnap.scheduler.jobs.scan import scan_row
-from resnap.scheduler.runs.readiness import Repair
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.tiering.planning import can_be_tiered
+from resnap.tiering.readiness import Repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

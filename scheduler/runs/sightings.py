@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from resnap.scheduler.jobs.scan import facts_in
 from resnap.scheduler.output.records import plain
-from resnap.scheduler.runs.readiness import Judgement, Readiness, Repair, facts_in, judge
 from resnap.scheduler.state.database import Database, inserted
 from resnap.storage.log.names import TopicPartition
+from resnap.tiering.readiness import Judgement, Readiness, Repair, judge
 
 if TYPE_CHECKING:
     import sqlite3

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.output.rendering import some
-from resnap.scheduler.runs.readiness import Readiness
+from resnap.tiering.readiness import Readiness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

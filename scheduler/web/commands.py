@@ -13,20 +13,20 @@ from datetime import datetime
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.settings import flag_of
 from resnap.scheduler.settings.values import shown
+from resnap.tiering.readiness import Readiness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from resnap.scheduler.runs.plans import KeptPlan
-    from resnap.scheduler.runs.readiness import Repair
     from resnap.scheduler.runs.run import RunRequest
     from resnap.scheduler.runs.sightings import SeenPartition
     from resnap.scheduler.service.services import Services
+    from resnap.tiering.readiness import Repair
 
 STAGED: Final = "staged"
 """Where copied commands have snapshots made, unless a run says otherwise: a directory below where they are run."""

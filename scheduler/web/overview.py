@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Request, Response
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.runs.history import RunFilter
-from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import Run
 from resnap.scheduler.runs.sightings import SeenFilter, SeenPartition
 from resnap.scheduler.service.services import Services
@@ -16,6 +15,7 @@ from resnap.scheduler.web.answer import answer_of
 from resnap.scheduler.web.commands import Command, Shell
 from resnap.scheduler.web.pages import api_command, destination_of, glob_of, link, page, post_command
 from resnap.scheduler.web.words import READINESS
+from resnap.tiering.readiness import Readiness
 
 router = APIRouter(include_in_schema=False)
 Glob = Annotated[str, Query(max_length=260)]

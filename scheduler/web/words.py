@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.output.rendering import human_bytes, human_count, plain_text, some
-from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.runs.run import RunState
+from resnap.tiering.readiness import Readiness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

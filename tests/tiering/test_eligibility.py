@@ -18,6 +18,7 @@ from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.partition_dir import Checkpoints
 from resnap.storage.log.producer_snapshot import snapshot_bytes
+from resnap.tiering.broker_blockers import broker_blockers
 from resnap.tiering.eligibility import (
     Candidates,
     Eligibility,
@@ -25,7 +26,6 @@ from resnap.tiering.eligibility import (
     Refusal,
     after_replay,
     before_replay,
-    broker_blockers,
     refuse,
 )
 from resnap.tiering.inventory import take_inventory, take_partition_inventory

@@ -219,7 +219,9 @@ class Cluster:
             "last_stable_offset": (OffsetSpec.LATEST, "read_committed"),
             "local_start_offset": (OffsetSpec.EARLIEST_LOCAL, "read_uncommitted"),
         }
-        return {name: self._listed(led, spec, level) for name, (spec, level) in asked.items()}
+        found = {name: self._listed(led, spec, level) for name, (spec, level) in asked.items()}
+        tiered = self._listed(led, OffsetSpec.LATEST_TIERED, "read_uncommitted")
+        return found | {"remote_end_offset": {place: last + 1 for place, last in tiered.items()}}
 
     def _listed(self, led: list[Any], spec: object, level: str) -> dict[tuple[str, int], int]:
         from kafka.errors import UnsupportedVersionError

@@ -33,6 +33,8 @@ class PartitionFacts:
     """First offset on the leader's disk; None where the broker does not say (before 3.6)."""
     high_watermark: int | None = None
     last_stable_offset: int | None = None
+    remote_end_offset: int | None = None
+    """First offset that is not in remote storage; None where the broker does not say (before 3.9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.runs.readiness import Readiness, Repair, facts_in, judge
+from resnap.scheduler.jobs.scan import facts_in
 from resnap.scheduler.runs.sightings import SeenFilter, Sightings
 from resnap.scheduler.state.database import Database
+from resnap.tiering.readiness import Readiness, Repair, judge
 from tests.cases import each
 
 if TYPE_CHECKING:

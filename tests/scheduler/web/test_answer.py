@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from resnap.scheduler.output.rendering import some
-from resnap.scheduler.runs.readiness import Readiness
 from resnap.scheduler.web.answer import answer_of
 from resnap.scheduler.web.words import READINESS, ago, moment
+from resnap.tiering.readiness import Readiness
 from tests.cases import each
 
 NOW_MS = 1_700_000_000_000

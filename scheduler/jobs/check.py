@@ -1,0 +1,343 @@
+"""The job ``check``: may tiering be turned on? One verdict for each topic, and one in all.
+
+It judges what a broker's tiering would meet in each partition (``readiness.judge_partition``, as ``scan`` and the page
+do), and the settings of broker and topics where they can be asked for. It reads what ``scan`` reads, and the newest
+snapshot of each partition. What it was not given to judge by is named and changes no verdict; what it could not read
+makes a topic unknown, unless the topic is blocked all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+import typer
+
+from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
+from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, SERVER, STORE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.job.sources import look
+from resnap.scheduler.job.wiring import reading_of, scope_of
+from resnap.scheduler.output.rendering import Column, human_bytes, human_count
+from resnap.scheduler.settings.layers import static_properties
+from resnap.storage.errors import ClusterError
+from resnap.storage.log.names import parse_partition_dir_name
+from resnap.tiering.cluster.broker_settings import describe_brokers
+from resnap.tiering.inventory import INTERNAL_COMPACTED_TOPICS
+from resnap.tiering.readiness import TieringSizes, Verdict, judge, judge_partition
+from resnap.tiering.tiering_settings import ASKED, broker_setting_blockers, topic_setting_blockers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection
+    from resnap.scheduler.output.rendering import Row
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.log.survey import PartitionProblem
+    from resnap.storage.sources.files import Sources
+    from resnap.tiering.cluster.broker_settings import BrokerSettings
+    from resnap.tiering.readiness import JudgedPartition, Judgement
+    from resnap.tiering.refusal import Refusal
+    from resnap.tiering.tiering_settings import SettingBlocker
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+NEVER_TIERED: Final = INTERNAL_COMPACTED_TOPICS | {"__remote_log_metadata"}
+"""Brokers tier none of these, and nobody asks them to: they are judged only if they are asked for by name."""
+_MOST_SHOWN: Final = 3
+_SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be judged."""
+
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedTopic(Result):
+    """One topic."""
+
+    row: Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judge:
+    """Judges topics by the settings of one run, and by what the cluster and the brokers have said."""
+
+    sources: Sources
+    now_ms: int
+    transaction_max_timeout_ms: int
+    high_watermark: int | None
+    asked_cluster: bool
+    by_broker: tuple[SettingBlocker, ...] | None
+    """What the broker's settings say against tiering; None where they were not given."""
+    unanswered: Sequence[str]
+    """Why the cluster, or a broker of it, which was asked, says nothing."""
+
+    def topic(
+        self, name: str, partitions: Sequence[SelectedPartition], unread: Sequence[PartitionProblem]
+    ) -> CheckedTopic:
+        """Return what is to be said of a topic."""
+        sizes = TieringSizes()
+        blockers: list[Row] = []
+        warnings: list[Row] = []
+        readiness: Counter[str] = Counter()
+        for selected in partitions:
+            judged = judge_partition(
+                selected.inventory,
+                self.sources,
+                now_ms=self.now_ms,
+                transaction_max_timeout_ms=self.transaction_max_timeout_ms,
+                high_watermark=self.high_watermark,
+                facts=selected.live_facts,
+            )
+            answer = judge(judged.facts, ())
+            readiness[answer.readiness.value] += 1
+            remote_end = None if selected.live_facts is None else selected.live_facts.remote_end_offset
+            sizes += judged.sizes(remote_end)
+            number = selected.topic_partition.partition
+            if answer.readiness.verdict is Verdict.BLOCKED:
+                blockers += _blocker_rows(number, judged, answer)
+            warnings += [_refusal_row(number, one) for one in judged.blockers.shipped_as_is]
+        by_setting = self._setting_rows(partitions)
+        unknown = [str(problem.error) for problem in unread]
+        unknown += self.unanswered
+        verdict = Verdict.UNKNOWN if unknown else Verdict.READY
+        live = next((selected.live for selected in partitions), None)
+        row: Row = {
+            "topic": name,
+            "verdict": (Verdict.BLOCKED if by_setting or blockers else verdict).value,
+            "partitions": len(partitions) + len(unread),
+            "readiness": dict(sorted(readiness.items())),
+            "remoteStorageEnable": None if live is None else live.is_tiered,
+            **_sizes_row(sizes.all_blocked() if by_setting else sizes),
+            "blockers": [*by_setting, *blockers],
+            "warnings": warnings,
+            "unknown": unknown,
+            "notChecked": list(self._not_checked(partitions)),
+        }
+        return CheckedTopic(row=row, faults=tuple(problem.error for problem in unread))
+
+    def _setting_rows(self, partitions: Sequence[SelectedPartition]) -> list[Row]:
+        live = next((selected.live for selected in partitions), None)
+        found = [*(self.by_broker or ()), *(() if live is None else topic_setting_blockers(live))]
+        return [
+            {"partition": None, "reason": one.reason.value, "detail": one.detail, "hint": one.hint} for one in found
+        ]
+
+    def _not_checked(self, partitions: Sequence[SelectedPartition]) -> Iterator[str]:
+        """Yield what there was nothing to judge by."""
+        if self.by_broker is None:
+            yield "broker-settings"
+        if not self.asked_cluster:
+            yield "topic-settings"
+            yield "last-stable-offset"
+        if any(selected.inventory.partition.topic_id is None for selected in partitions):
+            yield "topic-id"
+        if any(selected.inventory.partition.high_watermark is None for selected in partitions):
+            yield "high-watermark"
+        if any(selected.live_facts is None or selected.live_facts.remote_end_offset is None for selected in partitions):
+            yield "shipped"
+        yield "record-batches"
+
+
+def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
+    """Return what each topic in scope is to be said of; topics that brokers never tier are left out unless named.
+
+    Raises:
+        UsageError, LogDirError: a source is not what it should be.
+
+    """
+    scope, settings = request.scope, context.settings
+    sources = reading_of(settings).sources
+    unanswered: list[str] = []
+    told: list[Mapping[str, str]] = []
+    if settings.server_properties is not None:
+        told.append(static_properties(settings.server_properties))
+    faults: list[ResnapError] = []
+    try:
+        selection = look(scope, sources)
+        brokers = _brokers(scope, selection)
+    except ClusterError as error:
+        faults.append(error)
+        unanswered.append(str(error))
+        scope = replace(scope, connect=None)
+        selection, brokers = look(scope, sources), []
+    unanswered += [broker.error for broker in brokers if broker.error is not None]
+    told = [broker.values for broker in brokers if broker.error is None] or told
+    judged_by = _Judge(
+        sources=sources,
+        now_ms=context.clock.now_ms(),
+        transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
+        high_watermark=scope.high_watermark,
+        asked_cluster=scope.connect is not None,
+        by_broker=tuple(dict.fromkeys(one for said in told for one in broker_setting_blockers(said))) if told else None,
+        unanswered=unanswered,
+    )
+    return chain(_checked(judged_by, scope, selection), (Result(faults=(fault,)) for fault in faults))
+
+
+def _brokers(scope: Scope, selection: Selection) -> list[BrokerSettings]:
+    """Return the settings of the brokers of the log dirs, where the cluster is to be asked."""
+    if scope.connect is None:
+        return []
+    ids = {selected.log_dir.broker_id for selected in selection.partitions}
+    with scope.connect() as cluster:
+        return [one for one in describe_brokers(cluster, ASKED) if one.broker_id in ids or ids == {None}]
+
+
+def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[CheckedTopic | Result]:
+    unread: dict[str, list[PartitionProblem]] = {}
+    for problem in selection.problems:
+        directory = parse_partition_dir_name(problem.path.name)
+        if directory is None:
+            yield Result(faults=(problem.error,))
+        else:
+            unread.setdefault(directory.topic_partition.topic, []).append(problem)
+    topics: dict[str, list[SelectedPartition]] = {}
+    for selected in selection.partitions:
+        topics.setdefault(selected.topic_partition.topic, []).append(selected)
+    for name in sorted(topics.keys() | unread.keys()):
+        if scope.topics or scope.partitions or name not in NEVER_TIERED:
+            yield judged_by.topic(name, topics.get(name, []), unread.get(name, []))
+
+
+def _sizes_row(sizes: TieringSizes) -> dict[str, int | None]:
+    return dict(zip(_SIZES, (sizes.tierable, sizes.blocked, sizes.shipped, sizes.freeable), strict=True))
+
+
+def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) -> Iterator[Row]:
+    """Yield what stops a broker in a partition, and what is in the way of a replay that would change it."""
+    found = list(judged.blockers.found)
+    blocking = judged.candidates.blocking
+    if blocking is not None and all(one.reason is not blocking.reason for one in found):
+        found.append(blocking)
+    for one in found:
+        yield _refusal_row(partition, one)
+    if not found:
+        yield {"partition": partition, "reason": answer.reason, "detail": answer.detail, "hint": answer.next_step}
+
+
+def _refusal_row(partition: int, refusal: Refusal) -> Row:
+    return {
+        "partition": partition,
+        "reason": refusal.reason.value,
+        "detail": refusal.detail,
+        "hint": refusal.hint,
+        "baseOffset": refusal.base_offset,
+        "nextBaseOffset": refusal.next_base_offset,
+    }
+
+
+def _reasons(value: object) -> str:
+    found = Counter(str(one["reason"]) for one in value) if isinstance(value, list) else {}
+    return ", ".join(f"{reason} ({count})" if count > 1 else reason for reason, count in found.items()) or "-"
+
+
+def _size(value: object) -> str:
+    return human_bytes(value) if isinstance(value, int) else "-"
+
+
+@dataclass(slots=True)
+class CheckView(View["CheckedTopic | Result"]):
+    """A row per topic."""
+
+    name: ClassVar[str | None] = "topics"
+    kind: ClassVar[str] = "topic"
+    columns: ClassVar[Sequence[Column]] = (
+        Column(key="topic", title="TOPIC"),
+        Column(key="verdict", title="VERDICT"),
+        Column(key="partitions", title="PARTITIONS", right=True),
+        Column(key="tierableBytes", title="TIERABLE", right=True, show=_size),
+        Column(key="blockedBytes", title="BLOCKED", right=True, show=_size),
+        Column(key="shippedBytes", title="SHIPPED", right=True, show=_size),
+        Column(key="freeableBytes", title="COULD BE FREED", right=True, show=_size),
+        Column(key="blockers", title="BLOCKED BY", show=_reasons),
+    )
+
+    _verdicts: Counter[str] = field(default_factory=Counter)
+    _sizes: Counter[str] = field(default_factory=Counter)
+    _not_checked: dict[str, None] = field(default_factory=dict)
+    _blockers: dict[str, tuple[str, Row]] = field(default_factory=dict)
+    """The first of each reason, and its topic."""
+    _is_unread: bool = False
+    _off: list[str] = field(default_factory=list)
+
+    def row(self, result: CheckedTopic | Result) -> Row | None:
+        """Return the row of a topic, and count it."""
+        if not isinstance(result, CheckedTopic):
+            self._is_unread = self._is_unread or bool(result.faults)
+            return None
+        row = result.row
+        self._verdicts[str(row["verdict"])] += 1
+        self._sizes.update({key: value for key in _SIZES if isinstance(value := row[key], int)})
+        self._not_checked |= dict.fromkeys(_texts(row["notChecked"]))
+        for one in row["blockers"] if isinstance(row["blockers"], list) else ():
+            self._blockers.setdefault(one["reason"], (str(row["topic"]), one))
+        if row["verdict"] == Verdict.READY and row["remoteStorageEnable"] is not True:
+            self._off.append(str(row["topic"]))
+        return row
+
+    @property
+    def verdict(self) -> Verdict:
+        """The one in all: what is blocked counts before what is unknown."""
+        if self._verdicts[Verdict.BLOCKED]:
+            return Verdict.BLOCKED
+        return Verdict.UNKNOWN if self._verdicts[Verdict.UNKNOWN] or self._is_unread else Verdict.READY
+
+    def totals(self) -> Row:
+        """Return the verdict in all, topics by verdict, and sizes."""
+        return {
+            "verdict": self.verdict.value,
+            "topics": self._verdicts.total(),
+            **{verdict.value: self._verdicts[verdict] for verdict in Verdict},
+            **{key: self._sizes.get(key) for key in _SIZES},
+            "notChecked": list(self._not_checked),
+        }
+
+    def closing(self) -> Iterable[str]:
+        """Yield the first blocker of each reason with what to do about it, the verdict, and the next command."""
+        yield ""
+        for topic, one in self._blockers.values():
+            where = topic if one["partition"] is None else f"{topic}-{one['partition']}"
+            yield f"{one['reason']}: {where}: {one['detail']}"
+            yield f"  -> {one['hint']}"
+        counts = ", ".join(f"{self._verdicts[one]} {one}" for one in Verdict if self._verdicts[one])
+        yield f"{self.verdict.value}: {counts or 'no topics'}."
+        yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."
+        if self._not_checked:
+            yield f"Not checked: {', '.join(self._not_checked)}."
+        if self.verdict is Verdict.READY and self._off:
+            more = f" and {human_count(len(self._off) - _MOST_SHOWN)} more" if len(self._off) > _MOST_SHOWN else ""
+            yield f"Next: set remote.storage.enable=true on {', '.join(self._off[:_MOST_SHOWN])}{more}."
+        elif "missing-snapshot" in self._blockers:
+            yield "Next: `resnap regenerate LOG_DIR --into DIR`, then `resnap install DIR LOG_DIR`."
+
+
+def _texts(value: object) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
+@with_settings(PARTITIONS, CLUSTER, SERVER, METADATA, ("transaction_max_timeout_ms",), STORE)
+def check(
+    context: Invocation,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[LOG_DIR]...", help="Log dirs, partition directories, or URLs; the default is log.dirs."
+        ),
+    ] = None,
+) -> int:
+    """Say for each topic whether tiering can be turned on, and what stops it.
+
+    Ends with 0 if every topic is ready, with 4 if one is blocked, and with 3 if one could not be judged.
+    """
+    view = CheckView()
+    context.show(run(Request(scope=scope_of(context.settings, sources)), context), view)
+    return {Verdict.READY: OK, Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}[view.verdict]

@@ -1,0 +1,165 @@
+"""What ``resnap check`` says of logs that real brokers wrote; that brokers do so is seen in ``tests/kafka``."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from resnap.scheduler.jobs.scan import facts_in
+from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.tiering.readiness import judge
+from tests.cases import each
+from tests.kafka.brokers import free_port
+from tests.scheduler.files import bases, file_at, lost_boundaries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
+
+SETS = ("kafka-2.7.2", "kafka-2.7.2-killed", "kafka-2.7.2-then-3.9.1", "kafka-3.9.1-kraft")
+TIERING = (
+    "remote.log.storage.system.enable=true\nremote.log.storage.manager.class.name=a.Plugin\n"
+    "remote.log.metadata.manager.listener.name=PLAINTEXT\n"
+)
+
+
+@pytest.fixture
+def ready_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    """A log dir with one topic of 3.9.1, which lacks nothing."""
+    fixture, data = fixture_set("kafka-3.9.1-kraft"), tmp_path / "ready"
+    data.mkdir()
+    for path in fixture.data.iterdir():
+        if path.is_file():
+            shutil.copy2(path, data)
+    shutil.copytree(fixture.data / "payments-0", data / "payments-0")
+    for offset in lost_boundaries(data / "payments-0"):
+        shutil.copy2(file_at(fixture.expected / "payments-0", offset, "snapshot"), data / "payments-0")
+    return data
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_verdict_of_a_topic_follows_from_the_readiness_of_its_partitions(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], name: str
+) -> None:
+    data = fixture_set(name).data
+    scanned = command("scan", data, "--output", "json").document["partitions"]
+    ran = command("check", data, "--output", "json")
+    wanted: dict[str, list[str]] = {}
+    stops: dict[str, set[str]] = {}
+    for row in scanned:
+        answer = judge(facts_in(row), ())
+        wanted.setdefault(row["topic"], []).append(answer.readiness.value)
+        stops.setdefault(row["topic"], set()).update({answer.reason} if answer.reason else set())
+    rows = {row["topic"]: row for row in ran.document["topics"]}
+    assert rows.keys() == {topic for topic in wanted if not topic.startswith("__")}
+    for topic, row in rows.items():
+        is_ready = set(wanted[topic]) <= {"ready", "shipped"}
+        assert row["verdict"] == ("ready" if is_ready else "blocked")
+        assert row["readiness"] == {one: wanted[topic].count(one) for one in sorted(set(wanted[topic]))}
+        assert stops[topic] <= {one["reason"] for one in row["blockers"]}
+        assert all({"partition", "reason", "detail", "hint"} <= one.keys() for one in row["blockers"])
+        assert row["tierableBytes"] + row["blockedBytes"] >= row["freeableBytes"]
+    summary = ran.document["summary"]
+    verdicts = [row["verdict"] for row in rows.values()]
+    assert {one: summary[one] for one in ("ready", "blocked", "unknown")} == {
+        one: verdicts.count(one) for one in ("ready", "blocked", "unknown")
+    }
+    assert (ran.code, summary["verdict"]) == ((4, "blocked") if "blocked" in verdicts else (0, "ready"))
+
+
+def test_what_is_not_given_is_named_and_changes_no_verdict(command: Resnap, ready_log: Path, tmp_path: Path) -> None:
+    ran = command("check", ready_log, "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, row["verdict"], row["blockers"]) == (0, "ready", [])
+    assert {"broker-settings", "topic-settings"} <= set(row["notChecked"])
+    properties = tmp_path / "server.properties"
+    properties.write_text(TIERING)
+    ran = command("check", ready_log, "--server-properties", properties, "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, row["verdict"]) == (0, "ready")
+    assert "broker-settings" not in row["notChecked"]
+    assert row["tierableBytes"] == row["freeableBytes"] > 0
+
+
+@each(
+    ("lines", "reason", "named"),
+    [
+        ("log.retention.ms=-1\n", "tiering-disabled", "remote.log.storage.system.enable"),
+        (TIERING.replace("true", "false"), "tiering-disabled", "remote.log.storage.system.enable"),
+        (TIERING.replace("a.Plugin", ""), "plugin-not-set", "remote.log.storage.manager.class.name"),
+    ],
+)
+def test_a_broker_that_is_set_to_tier_nothing_blocks_every_topic(
+    command: Resnap, ready_log: Path, *, lines: str, reason: str, named: str
+) -> None:
+    properties = ready_log.parent / "server.properties"
+    properties.write_text(lines)
+    ran = command("check", ready_log, "--server-properties", properties, "--output", "json")
+    [row] = ran.document["topics"]
+    [blocker] = row["blockers"]
+    assert (ran.code, row["verdict"], row["tierableBytes"]) == (4, "blocked", 0)
+    assert (blocker["partition"], blocker["reason"]) == (None, reason)
+    assert named in blocker["detail"]
+    assert blocker["hint"]
+
+
+def test_what_could_not_be_read_is_unknown_and_what_is_blocked_stays_blocked(
+    command: Resnap, ready_log: Path, broker_log: Path
+) -> None:
+    (ready_log / "payments-0" / "partition.metadata").write_text("nonsense")
+    ran = command("check", ready_log, "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, row["verdict"], row["blockers"]) == (3, "unknown", [])
+    assert "partition.metadata" in row["unknown"][0]
+    nobody = f"127.0.0.1:{free_port()}"
+    ran = command("check", broker_log, "--bootstrap-server", nobody, "--output", "json")
+    rows = {row["topic"]: row["verdict"] for row in ran.document["topics"]}
+    assert (ran.code, rows["payments"], rows["orders"]) == (4, "blocked", "unknown")
+    assert nobody in ran.error["message"]
+    assert command("check", broker_log, "--topic", "orders", "--bootstrap-server", nobody).code == 3
+
+
+def test_a_transaction_that_others_have_outlived_hangs(command: Resnap, ready_log: Path) -> None:
+    partition = ready_log / "payments-0"
+    third = bases(partition)[2]
+
+    def entry(producer_id: int, timestamp: int, first_offset: int) -> ProducerEntry:
+        return ProducerEntry(
+            producer_id=producer_id, producer_epoch=0, last_sequence=0, last_offset=third, offset_delta=0,
+            timestamp=timestamp, coordinator_epoch=0, current_txn_first_offset=first_offset,
+        )  # fmt: skip
+
+    newest = file_at(partition, max(bases(partition, "snapshot")), "snapshot")
+    for later_ms, reasons in ((900_001, ["above-last-stable-offset"]), (900_000, [])):
+        newest.write_bytes(snapshot_bytes([entry(1, 1_000, third), entry(2, 1_000 + later_ms, -1)]))
+        [row] = command("check", ready_log, "--output", "json").document["topics"]
+        assert [one["reason"] for one in row["blockers"]] == reasons
+    newest.write_bytes(snapshot_bytes([entry(1, 1_000, third), entry(2, 61_000, -1)]))
+    [row] = command("check", ready_log, "--transaction-max-timeout-ms", "1000", "--output", "json").document["topics"]
+    [blocker] = row["blockers"]
+    assert blocker["baseOffset"] == third
+    assert 0 < row["tierableBytes"] < row["freeableBytes"]
+
+
+def test_a_table_names_the_blockers_what_was_not_checked_and_the_next_command(
+    command: Resnap, broker_log: Path, ready_log: Path
+) -> None:
+    ran = command("check", broker_log)
+    assert ran.out.splitlines()[0].split()[:2] == ["TOPIC", "VERDICT"]
+    assert "missing-snapshot: " in ran.out
+    assert "Not checked: broker-settings" in ran.out
+    assert "Next: `resnap regenerate" in ran.out
+    assert "Next: set remote.storage.enable=true on payments." in command("check", ready_log).out
+
+
+def test_no_segment_is_read_but_for_first_headers(
+    command: Resnap, broker_log: Path, opened: Callable[[], list[str]]
+) -> None:
+    assert command("check", broker_log).code == 4
+    logs = [path for path in opened() if path.endswith(".log")]
+    assert {path.split("/")[-2] for path in logs} <= {"legacy-0"}

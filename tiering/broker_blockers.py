@@ -1,0 +1,235 @@
+"""Where a stock broker's own tiering stops, 3.6 or later, judged by the directory and without a replay.
+
+A broker looks at little before it copies a segment: it asks for leader epochs, then for the producer snapshot, and goes
+no higher than the last stable offset. What else is wrong it copies as it is. Where nobody can read the copy, and the
+broker then deletes its own, tiering is as good as stopped, so that counts as a blocker, too: an offset or time index
+whose size is not a multiple of its entries, and a segment that has lost its records. A missing index does not count:
+brokers make one when they start. The rules are those that brokers of 3.9.1 showed (``tests/kafka/test_check.py``).
+
+Source: ``RemoteLogManager.RLMCopyTask``, ``RemoteIndexCache``; KAFKA-15195.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
+from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
+from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.tiering.inventory import Compaction, CompactionOrigin, SnapshotState
+from resnap.tiering.refusal import Reason, Refusal, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.sources.files import Sources
+    from resnap.tiering.inventory import BoundaryStatus, PartitionInventory
+
+_COMPACTED_BY: Final = {
+    CompactionOrigin.INTERNAL_TOPIC: "it belongs to an internal topic that is always compacted",
+    CompactionOrigin.TOPIC_CONFIGURATION: "cleanup.policy of the topic contains compact",
+    CompactionOrigin.CLEANER_CHECKPOINT: "cleaner-offset-checkpoint lists the partition: it was compacted, and"
+    " nothing tells its cleanup.policy now",
+}
+_COMPACTED_ONCE: Final = (
+    "if cleanup.policy of the topic no longer contains compact, have that told by --metadata-log or"
+    " --bootstrap-server; else leave the topic out (--topic): tiered storage does not take compacted topics"
+)
+"""What to do where the cleaner has been there, and the topic may have another policy by now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerBlockers:
+    """What a stock broker makes of a partition when tiering is on."""
+
+    found: tuple[Refusal, ...]
+    """The first segment of each reason for which tiering stops, ascending."""
+    shipped_as_is: tuple[Refusal, ...]
+    """Useless snapshots that it ships without having looked into them, should it come that far."""
+
+    @property
+    def stop(self) -> Refusal | None:
+        """Where its copying ends, never to go on; None if it reaches the log end."""
+        return self.found[0] if self.found else None
+
+
+class HangingTransaction(NamedTuple):
+    """A transaction that has been open for longer than any may be: nobody will end it."""
+
+    first_offset: int
+    detail: str
+
+
+def broker_blockers(
+    inventory: PartitionInventory, *, high_watermark: int | None = None, hanging: HangingTransaction | None = None
+) -> BrokerBlockers:
+    """Return where a stock broker's own tiering stops for good, and what it ships that nobody can load.
+
+    Only segments are looked at that it would try: above the log start and, where a high watermark is known, below it.
+
+    Args:
+        inventory: of the partition.
+        high_watermark: in place of what the checkpoint says; None to go by the checkpoint.
+        hanging: the first transaction of the partition that hangs, if one does.
+
+    """
+    if high_watermark is None:
+        high_watermark = inventory.partition.high_watermark
+    tried = [boundary for boundary in inventory.boundaries if _is_tried(boundary, inventory, high_watermark)]
+    if inventory.compaction is Compaction.COMPACTED:
+        detail, hint = why_compacted(inventory)
+        return BrokerBlockers(
+            found=tuple(refuse(one.segment, Reason.COMPACTED, detail, hint=hint) for one in tried[:1]), shipped_as_is=()
+        )
+    first: dict[Reason, Refusal] = {}
+    for boundary in tried:
+        for refusal in _refusals(boundary, inventory, hanging):
+            first.setdefault(refusal.reason, refusal)
+    return BrokerBlockers(
+        found=tuple(sorted(first.values(), key=attrgetter("base_offset"))),
+        shipped_as_is=tuple(
+            _with_useless_snapshot(boundary)
+            for boundary in tried
+            if boundary.state in {SnapshotState.CORRUPT, SnapshotState.ZERO_BYTE}
+        ),
+    )
+
+
+def hanging_transaction(
+    inventory: PartitionInventory,
+    sources: Sources,
+    *,
+    transaction_max_timeout_ms: int,
+    last_stable_offset: int | None = None,
+    now_ms: int = 0,
+) -> HangingTransaction | None:
+    """Return the first transaction that hangs in the partition; None for none.
+
+    A coordinator ends every transaction that it knows of after ``transaction.max.timeout.ms``. The newest snapshot
+    shows one that another producer's batches have outlived by more than that; that it has ended since then shows only
+    in ``last_stable_offset``, as the leader has it. That alone shows one if a segment above was closed that long ago.
+
+    Raises:
+        StoreError: the store that the partition lies in failed.
+
+    """
+    found = _in_newest_snapshot(inventory, sources, transaction_max_timeout_ms)
+    if last_stable_offset is None:
+        return found
+    if found is not None and found.first_offset >= last_stable_offset:
+        return found
+    closed_before_ns = (now_ms - transaction_max_timeout_ms) * 1_000_000
+    for boundary in inventory.boundaries:
+        if boundary.offset > last_stable_offset:
+            if boundary.segment.mtime_ns > closed_before_ns:
+                return None
+            detail = f"the last stable offset is {last_stable_offset}, and a segment above was closed more than"
+            return HangingTransaction(
+                last_stable_offset, f"{detail} transaction.max.timeout.ms ({transaction_max_timeout_ms}) ago"
+            )
+    return None
+
+
+def _in_newest_snapshot(
+    inventory: PartitionInventory, sources: Sources, transaction_max_timeout_ms: int
+) -> HangingTransaction | None:
+    ended = [boundary.path for boundary in inventory.boundaries if boundary.entries and boundary.path is not None]
+    newest = inventory.log_end.path if inventory.log_end is not None else next(reversed(ended), None)
+    if newest is None:
+        return None
+    try:
+        entries = read_snapshot(sources.read(newest)).values()
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        return None
+    last_ms = max((entry.timestamp for entry in entries), default=0)
+    hanging = [
+        entry
+        for entry in entries
+        if entry.has_open_transaction and last_ms - entry.timestamp > transaction_max_timeout_ms
+    ]
+    if not hanging:
+        return None
+    first = min(hanging, key=attrgetter("current_txn_first_offset"))
+    return HangingTransaction(
+        first.current_txn_first_offset,
+        f"a transaction of producer {first.producer_id} has been open since offset {first.current_txn_first_offset}:"
+        f" others went on for {last_ms - first.timestamp} ms,"
+        f" where transaction.max.timeout.ms is {transaction_max_timeout_ms}",
+    )
+
+
+def why_compacted(inventory: PartitionInventory) -> tuple[str, str | None]:
+    """Return what says that a partition is compacted, and what to do about it; None for the usual hint."""
+    is_past = inventory.compaction_origin is CompactionOrigin.CLEANER_CHECKPOINT
+    return _COMPACTED_BY[inventory.compaction_origin], _COMPACTED_ONCE if is_past else None
+
+
+def no_epoch(segment: Segment, inventory: PartitionInventory) -> str:
+    """Return what to say of a segment whose leader epochs are not known."""
+    begins = inventory.leader_epochs.checkpointed_from
+    said = "has none" if begins is None else f"begins at offset {begins}"
+    start = max(segment.base_offset, inventory.partition.log_start_offset)
+    return f"no leader epoch is known at offset {start}: leader-epoch-checkpoint {said}"
+
+
+def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory, high_watermark: int | None) -> bool:
+    below = high_watermark is None or boundary.offset <= high_watermark
+    is_local = inventory.partition.is_local(boundary.segment.base_offset)
+    return is_local and below and boundary.offset > inventory.partition.log_start_offset
+
+
+def _refusals(
+    boundary: BoundaryStatus, inventory: PartitionInventory, hanging: HangingTransaction | None
+) -> Iterator[Refusal]:
+    """Yield all that stops a broker at a segment: first what it asks for first, and last what it copies as it is."""
+    segment, epochs = boundary.segment, inventory.leader_epochs
+    if hanging is not None and hanging.first_offset < boundary.offset:
+        yield refuse(segment, Reason.ABOVE_LAST_STABLE_OFFSET, hanging.detail)
+    if segment.base_offset < epochs.unknown_below or epochs.checkpointed_from is None:
+        detail = f"{no_epoch(segment, inventory)}: brokers from 3.6 on stop here with an IllegalArgumentException"
+        hint = None
+        if segment.base_offset >= epochs.unknown_below:
+            hint = "`resnap tier` ships the segment with the leader epochs that its batches carry"
+        yield refuse(segment, Reason.LEADER_EPOCHS_UNKNOWN, detail, hint=hint)
+    if boundary.state is SnapshotState.MISSING:
+        yield _without_snapshot(boundary)
+    yield from _damage(segment)
+
+
+def _damage(segment: Segment) -> Iterator[Refusal]:
+    """Yield what the sizes of a segment's files show to be damaged."""
+    if segment.size_bytes == 0:
+        lost = "the records of its offsets are lost here, and brokers ship it all the same"
+        yield refuse(segment, Reason.DAMAGED, f"{segment.path} has no byte: {lost}")
+    for suffix, size_bytes, entry in (
+        ("index", segment.index_bytes, OFFSET_ENTRY.size),
+        ("timeindex", segment.timeindex_bytes, TIME_ENTRY.size),
+    ):
+        if size_bytes is not None and size_bytes % entry:
+            detail = f"{segment.sibling(suffix)} has {size_bytes} bytes, which is not a multiple of {entry}"
+            yield refuse(
+                segment,
+                Reason.INDEX_UNUSABLE,
+                f"{detail}: brokers ship it as it is, and nobody can read the segment from remote storage",
+            )
+            break
+
+
+def _without_snapshot(boundary: BoundaryStatus) -> Refusal:
+    return refuse(
+        boundary.segment,
+        Reason.MISSING_SNAPSHOT,
+        f"no producer snapshot for offset {boundary.offset}: brokers from 3.6 on stop here with a NullPointerException",
+    )
+
+
+def _with_useless_snapshot(boundary: BoundaryStatus) -> Refusal:
+    wrong = f"is corrupt ({boundary.detail})" if boundary.detail else "has no byte"
+    return refuse(
+        boundary.segment,
+        Reason.UNUSABLE_SNAPSHOT,
+        f"the producer snapshot for offset {boundary.offset} {wrong}: brokers ship it unread",
+    )

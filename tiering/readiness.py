@@ -1,0 +1,251 @@
+"""Can tiering be turned on yet? The answer for one partition, from what a scan showed and what runs have made since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Literal
+
+from resnap.tiering.broker_blockers import broker_blockers, hanging_transaction
+from resnap.tiering.eligibility import before_replay
+from resnap.tiering.inventory import Compaction
+from resnap.tiering.refusal import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from resnap.storage.sources.files import Sources
+    from resnap.tiering.broker_blockers import BrokerBlockers
+    from resnap.tiering.cluster.facts import PartitionFacts
+    from resnap.tiering.eligibility import Candidates
+    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.refusal import Refusal
+
+
+class Verdict(StrEnum):
+    """Whether tiering can be turned on for a topic."""
+
+    READY = "ready"
+    """Nothing stops it."""
+    BLOCKED = "blocked"
+    """Something stops it."""
+    UNKNOWN = "unknown"
+    """What was to be judged could not be read."""
+
+
+class Readiness(StrEnum):
+    """What a stock broker with tiering on would make of a partition, and what can be done about it."""
+
+    READY = "ready"
+    """It tiers every closed segment."""
+    SHIPPED = "shipped"
+    """It would stop, but all that may be tiered lies in a store already."""
+    PREPARED = "prepared"
+    """It would stop; the snapshots it lacks are made, and are to be put beside the segments."""
+    BLOCKED = "blocked"
+    """It stops; a replay makes what it lacks."""
+    UNFIT = "unfit"
+    """It stops, and something stands in the way of a replay, too."""
+    EXCLUDED = "excluded"
+    """Compacted: nobody can tier it."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is left to be made."""
+        return self in _GOOD
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether tiering can be turned on as things are."""
+        return Verdict.READY if self in {Readiness.READY, Readiness.SHIPPED} else Verdict.BLOCKED
+
+
+_GOOD: Final = frozenset({Readiness.READY, Readiness.SHIPPED, Readiness.PREPARED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What a run has made of a partition."""
+
+    how: Literal["regenerated", "shipped"]
+    destination: str
+    offsets: frozenset[int]
+    """Boundaries for which there is a snapshot, or a shipped segment, now."""
+    run_id: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The answer, why, and the next step."""
+
+    readiness: Readiness
+    reason: str | None
+    """Code of what a broker, or Resnap, stops at first."""
+    detail: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why tiering stops at a segment."""
+
+    reason: str
+    detail: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanFacts:
+    """What the answer for one partition depends on.
+
+    Attributes:
+        is_compacted: whether it cannot be tiered at all.
+        lost: boundaries without a usable snapshot.
+        broker_stop: where a broker's own tiering stops.
+        blocking: where Resnap stops.
+
+    """
+
+    is_compacted: bool
+    lost: frozenset[int]
+    broker_stop: Stop | None
+    blocking: Stop | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringSizes:
+    """Bytes of closed segments on this disk, by what comes of them with tiering on; those below the log start aside."""
+
+    tierable: int = 0
+    """A broker tiers them."""
+    blocked: int = 0
+    """It does not get to them."""
+    shipped: int | None = None
+    """They are in remote storage already; None where nobody said."""
+    freeable: int = 0
+    """All that a broker could delete from its disk once nothing is blocked, if local retention keeps nothing."""
+
+    def __add__(self, other: TieringSizes) -> TieringSizes:
+        known = [one.shipped for one in (self, other) if one.shipped is not None]
+        return TieringSizes(
+            tierable=self.tierable + other.tierable,
+            blocked=self.blocked + other.blocked,
+            shipped=sum(known) if known else None,
+            freeable=self.freeable + other.freeable,
+        )
+
+    def all_blocked(self) -> TieringSizes:
+        """Return the sizes where nothing is tiered any more, whatever the segments are like."""
+        return replace(self, tierable=0, blocked=self.tierable + self.blocked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPartition:
+    """What a partition's directory, and the running cluster where it was asked, say of its tiering."""
+
+    blockers: BrokerBlockers
+    candidates: Candidates
+
+    @property
+    def facts(self) -> ScanFacts:
+        """What the answer depends on."""
+        inventory = self.candidates.inventory
+        return ScanFacts(
+            is_compacted=inventory.compaction is Compaction.COMPACTED,
+            lost=frozenset(boundary.offset for boundary in inventory.boundaries if not boundary.state.is_usable),
+            broker_stop=_stop_of(self.blockers.stop),
+            blocking=_stop_of(self.candidates.blocking),
+        )
+
+    def sizes(self, remote_end_offset: int | None = None) -> TieringSizes:
+        """Return the sizes of its segments; those that end at or below ``remote_end_offset`` are shipped."""
+        inventory, stop = self.candidates.inventory, self.blockers.stop
+        is_compacted = inventory.compaction is Compaction.COMPACTED
+        tierable = blocked = shipped = 0
+        for segment in inventory.partition.segments:
+            end = segment.next_base_offset
+            if end is None or end <= inventory.partition.log_start_offset:
+                continue
+            if remote_end_offset is not None and end <= remote_end_offset:
+                shipped += segment.size_bytes
+            elif is_compacted or (stop is not None and segment.base_offset >= stop.base_offset):
+                blocked += segment.size_bytes
+            else:
+                tierable += segment.size_bytes
+        return TieringSizes(
+            tierable=tierable,
+            blocked=blocked,
+            shipped=None if remote_end_offset is None else shipped,
+            freeable=0 if is_compacted else tierable + blocked + shipped,
+        )
+
+
+def judge_partition(
+    inventory: PartitionInventory,
+    sources: Sources,
+    *,
+    now_ms: int,
+    transaction_max_timeout_ms: int,
+    high_watermark: int | None = None,
+    facts: PartitionFacts | None = None,
+) -> JudgedPartition:
+    """Return what blocks a broker's tiering of a partition, and what blocks Resnap's.
+
+    Args:
+        inventory: of the partition.
+        sources: how the newest snapshot is reached, which is read for transactions that hang.
+        now_ms: what time it is.
+        transaction_max_timeout_ms: of the brokers.
+        high_watermark: in place of what the checkpoint says; None to go by the checkpoint.
+        facts: what the running cluster says of the partition, where it was asked.
+
+    Raises:
+        StoreError: the store that the partition lies in failed.
+
+    """
+    hanging = hanging_transaction(
+        inventory,
+        sources,
+        transaction_max_timeout_ms=transaction_max_timeout_ms,
+        last_stable_offset=None if facts is None else facts.last_stable_offset,
+        now_ms=now_ms,
+    )
+    return JudgedPartition(
+        blockers=broker_blockers(inventory, high_watermark=high_watermark, hanging=hanging),
+        candidates=before_replay(inventory, high_watermark=high_watermark),
+    )
+
+
+def _stop_of(refusal: Refusal | None) -> Stop | None:
+    if refusal is None:
+        return None
+    return Stop(reason=refusal.reason.value, detail=refusal.detail, hint=refusal.hint)
+
+
+def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
+    """Return the answer for a partition, by what a scan showed and what runs have made of it since."""
+    stop, blocking = facts.broker_stop, facts.blocking
+    if facts.is_compacted:
+        why = blocking or Stop(reason="", detail="compacted topics cannot be tiered", hint="leave the topic out")
+        return _answer(Readiness.EXCLUDED, "compacted", why.detail, why.hint)
+    if stop is None:
+        return _answer(Readiness.READY, None, "a broker can tier every closed segment", "turn tiering on")
+    lacks_snapshots = stop.reason == Reason.MISSING_SNAPSHOT
+    for repair in repairs if facts.lost else ():
+        if not facts.lost <= repair.offsets:
+            continue
+        if repair.how == "shipped":
+            step = f"all that may be tiered is in {repair.destination}"
+            return _answer(Readiness.SHIPPED, stop.reason, stop.detail, step)
+        if lacks_snapshots:
+            step = f"stop the broker, then `resnap install {repair.destination} LOG_DIR`"
+            return _answer(Readiness.PREPARED, stop.reason, stop.detail, step)
+    if blocking is not None:
+        return _answer(Readiness.UNFIT, blocking.reason, blocking.detail, blocking.hint)
+    step = "start a replay: `resnap regenerate`, or `resnap tier`" if lacks_snapshots else stop.hint
+    return _answer(Readiness.BLOCKED, stop.reason, stop.detail, step)
+
+
+def _answer(readiness: Readiness, reason: str | None, detail: str, next_step: str) -> Judgement:
+    return Judgement(readiness=readiness, reason=reason, detail=detail, next_step=next_step)

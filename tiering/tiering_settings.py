@@ -1,0 +1,81 @@
+"""What a broker's own settings, and those of a topic, say against tiering, whatever the log dirs hold.
+
+``remote.storage.enable`` is not among them: that is the switch which is turned once nothing stands against it.
+
+Source: ``RemoteLogManagerConfig``; KIP-405, KIP-950.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from resnap.tiering.cluster.facts import TopicFacts
+
+SYSTEM: Final = "remote.log.storage.system.enable"
+PLUGIN_CLASS: Final = "remote.log.storage.manager.class.name"
+METADATA_CLASS: Final = "remote.log.metadata.manager.class.name"
+METADATA_LISTENER: Final = "remote.log.metadata.manager.listener.name"
+ASKED: Final = (SYSTEM, PLUGIN_CLASS, METADATA_CLASS, METADATA_LISTENER)
+"""What is asked of brokers."""
+_BY_TOPIC: Final = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+
+
+class SettingReason(StrEnum):
+    """With which setting nothing is tiered; the values are codes that users and programs see, and never change."""
+
+    TIERING_DISABLED = "tiering-disabled"
+    """``remote.log.storage.system.enable`` is not true on the broker."""
+    PLUGIN_NOT_SET = "plugin-not-set"
+    """Without a class of the plugin the broker does not start, without a listener for metadata it tiers nothing."""
+    COPYING_PAUSED = "copying-paused"
+    """``remote.log.copy.disable`` is true on the topic."""
+    TOPIC_WITHOUT_ID = "topic-without-id"
+    """The cluster gives the topic no id, as before 2.8."""
+
+
+_HINTS: Final = {
+    SettingReason.TIERING_DISABLED: f"set {SYSTEM}=true in server.properties, and restart the broker",
+    SettingReason.PLUGIN_NOT_SET: "set it in server.properties as the plugin's own text says, and restart the broker",
+    SettingReason.COPYING_PAUSED: "set remote.log.copy.disable=false on the topic when whoever paused it is through",
+    SettingReason.TOPIC_WITHOUT_ID: "raise inter.broker.protocol.version to 2.8 or later",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingBlocker:
+    """A setting with which no segment is tiered."""
+
+    reason: SettingReason
+    detail: str
+
+    @property
+    def hint(self) -> str:
+        """What the operator does next."""
+        return _HINTS[self.reason]
+
+
+def broker_setting_blockers(settings: Mapping[str, str]) -> Iterator[SettingBlocker]:
+    """Yield what in the settings of a broker keeps it from tiering anything; what is not there is not set."""
+    if settings.get(SYSTEM, "").strip().lower() != "true":
+        said = settings.get(SYSTEM, "").strip() or "not set"
+        yield SettingBlocker(reason=SettingReason.TIERING_DISABLED, detail=f"{SYSTEM} is {said}, where it must be true")
+        return
+    needed = [PLUGIN_CLASS]
+    if (settings.get(METADATA_CLASS, "").strip() or _BY_TOPIC) == _BY_TOPIC:
+        needed.append(METADATA_LISTENER)
+    for name in needed:
+        if not settings.get(name, "").strip():
+            yield SettingBlocker(reason=SettingReason.PLUGIN_NOT_SET, detail=f"{name} is not set")
+
+
+def topic_setting_blockers(topic: TopicFacts) -> Iterator[SettingBlocker]:
+    """Yield what in the settings of a topic, as the cluster has them, keeps its leaders from tiering it."""
+    if topic.topic_id is None:
+        yield SettingBlocker(reason=SettingReason.TOPIC_WITHOUT_ID, detail="the cluster gives the topic no id")
+    if topic.is_tiered and topic.is_copying_paused:
+        yield SettingBlocker(reason=SettingReason.COPYING_PAUSED, detail="remote.log.copy.disable is true")
