@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from resnap.replay.explain import Batch, Explanation
     from resnap.scheduler.job.work_items import Cost
     from resnap.scheduler.output.rendering import Row
-    from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.tiering.checking.chains import Chain
@@ -53,7 +52,7 @@ def refusal_row(refusal: Refusal | None) -> Row | None:
     }
 
 
-def verified_row(verified: VerifiedSegment[ManifestFacts]) -> Row:
+def verified_row(verified: VerifiedSegment) -> Row:
     """Return what reading one shipped segment back showed."""
     manifest = verified.manifest
     return {

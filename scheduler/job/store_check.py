@@ -1,8 +1,8 @@
-"""The use case of reading a store back: its objects, the chains they make, and its snapshots against a replay.
+"""The steps of reading a store back: its objects, the chains they make, and its snapshots against a replay.
 
 Each snapshot is held against a replay of the segments as they are stored, under the rules that its manifest names, if
 it does: a replay under others would miss, or keep, other producers. So a partition that was shipped by several runs is
-replayed once for each moment T. What they lie in is for ``tiering.checking.stored_segments`` to know.
+replayed once for each moment T.
 
 How much lies above a segment must not matter. What lies above tells how far back a replay reads, so that of a boundary
 beyond the window more may come to light here than whoever shipped it was asked to know. Its snapshot must have the
@@ -21,14 +21,14 @@ from resnap.scheduler.clock import instant
 from resnap.scheduler.job.sources import Scope, look
 from resnap.storage.errors import VerificationError
 from resnap.storage.layouts.manifest import SnapshotHow
-from resnap.storage.sources.log_dirs import shipped_part
+from resnap.storage.sources.log_dirs import tiered_part
 from resnap.tiering.checking.chains import Chain, chains_of
-from resnap.tiering.checking.stored_segments import stored_segments
+from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked, is_of_shorter_log, judged_under, made_under
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from resnap.replay.comparison import Comparison
     from resnap.replay.plan import PartitionPlan
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.sources import SelectedPartition, Selection
     from resnap.scheduler.output.progress import Progress
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.protocol import ManifestFacts
+    from resnap.storage.layouts.protocol import Listing, ManifestFacts
+    from resnap.storage.sources.log_dirs import TieredPart
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.checking.stored_segments import StoredSegments
     from resnap.tiering.checking.verification import VerifiedSegment
     from resnap.tiering.checking.verification_journal import VerificationJournal
 
@@ -51,6 +51,14 @@ MOST_SHOWN: Final = 5
 _BEYOND_WINDOW: Final = {SnapshotHow.BEYOND_WINDOW, SnapshotHow.KEPT}
 REPLAYED_HERE_BYTES: Final = 1 << 30
 """Segments of fewer bytes are replayed sooner than a JVM has started."""
+
+
+class ReplaySource(NamedTuple):
+    """What is to be replayed together: a source has one cluster, and one topic of a name."""
+
+    url: str
+    topic_ids: Mapping[str, str]
+    """By topic, all that count."""
 
 
 class SnapshotCheck(NamedTuple):
@@ -67,7 +75,10 @@ class SnapshotCheck(NamedTuple):
 class StoreCheck:
     """One verification of a store; what its steps find is kept for those after them."""
 
-    stored: StoredSegments
+    part: TieredPart
+    """What is read."""
+    wants: Callable[[str], bool]
+    """Whether a topic counts."""
     engine: Engine
     rules: ReplayRules
     """For all that manifests do not say."""
@@ -84,8 +95,21 @@ class StoreCheck:
     """URL of where rebuilt snapshots go; if they are kept, those are made, too, that no broker could load."""
     resumed: int = 0
     """How many of them an interrupted run has found all right."""
+    _listing: Listing | None = None
 
-    def segments(self, progress: Progress) -> Iterator[VerifiedSegment[ManifestFacts]]:
+    @property
+    def listing(self) -> Listing:
+        """The segments, as one listing shows them.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        if self._listing is None:
+            self._listing = self.part.layout.listing(self.part.store, self.wants, self.part.within)
+        return self._listing
+
+    def segments(self, progress: Progress) -> Iterator[VerifiedSegment]:
         """Read back the objects of every segment, and yield a word on each, by key.
 
         Raises:
@@ -93,14 +117,15 @@ class StoreCheck:
             StoreError: the store itself failed.
 
         """
-        listing = self.stored.list()
+        listing = self.listing
+        reader = StoreReader(store=self.part.store, listing=listing, sources=self.engine.reading.sources)
         since_ms = self.since_ms or 0
         self.asked_for = {key for key, info in listing.manifests.items() if info.modified_ms >= since_ms}
         to_read = {key for key in self.asked_for if not self.journal.has(listing.manifests[key])}
         self.resumed = len(self.asked_for) - len(to_read)
-        progress.expect(len(to_read), listing.size_of(to_read))
+        progress.expect(len(to_read), sum(listing.sizes.get(key, 0) for key in to_read))
         for key, info in listing.manifests.items():
-            verified = self.stored.verify(key, reads_objects=key in to_read)
+            verified = reader.verify(key, reads_objects=key in to_read)
             if verified.manifest is not None:
                 self.manifests[key] = verified.manifest
             if verified.was_read:
@@ -121,8 +146,8 @@ class StoreCheck:
 
         """
         asked = {key: self.manifests[key] for key in self.asked_for & self.manifests.keys()}
-        held = {self.stored.locator_of(one): one for one in asked.values()}
-        for source in self.stored.sources_of(asked):
+        held = {f"{self.part.store.url}/{one.snapshot_key}": one for one in asked.values()}
+        for source in self._sources_of(asked):
             scope = Scope(sources=(source.url,), topics=tuple(sorted(source.topic_ids)), topic_ids=source.topic_ids)
             selection = look(scope, self.engine.reading.sources)
             yield from _unreplayed(selection)
@@ -130,6 +155,18 @@ class StoreCheck:
             for depth in range(max(map(len, plans.values()), default=0)):
                 layer = [found[depth] for found in plans.values() if depth < len(found)]
                 yield from self._replayed(layer, held, progress)
+
+    def _sources_of(self, found: Mapping[str, ManifestFacts]) -> Iterator[ReplaySource]:
+        """Yield what is to be replayed for the segments ``found``, by the keys of their manifests."""
+        by_folder: dict[str, dict[str, set[str]]] = {}
+        for key, one in found.items():
+            folder, topic_id = self.listing.source(key)
+            if self.wants(one.topic):
+                by_folder.setdefault(folder, {}).setdefault(one.topic, set()).add(topic_id)
+        for folder, topics in sorted(by_folder.items()):
+            for index in range(max(map(len, topics.values()))):
+                ids = {topic: sorted(ids)[index] for topic, ids in topics.items() if index < len(ids)}
+                yield ReplaySource(f"{self.part.store.url}/{folder}".rstrip("/"), ids)
 
     def _plans(self, selected: SelectedPartition, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
         inventory = selected.inventory
@@ -213,17 +250,9 @@ def store_check(
         StoreError: the store failed.
 
     """
-    sources = planner.engine.reading.sources
-    whole, within = shipped_part(store.url, sources)
-    return check_of(planner, stored_segments(whole, scope.wants, sources, within), journal, since_ms)
-
-
-def check_of(
-    planner: Planner, stored: StoredSegments, journal: VerificationJournal, since_ms: int | None = None
-) -> StoreCheck:
-    """Return the verification of the segments ``stored``, otherwise as ``store_check``."""
     return StoreCheck(
-        stored=stored,
+        part=tiered_part(store.url, planner.engine.reading.sources),
+        wants=scope.wants,
         engine=planner.engine,
         rules=planner.rules,
         asked=planner.asked,

@@ -13,8 +13,9 @@ from resnap.replay.scratch import scratch_directory
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.job.store_check import store_check
 from resnap.storage.errors import VerificationError
+from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.checking.verification_journal import VerificationJournal
-from resnap.tiering.keeping.content_restoration import Replaced
+from resnap.tiering.keeping.restoration import Replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,12 +42,13 @@ def replaced_snapshots(planner: Planner, progress: Progress, scope: Scope) -> It
 def _refused(planner: Planner, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
     store = planner.engine.reading.sources.store(scope.sources[0].rstrip("/"))
     check = store_check(planner, store, scope, VerificationJournal())
-    if check.stored.layout.tells_digests:
+    if check.part.layout.tells_digests:
         return
+    reader = StoreReader(store=check.part.store, listing=check.listing, sources=planner.engine.reading.sources)
     # The executors of a cluster cannot write into a directory of this machine.
     check.sink = DISCARD if planner.engine.is_remote else directory.as_uri()
-    for key in check.stored.list().manifests:
-        manifest = check.stored.verify(key, reads_objects=False).manifest
+    for key in check.listing.manifests:
+        manifest = reader.verify(key, reads_objects=False).manifest
         if manifest is not None:
             check.manifests[key] = manifest
             check.asked_for.add(key)

@@ -20,11 +20,8 @@ from resnap.scheduler.jobs.replaced_snapshots import replaced_snapshots
 from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.storage.disk import Disk, is_directory
-from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError, in_file
-from resnap.storage.layouts.aiven.members import member_of
-from resnap.storage.layouts.flat.log import manifest_locator
-from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
-from resnap.storage.layouts.manifest import ObjectKind, read_manifest
+from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError
+from resnap.storage.layouts.protocol import Tiered
 from resnap.storage.log.checkpoints import read_offset_checkpoint
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.log_dir_lock import locked
@@ -32,10 +29,11 @@ from resnap.storage.log.partition_dir import read_small, readable
 from resnap.storage.log.properties import is_topic_id
 from resnap.storage.log.survey import LOG_START_OFFSETS, LogDir
 from resnap.storage.sources.files import Sources
+from resnap.storage.sources.log_dirs import tiered_part
 from resnap.tiering.installing.stopped_broker import refuse_running
-from resnap.tiering.keeping.content_restoration import Replaced, of_copies
+from resnap.tiering.keeping.restoration import Replaced, Restoration, restoration_of
 from resnap.tiering.keeping.restored_log import kept_log_start, open_at_end
-from resnap.tiering.keeping.restorer import Restoration, Restored, Restorer, of_manifests
+from resnap.tiering.keeping.restorer import Restored, Restorer
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
@@ -128,11 +126,13 @@ def _restorable(
     found = []
     log_dir = request.log_dir.absolute()
     there = load_log_dir(log_dir, topics=lambda _: False)
+    layout = tiered_part(request.scope.sources[0], sources).layout
     with readable(log_dir):
         log_starts = read_small(log_dir / LOG_START_OFFSETS, read_offset_checkpoint) or {}
     for shipped in partitions:
         try:
-            one = _restoration(shipped, request.topic_ids.get(shipped.topic_partition.topic), sources, instead)
+            topic_id = request.topic_ids.get(shipped.topic_partition.topic)
+            one = _restoration(shipped, layout, topic_id, sources, instead)
             _refuse_other_cluster(shipped, there)
             _refuse_without_topic_id(one, there)
             _refuse_ended_below(one, log_starts.get(one.topic_partition), log_dir)
@@ -162,30 +162,18 @@ def _restored(one: Restoration, restorer: Restorer, progress: Progress, *, dry_r
 
 
 def _restoration(
-    shipped: SelectedPartition, topic_id: str | None, sources: Sources, instead: Mapping[str, Replaced]
+    shipped: SelectedPartition, layout: Tiered, topic_id: str | None, sources: Sources, instead: Mapping[str, Replaced]
 ) -> Restoration:
     partition = shipped.inventory.partition
-    if member_of(partition.segments[0].path):
-        one, passed_over = of_copies(partition, sources, topic_id, instead), []
-        checkpoints = [segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments]
-    else:
-        manifests = []
-        for segment in partition.segments:
-            locator = manifest_locator(partition, segment)
-            with in_file(locator):
-                manifests.append(read_manifest(sources.read(locator)))
-        store = sources.store(str(shipped.log_dir.path))
-        passed_over = BrokersFolders(store).without_manifest(manifests)
-        one = of_manifests(partition.topic_partition, manifests, store, topic_id)
-        checkpoints = [f"{store.url}/{found.key}" for manifest in manifests
-                       if (found := manifest.object(ObjectKind.LEADER_EPOCH_CHECKPOINT)) is not None]  # fmt: skip
+    store = sources.store(str(shipped.log_dir.path))
+    vouched = layout.vouched(store, partition)
+    one = restoration_of(partition, vouched, sources, topic_id, instead)
     newest = next((found.path for found in partition.snapshots if found.offset == one.end_offset), None)
     replacement = instead.get(newest or "")
     newest = newest if replacement is None else replacement.path
     return replace(
         one,
-        passed_over=tuple(passed_over),
-        log_start=kept_log_start(partition, checkpoints, sources),
+        log_start=kept_log_start(partition, vouched.leader_epochs, sources),
         open_transactions=open_at_end(newest, sources),
     )
 

@@ -19,20 +19,20 @@ from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.scheduler.settings.values import parse_duration, parse_size
 from resnap.storage.errors import (
+    FormatError,
     LockedError,
     ObjectNotFoundError,
     ResnapError,
     StoreError,
     UsageError,
     VerificationError,
+    in_file,
 )
-from resnap.storage.layouts.flat.keys import FlatKey, is_tombstone
-from resnap.storage.layouts.manifest import Manifest
+from resnap.storage.layouts.protocol import Listing, StoredManifest
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.log_dirs import shipped_part
-from resnap.storage.sources.registry import brokers_layout, layout_in
+from resnap.storage.sources.log_dirs import TieredPart, tiered_part
+from resnap.storage.sources.registry import SHIPPED, brokers_layout
 from resnap.storage.stores.protocol import ObjectStore
-from resnap.tiering.checking.verification import ShippedListing, StoreReader, list_shipped
 from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key
@@ -75,10 +75,11 @@ def run(request: Request, context: Context) -> Iterator[Retained | Unread]:
         StoreError: the store failed before anything was deleted.
 
     """
-    store, within = shipped_part(request.scope.sources[0], Sources(s3=context.settings.s3()))
+    part = tiered_part(request.scope.sources[0], Sources(s3=context.settings.s3()))
+    store = part.store
     faults: list[ResnapError] = []
     now_ms = context.clock.now_ms()
-    found = retention_of(_sound_manifests(store, within, request.scope, faults), request.limits, now_ms)
+    found = retention_of(_sound_manifests(part, request.scope, faults), request.limits, now_ms)
     if not request.delete:
         yield from (Retained(retention=one) for one in found)
     else:
@@ -115,7 +116,7 @@ def _delete(
 
     def done(deleted: ShippedManifest) -> None:
         gone.append(deleted)
-        progress.advance(1, deleted.log_bytes)
+        progress.advance(1, deleted.manifest.log_bytes)
 
     place = lease_place(one.cluster_id, one.topic_partition)
     with leased(store, place, who=f"{this_run()} (retain)", now_ms=now_ms) as lease:
@@ -130,50 +131,48 @@ def _note(store: ObjectStore, one: PartitionRetention) -> None:
     left = RetentionNote(
         log_start_offset=last.manifest.next_base_offset,
         last_base_offset=last.manifest.base_offset,
-        last_log_bytes=last.log_bytes,
+        last_log_bytes=last.manifest.log_bytes,
     )
     key = retained_key(one.cluster_id, one.topic_partition, one.topic_id)
     note_retained(store, key, left)
 
 
-def _sound_manifests(store: ObjectStore, within: str, scope: Scope, faults: list[ResnapError]) -> dict[str, Manifest]:
+def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) -> dict[str, StoredManifest]:
     """Return the manifests in scope by key, but for those of partitions where one is broken or was not listed."""
-    listing = list_shipped(store, lambda key: _is_wanted(key, scope), within=within)
-    reader = StoreReader(store=store, topic_ids=listing.topic_ids)
-    manifests: dict[str, Manifest] = {}
+    if not part.layout.tells_digests:
+        raise _for_brokers(part.store, part.layout.name)
+    listing = part.layout.listing(part.store, scope.wants, part.within)
+    manifests: dict[str, StoredManifest] = {}
     broken: set[str] = set()
     for key in listing.manifests:
-        found = reader.verify(key, reads_objects=False)
-        if found.manifest is None:
+        try:
+            with in_file(key):
+                found = listing.read(key)
+        except (FormatError, ObjectNotFoundError) as error:
             hint = "see `resnap verify --store URL`; nothing of this partition is deleted until it is repaired"
-            faults.append(VerificationError(found.problems[0], hint=hint))
+            faults.append(VerificationError(str(error), hint=hint))
             broken.add(listing.folder(key))
-        elif scope.wants(found.manifest.topic):
-            manifests[key] = found.manifest
-    for key in _hidden(store, listing):
+        else:
+            if scope.wants(found.facts.topic):
+                manifests[key] = found
+    for key in _hidden(part.store, listing):
         faults.append(VerificationError(f"{key}: is there, and was not listed", hint=_HIDDEN))
         broken.add(listing.folder(key))
     if not manifests and not broken:
-        layout = layout_in(store)
-        if not layout.tells_digests:
-            raise _for_brokers(store, layout.name)
-        raise UsageError(f"{store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
+        raise UsageError(f"{part.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
     of_brokers = (brokers_layout(entry.key) for manifest in manifests.values() for entry in manifest.objects)
     read = next(filter(None, of_brokers), None)
     if read is not None:
-        raise _for_brokers(store, read.name)
+        raise _for_brokers(part.store, read.name)
     return {key: manifest for key, manifest in manifests.items() if listing.folder(key) not in broken}
 
 
-def _is_wanted(key: FlatKey, scope: Scope) -> bool:
-    return "=" in key.topic or scope.wants(key.topic)
-
-
-def _hidden(store: ObjectStore, listing: ShippedListing) -> Iterator[str]:
+def _hidden(store: ObjectStore, listing: Listing) -> Iterator[str]:
     """Yield the keys of manifests that the store did not list beside the objects that it did."""
     for key in sorted(listing.sizes.keys() - listing.manifests.keys()):
         with suppress(ObjectNotFoundError):
-            if not is_tombstone(store.head(key)):
+            found = store.head(key)
+            if not any(layout.is_tombstone(found) for layout in SHIPPED):
                 yield key
 
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.work_items import Planned
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
-    from resnap.storage.layouts.protocol import ManifestFacts
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.checking.verification import VerifiedSegment
 
@@ -149,7 +148,7 @@ class Begun(Result):
 class ReadBack(Result):
     """One segment that was read back, or whose manifest is wrong."""
 
-    segment: VerifiedSegment[ManifestFacts]
+    segment: VerifiedSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,9 +208,9 @@ def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> N
         context.observer.mismatch(kind)
 
 
-def _read_back(verified: VerifiedSegment[ManifestFacts], check: StoreCheck, context: Context) -> ReadBack:
+def _read_back(verified: VerifiedSegment, check: StoreCheck, context: Context) -> ReadBack:
     faults = tuple(
-        VerificationError(problem, hint=check.stored.layout.remedy_when_verified) for problem in verified.problems
+        VerificationError(problem, hint=check.part.layout.remedy_when_verified) for problem in verified.problems
     )
     _count(Mismatch.OBJECT, faults, context)
     return ReadBack(
@@ -263,13 +262,13 @@ def chain_overlaps(chain: Chain) -> Iterator[VerificationError]:
 
 def _nothing_shipped(url: str) -> UsageError:
     hint = (
-        "give the URL that `resnap tier --to` was given; of what brokers tiered only the layout `aiven` can be"
-        " verified, and `resnap remote status --store URL` looks at the rest"
+        "give the URL that `resnap tier --to` was given, or the folder or prefix that brokers tier to;"
+        " `resnap remote status --store URL` compares it with what brokers know"
     )
     return UsageError(f"{url} holds no shipped segment", hint=hint)
 
 
-def verified_row(verified: VerifiedSegment[ManifestFacts]) -> Row:
+def verified_row(verified: VerifiedSegment) -> Row:
     """Return what reading one shipped segment back showed."""
     manifest = verified.manifest
     return {
@@ -317,7 +316,7 @@ class StoreView(View[StoreResult]):
                 self._counts["snapshotsDifferent"] += bool(result.faults)
         return None
 
-    def _segment(self, verified: VerifiedSegment[ManifestFacts]) -> Row | None:
+    def _segment(self, verified: VerifiedSegment) -> Row | None:
         self._counts["segments"] += verified.was_read
         self._counts["bytes"] += verified.size_bytes
         self._counts["different"] += bool(verified.problems)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.checkpoints import LeaderEpoch
 
 
@@ -117,8 +116,3 @@ def chain_of(manifests: Iterable[L]) -> list[L]:
         if is_next and one.base_offset in reached:
             chain.append(one)
     return chain[::-1]
-
-
-def in_order_of_making(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Return ``manifests`` as they were made."""
-    return sorted(manifests, key=lambda one: (one.created_at_ms, str(one.segment_id)))

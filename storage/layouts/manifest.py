@@ -28,6 +28,7 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import topic_name_problem
+from resnap.storage.messages.wire import uuid_text
 from resnap.storage.stores.protocol import is_safe_path
 
 if TYPE_CHECKING:
@@ -165,6 +166,22 @@ class Manifest:
     def snapshot_key(self) -> str:
         """Where its producer snapshot lies."""
         return next(entry.key for entry in self.objects if entry.kind is ObjectKind.SNAPSHOT)
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of its log."""
+        log = self.object(ObjectKind.LOG)
+        return 0 if log is None else log.size_bytes
+
+    @property
+    def remote_id(self) -> str:
+        """Its id in Kafka's form."""
+        return uuid_text(self.segment_id.bytes)
+
+    @property
+    def made(self) -> tuple[int, str]:
+        """When it was made, and its id."""
+        return self.created_at_ms, str(self.segment_id)
 
     def object(self, kind: ObjectKind) -> ManifestObject | None:
         """Return the object of ``kind``, None if the segment has none."""

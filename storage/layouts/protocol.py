@@ -19,9 +19,11 @@ from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.layouts.manifest import ObjectKind, SnapshotOrigin
+    from resnap.storage.disk import FileDigest
+    from resnap.storage.layouts.manifest import ManifestObject, ObjectKind, SnapshotOrigin
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import BodyOpener, ObjectInfo, ObjectStore
 
@@ -193,6 +195,112 @@ class ManifestFacts(Protocol):
         """What the locator of its snapshot ends in, below the URL of the store."""
         ...
 
+    @property
+    def max_timestamp_ms(self) -> int | None:
+        """Of its records; None or -1 where nothing tells, or there is none."""
+        ...
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of its log as brokers count it, before anything was compressed or encrypted."""
+        ...
+
+    @property
+    def broker_id(self) -> int | None:
+        """Whose log it is of; None where nothing tells."""
+        ...
+
+    @property
+    def remote_id(self) -> str:
+        """Id of the segment, in Kafka's form."""
+        ...
+
+    @property
+    def made(self) -> tuple[int, str]:
+        """When it was made, in milliseconds, and its id: of several with the same offsets the last one is read."""
+        ...
+
+
+class SegmentFiles(NamedTuple):
+    """Where the files of a segment are read."""
+
+    segment: Segment
+    snapshot: str | None
+    """None where there is none, for a reason that is known."""
+    leader_epochs: str
+    said: ManifestFacts | None = None
+    """What its manifest says, where the leader epochs are those up to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredManifest:
+    """A manifest that could be read, and what its segment is verified by."""
+
+    facts: ManifestFacts
+    size_bytes: int
+    """Of the objects that are read to verify it."""
+    objects: tuple[ManifestObject, ...] = ()
+    """What each of them must be, by digests; empty where the manifest has none."""
+    files: SegmentFiles | None = None
+    """Where there are no digests: what is compared with itself, if it is all there."""
+    missing: tuple[str, ...] = ()
+    """What is wrong with its objects by their names and sizes alone."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with what is said of it."""
+
+
+class Listing(Protocol):
+    """The segments of a store, or of a part of it, as one listing shows them."""
+
+    @property
+    def manifests(self) -> Mapping[str, ObjectInfo]:
+        """What makes each segment visible, by key, ascending."""
+        ...
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of the objects beside each manifest, by its key."""
+        ...
+
+    def folder(self, key: str) -> str:
+        """Return the folder of the partition that the segment belongs to whose manifest is at ``key``."""
+        ...
+
+    def source(self, key: str) -> tuple[str, str]:
+        """Return where a source begins that has the segment: a folder without a slash; and its topic id as in keys."""
+        ...
+
+    def read(self, key: str) -> StoredManifest:
+        """Return what the manifest at ``key`` says.
+
+        Raises:
+            FormatError: it is damaged.
+            ObjectNotFoundError: it has gone.
+            StoreError: the store failed.
+
+        """
+        ...
+
+    def is_retained_away(self, manifest: StoredManifest) -> bool:
+        """Whether retention of brokers, who know nothing of the manifest, has taken its objects.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        ...
+
+
+class Vouched(NamedTuple):
+    """What manifests say of a partition beyond what a log dir shows."""
+
+    leader_epochs: tuple[str, ...]
+    """Locators of the checkpoints of all segments, in their order."""
+    digests: Mapping[str, FileDigest]
+    """Of its files, by locator; empty where no manifest has any."""
+    passed_over: tuple[int, ...] = ()
+    """Base offsets of segments that lie beside the others, and that no manifest names."""
+
 
 class Unnamed(NamedTuple):
     """What no manifest names."""
@@ -252,7 +360,57 @@ class Stored(Protocol):
         ...
 
 
-class Shipped(Stored, Protocol):
+class Tiered(Stored, Protocol):
+    """What was tiered to a store, by Resnap or by brokers."""
+
+    @property
+    def name(self) -> str:
+        """What users call the layout."""
+        ...
+
+    @property
+    def remedy_when_verified(self) -> str:
+        """What to do about a segment of which verification says that it is damaged."""
+        ...
+
+    @property
+    def tells_digests(self) -> bool:
+        """Whether manifests have digests of all objects; else these can only be compared with themselves."""
+        ...
+
+    def log_key(
+        self, topic_partition: TopicPartition, topic_id: str, base_offset: int, remote_id: str, *, key_prefix: str
+    ) -> str:
+        """Return where brokers look for the log of a segment, with their ``key_prefix`` if keys have one."""
+        ...
+
+    def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
+        """Return why brokers would not find the segment of the manifest at ``key``; None if they would."""
+        ...
+
+    def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> Listing:
+        """Return the segments in ``store`` of the topics that ``wants`` asks for, which it may do again by their names.
+
+        Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it lies.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        ...
+
+    def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
+        """Return what the manifests of ``partition``, one of ``log_dir`` of ``store``, say beyond that.
+
+        Raises:
+            FormatError: one of them is damaged.
+            StoreError: the store failed.
+
+        """
+        ...
+
+
+class Shipped(Tiered, Protocol):
     """What was shipped to a store, of which it may hold the remains of runs that were killed."""
 
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
@@ -287,13 +445,8 @@ class BrokersObject(NamedTuple):
     """Its key without suffix, if brokers are told of it; it may lie under any prefix then."""
 
 
-class ReadByBrokers(Protocol):
+class ReadByBrokers(Tiered, Protocol):
     """How what brokers tier is found by its keys, where nothing, or nothing of ours, names it."""
-
-    @property
-    def name(self) -> str:
-        """What users call the layout."""
-        ...
 
     @property
     def needed_parts(self) -> frozenset[str]:
@@ -321,21 +474,6 @@ class Layout(Shipped, Protocol):
     @property
     def remedy(self) -> str:
         """What to do about a segment in the way that is damaged."""
-        ...
-
-    @property
-    def remedy_when_verified(self) -> str:
-        """What to do about a segment of which verification says that it is damaged."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """What users call it."""
-        ...
-
-    @property
-    def tells_digests(self) -> bool:
-        """Whether manifests have digests of all objects; else these can only be held against themselves."""
         ...
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:

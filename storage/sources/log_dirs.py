@@ -8,20 +8,20 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import UsageError
 from resnap.storage.log.log_dir import open_log_dir_or_partition
 from resnap.storage.log.names import is_segment_name
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import live_partition
-from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED
+from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED, layout_in
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from resnap.storage.layouts.protocol import Stored
+    from resnap.storage.layouts.protocol import Stored, Tiered
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.survey import LogDir
     from resnap.storage.sources.files import Sources
@@ -78,24 +78,31 @@ def open_source(
     )
 
 
-def shipped_part(url: str, sources: Sources) -> tuple[ObjectStore, str]:
-    """Return the store that ``url`` is a part of, and what the keys of that part begin with: nothing, if it is all.
+class TieredPart(NamedTuple):
+    """What was tiered to a store, or to a part of one."""
 
-    The first segment that was shipped decides; where there is none, ``url`` is taken for a store.
+    layout: Tiered
+    store: ObjectStore
+    within: str
+    """What the keys of that part begin with: nothing, if it is all."""
+
+
+def tiered_part(url: str, sources: Sources) -> TieredPart:
+    """Return what ``url`` holds: the first segment that was tiered decides; where there is none, it is a store.
 
     Raises:
         StoreError: the store failed.
 
     """
-    store = sources.store(url.rstrip("/"))
-    for info in store.list():
-        layout, depth = _match(store.url, info.key, SHIPPED)
-        if layout is not None and depth:
-            root, within = _above(store.url, depth)
-            return sources.store(root), within
+    store, within = sources.store(url.rstrip("/")), ""
+    for layouts in (SHIPPED, READABLE_BY_KEYS_ALONE):
+        found = (_match(store.url, info.key, layouts) for info in store.list())
+        layout, depth = next((pair for pair in found if pair[0] is not None), (None, 0))
         if layout is not None:
+            root, within = _above(store.url, depth)
+            store = sources.store(root)
             break
-    return store, ""
+    return TieredPart(layout_in(store, within), store, within)
 
 
 def _layout_of(url: str, key: str) -> tuple[Stored | None, int]:

@@ -5,26 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from resnap.storage.layouts.aiven.body import AivenForm
-from resnap.storage.layouts.aiven.keys import parse_key as parse_aiven_key
 from resnap.storage.layouts.aiven.layout import Aiven
-from resnap.storage.layouts.flat.keys import parse_key as parse_flat_key
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.local_tiered.layout import LocalTiered, key_for_brokers
 from resnap.storage.layouts.mirror import Mirror
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.protocol import Layout, ReadByBrokers, Shipped, Stored
+    from resnap.storage.layouts.protocol import Layout, ReadByBrokers, Shipped, Stored, Tiered
     from resnap.storage.stores.protocol import ObjectStore
 
 LayoutName: TypeAlias = Literal["flat", "local-tiered", "aiven"]
 """Those in which segments are shipped."""
-SHIPPED: Final[tuple[Shipped, ...]] = (Flat(), Aiven())
+_FLAT, _AIVEN, _LOCAL_TIERED = Flat(), Aiven(), LocalTiered()
+SHIPPED: Final[tuple[Shipped, ...]] = (_FLAT, _AIVEN)
 """Those whose manifests show what was shipped."""
-READ_BY_BROKERS: Final[tuple[ReadByBrokers, ...]] = (LocalTiered(), Aiven())
+READ_BY_BROKERS: Final[tuple[ReadByBrokers, ...]] = (_LOCAL_TIERED, _AIVEN)
 """Those in which brokers tier."""
 READABLE: Final[tuple[Stored, ...]] = (*SHIPPED, Mirror())
 """Those that are read as a log, as their keys show."""
-READABLE_BY_KEYS_ALONE: Final[tuple[Stored, ...]] = (LocalTiered(),)
+READABLE_BY_KEYS_ALONE: Final[tuple[Tiered, ...]] = (_LOCAL_TIERED,)
 """Likewise, where nothing of the others is there: a manifest of ours may name the same objects."""
 
 
@@ -39,19 +38,21 @@ def layout_named(name: LayoutName, form: AivenForm | None = None) -> Layout:
             return Aiven(form or AivenForm())
 
 
-def layout_in(store: ObjectStore, within: str = "") -> Layout:
+def layout_in(store: ObjectStore, within: str = "") -> Tiered:
     """Return the layout of the first segment that is met below ``within`` in ``store``; flat if there is none.
 
     Raises:
         StoreError: the store failed.
 
     """
+    is_of_brokers = False
     for info in store.list(within):
-        if parse_aiven_key(info.key) is not None:
-            return Aiven()
-        if parse_flat_key(info.key) is not None:
-            break
-    return Flat()
+        if _AIVEN.brokers_object(info.key) is not None:
+            return _AIVEN
+        if _FLAT.is_key(info.key):
+            return _FLAT
+        is_of_brokers = is_of_brokers or _LOCAL_TIERED.brokers_object(info.key) is not None
+    return _LOCAL_TIERED if is_of_brokers else _FLAT
 
 
 def brokers_layout(key: str) -> ReadByBrokers | None:

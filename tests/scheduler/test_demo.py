@@ -18,7 +18,7 @@ from resnap.scheduler import cli
 from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.job.store_check import check_of
+from resnap.scheduler.job.store_check import store_check
 from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.jobs.demo.acts import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.jobs.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_demo_log
@@ -27,9 +27,7 @@ from resnap.scheduler.output.progress import SilentProgress
 from resnap.scheduler.settings.settings import Settings
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
-from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.checking.stored_segments import stored_segments
 from resnap.tiering.checking.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
@@ -65,8 +63,7 @@ class Played:
 
     def prove(self, *, lost: Path | None = None, partitions: Sequence[DemoPartition] | None = None) -> Proof:
         store = open_store(self.demo.store_url)
-        stored = stored_segments(store, Scope(sources=(store.url,)).wants, PLAIN)
-        check = check_of(self.demo.planner, stored, VerificationJournal())
+        check = store_check(self.demo.planner, store, Scope(sources=(store.url,)), VerificationJournal())
         segments = check.segments(SilentProgress())
         return prove(partitions or self.partitions, lost or self.demo.lost, segments, store, at_ms=NOW_MS)
 

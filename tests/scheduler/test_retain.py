@@ -20,7 +20,7 @@ from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
 from resnap.tiering.shipping.lease import lease_place, leased
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import TOMBSTONE, check_store, files_of, without_tombstones
-from tests.storage.layouts.manifests import a_manifest
+from tests.storage.layouts.manifests import a_manifest, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,9 +157,11 @@ class _DyingStore(LocalObjectStore):
 def test_a_death_before_any_deletion_leaves_no_manifest_that_lies_and_no_gap(
     command: Resnap, shipped: Path, tmp_path: Path
 ) -> None:
-    manifests = {str(path.relative_to(shipped)): read_manifest(path.read_bytes()) for path in oldest_first(shipped, 0)}
+    manifests = {
+        str(path.relative_to(shipped)): stored(read_manifest(path.read_bytes())) for path in oldest_first(shipped, 0)
+    }
     [retention] = retention_of(manifests, Limits(log_bytes=20_000), NOW_MS)
-    deletions = sum(1 + len(one.manifest.objects) for one in retention.beyond)
+    deletions = sum(1 + len(one.stored.objects) for one in retention.beyond)
     assert deletions > 14
     for death in range(deletions):
         root = shutil.copytree(shipped, tmp_path / f"store-{death}")
@@ -190,11 +192,11 @@ def test_the_rules_are_those_of_kafka(
                            max_timestamp_ms=newest_ms, leader_epochs=())  # fmt: skip
         log, *others = plain.objects
         assert log.kind == "log"
-        manifests[str(number)] = a_manifest(
+        manifests[str(number)] = stored(a_manifest(
             base_offset=number, next_base_offset=number + 1, last_offset=number, created_at_ms=500, leader_epochs=(),
             max_timestamp_ms=newest_ms, objects=(type(log)(kind=log.kind, key=log.key, size_bytes=size_bytes,
             sha256=log.sha256, crc32c=log.crc32c), *others),
-        )  # fmt: skip
+        ))  # fmt: skip
     [found] = retention_of(manifests, Limits(age_ms=age_ms, log_bytes=log_bytes), NOW_MS)
     left = list(segments)
     while left and age_ms is not None and NOW_MS - (left[0][0] if left[0][0] >= 0 else 500) > age_ms:

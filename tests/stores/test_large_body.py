@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.tiering.checking.verification import StoreReader
 from tests.logs.log_writer import PartitionWriter, write_log_dir_files
@@ -92,6 +93,6 @@ def test_who_is_told_to_end_in_the_middle_of_a_large_body_shows_nothing_and_is_g
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     (manifest,) = (info.key for info in store.list() if info.key.endswith(".manifest"))
-    found = StoreReader(store=store).verify(manifest, reads_objects=True)
+    found = StoreReader(store=store, listing=Flat().listing(store, bool)).verify(manifest, reads_objects=True)
     assert found.problems == ()
     assert found.size_bytes > log.stat().st_size

@@ -11,6 +11,7 @@ from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.jobs.findings import Health
 from resnap.scheduler.jobs.store_probe import probe_store
 from resnap.storage.errors import StoreAccessError, StoreError, VerificationError
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.stores.probe import Check, Condition, condition, range_problem, upload_checks
@@ -93,7 +94,7 @@ def test_the_doctor_has_nothing_to_say_against_a_strict_store(server_of: Servers
 
 def shipped_whole(store: ObjectStore) -> list[tuple[int, int, int]]:
     """Make sure of every segment that a manifest names; return which there are."""
-    reader = StoreReader(store=store)
+    reader = StoreReader(store=store, listing=Flat().listing(store, bool))
     for key in manifest_keys(store):
         assert reader.verify(key, reads_objects=True).problems == ()
     return sorted((one.partition, one.base_offset, one.next_base_offset) for one in manifests(store))

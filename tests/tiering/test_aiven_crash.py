@@ -10,9 +10,8 @@ import pytest
 
 from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.aiven.layout import Aiven
-from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.checking.content_verification import list_copies, verify_copy
+from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.shipment import Shipper
 from tests.fixture_sets import AIVEN
@@ -62,9 +61,10 @@ def ship(order: Order, root: Path, writes: int) -> None:
 def visible(root: Path) -> list[str]:
     """Make sure that a broker could read whatever has a manifest; return the keys of the manifests."""
     store = LocalObjectStore(root)
-    listing, infos = list_copies(store, lambda _: True)
+    listing = Aiven(FORM).listing(store, bool)
+    reader = StoreReader(store=store, listing=listing)
     for key in listing.manifests:
-        assert verify_copy(store, infos, key, {}, Sources(), reads_objects=True).problems == ()
+        assert reader.verify(key, reads_objects=True).problems == ()
     return sorted(listing.manifests)
 
 

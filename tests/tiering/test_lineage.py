@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.log.names import segment_name
 from resnap.storage.stores.memory import MemoryObjectStore
@@ -19,6 +20,7 @@ from resnap.tiering.checking.chains import chains_of
 from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
 from tests.examples import examples
+from tests.storage.layouts.manifests import stored
 from tests.tiering.replicas import LENGTH, PARTITION, Replica
 from tests.tiering.shipping import manifest_keys, manifests
 
@@ -38,7 +40,7 @@ def ranges(store: ObjectStore) -> list[tuple[int, int]]:
 
 def chain(store: ObjectStore) -> list[tuple[int, int]]:
     """Return the segments that readers take: one after the other, and every manifest is all right."""
-    reader = StoreReader(store=store)
+    reader = StoreReader(store=store, listing=Flat().listing(store, bool))
     assert [reader.verify(key, reads_objects=True).problems for key in manifest_keys(store)] == [()] * len(
         manifest_keys(store)
     )
@@ -178,7 +180,7 @@ def _retained(whole: ObjectStore, log_bytes: int) -> int:
     store = a_store()
     for info in whole.list():
         store.put(info.key, whole.get(info.key))
-    found = dict(zip(manifest_keys(store), manifests(store), strict=True))
+    found = dict(zip(manifest_keys(store), map(stored, manifests(store)), strict=True))
     (retention,) = retention_of(found, Limits(log_bytes=log_bytes), 0)
     ends = []
     delete_beyond(store, retention, lambda _: ends.append([end for _, end in chain(store)][-1:]))

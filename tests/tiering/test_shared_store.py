@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.keys import object_key
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.lineage import Span, Stretches, chain_of, in_order_of_making, is_one_lineage
+from resnap.storage.layouts.lineage import Span, Stretches, chain_of, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind, write_manifest
 from resnap.storage.log.checkpoints import LeaderEpoch, segment_leader_epochs, write_leader_epochs
 from resnap.storage.log.names import TopicPartition
@@ -141,7 +142,7 @@ def check_reading(store: ObjectStore) -> None:
     found = manifests(store)
     for chain in chains_of(found):
         assert chain.breaks == ()
-    chain = chain_of(in_order_of_making(found))
+    chain = chain_of(sorted(found, key=attrgetter("made")))
     assert offsets([Span(one.base_offset, one.next_base_offset) for one in chain]) == offsets(stored(store))
     assert all(below.next_base_offset <= above.base_offset for below, above in pairwise(chain))
 

@@ -19,6 +19,7 @@ from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.keeping.garbage import collect, find_garbage
 from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
 from tests.cases import each, mostly_slow
+from tests.storage.layouts.manifests import stored
 from tests.tiering.shipping import LATER_MS, UPGRADED, check_objects, manifest_keys, manifests
 from tests.tiering.stores import PassingStore
 from tests.tiering.test_uploader import a_cargo
@@ -250,7 +251,7 @@ class Actor:
         return self.cargo.ship(store).manifest_key
 
     def retain(self, store: ObjectStore) -> None:
-        found = {key: read_manifest(store.get(key)) for key in manifest_keys(store)}
+        found = {key: stored(read_manifest(store.get(key))) for key in manifest_keys(store)}
         for one in retention_of(found, Limits(age_ms=0), 2 * LATER_MS):
             self.judged |= {shipped.key for shipped in one.beyond}
             delete_beyond(store, one, lambda _: None)

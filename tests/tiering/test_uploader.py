@@ -527,7 +527,7 @@ def test_a_holder_that_was_stopped_before_its_manifest_does_no_harm_when_it_goes
         check_objects(memory_store, manifest)
     assert len({manifest.object(ObjectKind.LOG) and manifest.object(ObjectKind.LOG).sha256 for manifest in found}) == 1  # type: ignore[union-attr]
     assert stopped.find(memory_store) is not None
-    reader = StoreReader(store=memory_store)
+    reader = StoreReader(store=memory_store, listing=Flat().listing(memory_store, bool))
     assert [reader.verify(key, reads_objects=True).problems for key in manifest_keys(memory_store)] == [()] * len(found)
 
 

@@ -7,143 +7,26 @@ and what the manifest says of the segment against the batches; the snapshot agai
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
-from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
-from resnap.storage.layouts.aiven.log import copied_segment, segment_of
-from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
 from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
 from resnap.storage.log.producer_snapshot import read_snapshot_array
-from resnap.storage.log.store_path import StorePath
-from resnap.tiering.checking.verification import ShippedListing, VerifiedSegment
 from resnap.tiering.shipping.leader_epoch_check import EpochsSeen
 from resnap.tiering.shipping.segment_indexes import load_indexes
-from resnap.tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from resnap.storage.layouts.aiven.keys import AivenKey
-    from resnap.storage.layouts.aiven.log import CopiedSegment
-    from resnap.storage.layouts.aiven.metadata import SegmentMetadata
-    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.protocol import SegmentFiles
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
-    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
-
-
-def list_copies(
-    store: ObjectStore, wants: Callable[[AivenKey], bool], within: str = ""
-) -> tuple[ShippedListing, dict[str, ObjectInfo]]:
-    """Return what lies below ``within`` of the segments that ``wants`` asks for, and all its objects by key.
-
-    Raises:
-        StoreError: the store failed.
-
-    """
-    infos: dict[str, ObjectInfo] = {}
-    manifests: dict[str, ObjectInfo] = {}
-    sizes: dict[str, int] = {}
-    for info in chain(store.list(within), store.list(f"{ORIGINS}{within}") if within else ()):
-        place = parse_key(info.key) or place_of_origin(info.key)
-        if place is None or not wants(place):
-            continue
-        infos[info.key] = info
-        if info.key == (manifest := place.beside(MANIFEST)):
-            manifests[info.key] = info
-        else:
-            sizes[manifest] = sizes.get(manifest, 0) + info.size_bytes
-    return ShippedListing(manifests=manifests, sizes=sizes), infos
-
-
-def verify_copy(
-    store: ObjectStore,
-    infos: dict[str, ObjectInfo],
-    key: str,
-    seen: dict[str, PartitionSeen],
-    sources: Sources,
-    *,
-    reads_objects: bool,
-) -> VerifiedSegment[CopiedSegment]:
-    """Return what the manifest at ``key`` is worth, and the objects beside it if they are to be read.
-
-    ``seen`` is what was seen of partitions, by their folder, and grows; keys are to come in ascending order.
-
-    Raises:
-        ConfigurationError: the segment is encrypted, and its key is not at hand.
-        StoreError: the store itself failed.
-
-    """
-    place = parse_key(key)
-    if place is None:
-        raise AssertionError(f"{key} is no key of a manifest")
-    try:
-        with in_file(key):
-            found = copied_segment(place, store.get(key))
-    except (FormatError, ObjectNotFoundError) as error:
-        return VerifiedSegment(manifest_key=key, manifest=None, problems=(str(error),))
-    partition = seen.setdefault(place.folder, PartitionSeen(TransactionHistory(sources=sources)))
-    missing = tuple(_missing(infos, found))
-    findings = Findings(missing, ())
-    unread: tuple[str, ...] = ()
-    try:
-        found = replace(found, snapshot_origin=_origin(store, infos, place))
-    except (FormatError, ObjectNotFoundError) as error:
-        unread = (str(error),)
-    if not missing:
-        files = _stored(store, infos, found)
-        findings = findings_of(files, partition, sources) if reads_objects else NOTHING_FOUND
-        partition.transactions.snapshots[found.next_base_offset] = files.segment.sibling("snapshot")
-    if not reads_objects:
-        return VerifiedSegment(manifest_key=key, manifest=found, problems=unread, was_read=False)
-    size = sum(infos[beside].size_bytes for suffix in (LOG, INDEXES) if (beside := place.beside(suffix)) in infos)
-    return VerifiedSegment(manifest_key=key, manifest=found, problems=(*findings.problems, *unread),
-                           undecided=findings.undecided, size_bytes=size)  # fmt: skip
-
-
-def _origin(store: ObjectStore, infos: dict[str, ObjectInfo], place: AivenKey) -> SnapshotOrigin | None:
-    """Return what Resnap has said of the snapshot of the segment at ``place``, if it has shipped that."""
-    key = origin_key(place)
-    if key not in infos:
-        return None
-    with in_file(key):
-        return read_origin(store.get(key))
-
-
-def _missing(infos: dict[str, ObjectInfo], found: CopiedSegment) -> Iterator[str]:
-    expected = {LOG: found.manifest.chunks.stored_size, INDEXES: found.manifest.indexes.end}
-    for suffix, size in expected.items():
-        key = found.place.beside(suffix)
-        there = infos.get(key)
-        if there is None:
-            yield f"{key}: missing"
-        elif there.size_bytes < size or (suffix == LOG and there.size_bytes != size):
-            yield f"{key}: expected {size} bytes, found {there.size_bytes}"
-
-
-def _stored(store: ObjectStore, infos: dict[str, ObjectInfo], found: CopiedSegment) -> SegmentFiles:
-    segment = segment_of(StorePath(store.url), infos, found)
-    return SegmentFiles(
-        segment, segment.sibling("snapshot"), segment.sibling("leader-epoch-checkpoint"), found.metadata
-    )
-
-
-class SegmentFiles(NamedTuple):
-    """Where the files of a segment are read."""
-
-    segment: Segment
-    snapshot: str | None
-    """None where there is none, for a reason that is known."""
-    leader_epochs: str
-    said: SegmentMetadata | None = None
-    """What its manifest says, where the leader epochs are those up to its end."""
+    from resnap.tiering.shipping.transaction_history import TransactionHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +43,6 @@ class Findings(NamedTuple):
     problems: tuple[str, ...]
     undecided: tuple[str, ...]
     """What may be wrong or right, since what it depends on was not read."""
-
-
-NOTHING_FOUND: Final = Findings((), ())
 
 
 def findings_of(files: SegmentFiles, seen: PartitionSeen, sources: Sources) -> Findings:

@@ -14,32 +14,27 @@ import hashlib
 import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
 from resnap.storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_file, write_new_file
-from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError
-from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.errors import FormatError, VerificationError
 from resnap.storage.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
-from resnap.storage.log.names import segment_name
-from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA, read_small, readable
+from resnap.storage.log.partition_dir import PARTITION_METADATA, read_small, readable
 from resnap.storage.log.properties import PartitionMetadata, write_partition_metadata
 from resnap.storage.log.survey import LOG_START_OFFSETS
+from resnap.storage.sources.files import GONE
+from resnap.tiering.keeping.restoration import HINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
     from pathlib import Path
 
     from resnap.storage.disk import Disk, Dress
-    from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.keeping.restoration import Restoration, ShippedFile
 
 FILE_MODE: Final = 0o644
-HINT: Final = "see `resnap verify --store URL`; restore from another copy, or leave the topic out (--topic)"
 _NAMESPACE: Final = UUID("0d0f8a34-65f3-4f0c-9d6b-0b7b1e6f2f11")
 _NAME_BYTES: Final = 255
 
@@ -52,78 +47,6 @@ class Restored(StrEnum):
     """Every file of it is there, byte for byte."""
     OCCUPIED = "occupied"
     """A directory of this name holds something else; it is never touched."""
-
-
-class ShippedFile(NamedTuple):
-    """A file of a partition directory, and where its bytes come from."""
-
-    name: str
-    source: str
-    """Key or locator, for messages."""
-    size_bytes: int
-    open: Callable[[], AbstractContextManager[Iterator[bytes]]]
-    digest: FileDigest | None
-    """What its manifest says of it; None where no manifest does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restoration:
-    """One partition that is to be made of what was shipped."""
-
-    topic_partition: TopicPartition
-    topic_id: str | None
-    start_offset: int
-    end_offset: int
-    """The log end."""
-    segments: int
-    files: tuple[ShippedFile, ...]
-    """All that come from the store; the leader epochs are those of the last segment, with all."""
-    passed_over: tuple[int, ...] = ()
-    """Base offsets of segments that lie beside the others, and that no manifest names."""
-    log_start: int | None = None
-    """Where the log starts, if that is inside one of the segments."""
-    open_transactions: tuple[ProducerEntry, ...] = ()
-    """Those whose markers were not shipped."""
-    check: Callable[[Path], None] = lambda _: None
-    """Judges the directory of all files before it gets its name; raises an error of ours."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all files that come from the store."""
-        return sum(file.size_bytes for file in self.files)
-
-
-def of_manifests(
-    topic_partition: TopicPartition, manifests: Sequence[Manifest], store: ObjectStore, topic_id: str | None
-) -> Restoration:
-    """Return what ``manifests``, a chain in ascending order, make of a partition.
-
-    ``topic_id`` is what the topic's id is now; None to go by the manifests, of which any may tell it.
-    """
-    told = next((one.topic_id for one in reversed(manifests) if one.topic_id is not None), None)
-    return Restoration(
-        topic_partition=topic_partition,
-        topic_id=topic_id or told,
-        start_offset=manifests[0].base_offset,
-        end_offset=manifests[-1].next_base_offset,
-        segments=len(manifests),
-        files=tuple(_named_files(manifests, store)),
-    )
-
-
-def _named_files(manifests: Sequence[Manifest], store: ObjectStore) -> Iterator[ShippedFile]:
-    for manifest in manifests:
-        for entry in manifest.objects:
-            if entry.kind is not ObjectKind.LEADER_EPOCH_CHECKPOINT or manifest is manifests[-1]:
-                digest = FileDigest(size_bytes=entry.size_bytes, sha256=entry.sha256)
-                opened = partial(store.open, entry.key)
-                yield ShippedFile(_name(manifest, entry.kind), entry.key, entry.size_bytes, opened, digest)
-
-
-def _name(manifest: Manifest, kind: ObjectKind) -> str:
-    if kind is ObjectKind.LEADER_EPOCH_CHECKPOINT:
-        return LEADER_EPOCHS
-    return segment_name(manifest.next_base_offset if kind is ObjectKind.SNAPSHOT else manifest.base_offset, kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +130,7 @@ class Restorer:
         try:
             with file.open() as chunks:
                 written = write_new_file(self.disk, path, chunks, dress)
-        except ObjectNotFoundError as error:
+        except GONE as error:
             raise VerificationError(f"{file.source}: missing, though a manifest names it", hint=HINT) from error
         except FormatError as error:
             raise VerificationError(str(error), hint=HINT) from error

@@ -14,17 +14,17 @@ Source: ``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``deleteRetentionSi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION
-from resnap.storage.layouts.lineage import chain_of, in_order_of_making
-from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
+from resnap.storage.layouts.lineage import chain_of
+from resnap.storage.layouts.manifest import TOMBSTONE
 from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.layouts.manifest import Manifest
+    from resnap.storage.layouts.protocol import ManifestFacts, StoredManifest
     from resnap.storage.stores.protocol import ObjectStore
 
 
@@ -41,19 +41,18 @@ class ShippedManifest:
     """A manifest and where it lies."""
 
     key: str
-    manifest: Manifest
+    stored: StoredManifest
 
     @property
-    def log_bytes(self) -> int:
-        """Size of the log, which is what Kafka counts."""
-        log = self.manifest.object(ObjectKind.LOG)
-        return 0 if log is None else log.size_bytes
+    def manifest(self) -> ManifestFacts:
+        """What it says of its segment."""
+        return self.stored.facts
 
     @property
     def newest_ms(self) -> int:
         """Largest timestamp of a record; when it was shipped, where no record has one."""
-        largest = self.manifest.max_timestamp_ms
-        return self.manifest.created_at_ms if largest is None or largest < 0 else largest
+        largest, (made_ms, _) = self.manifest.max_timestamp_ms, self.manifest.made
+        return made_ms if largest is None or largest < 0 else largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ class PartitionRetention:
     @property
     def size_bytes(self) -> int:
         """Size of all objects that are deleted."""
-        return sum(entry.size_bytes for one in self.beyond for entry in one.manifest.objects)
+        return sum(one.stored.size_bytes for one in self.beyond)
 
     @property
     def new_start_offset(self) -> int | None:
@@ -85,13 +84,14 @@ class _Partition:
     shipped: list[ShippedManifest] = field(default_factory=list)
 
 
-def retention_of(manifests: Mapping[str, Manifest], limits: Limits, now_ms: int) -> list[PartitionRetention]:
+def retention_of(manifests: Mapping[str, StoredManifest], limits: Limits, now_ms: int) -> list[PartitionRetention]:
     """Return what is beyond ``limits`` at ``now_ms``, by cluster and partition; of each topic id for itself."""
     found: dict[tuple[str, TopicPartition, str], _Partition] = {}
-    for key, manifest in manifests.items():
+    for key, stored in manifests.items():
+        manifest = stored.facts
         name = TopicPartition(manifest.topic, manifest.partition)
         place = manifest.cluster_id or "", name, manifest.topic_id or ""
-        found.setdefault(place, _Partition()).shipped.append(ShippedManifest(key=key, manifest=manifest))
+        found.setdefault(place, _Partition()).shipped.append(ShippedManifest(key=key, stored=stored))
     return [_retention(found[place].shipped, limits, now_ms) for place in sorted(found)]
 
 
@@ -101,7 +101,8 @@ def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) 
     It goes first, and downwards: so whatever ends the run, all that is left is led to from the first segment on.
     """
     ordered = sorted(shipped, key=lambda one: (one.manifest.base_offset, one.manifest.next_base_offset, one.key))
-    links = {id(one) for one in chain_of(in_order_of_making(one.manifest for one in ordered))}
+    made = sorted((one.manifest for one in ordered), key=attrgetter("made"))
+    links = {id(one) for one in chain_of(made)}
     chain = [one for one in ordered if id(one.manifest) in links]
     gone = chain[: max(_beyond_age(chain, limits.age_ms, now_ms), _beyond_size(chain, limits.log_bytes))]
     kept = {id(one.manifest) for one in chain[len(gone) :]}
@@ -143,9 +144,9 @@ def _beyond_age(ordered: Sequence[ShippedManifest], age_ms: int | None, now_ms: 
 def _beyond_size(ordered: Sequence[ShippedManifest], log_bytes: int | None) -> int:
     if log_bytes is None:
         return 0
-    spare, count = sum(one.log_bytes for one in ordered) - log_bytes, 0
-    while count < len(ordered) and spare >= ordered[count].log_bytes:
-        spare -= ordered[count].log_bytes
+    spare, count = sum(one.manifest.log_bytes for one in ordered) - log_bytes, 0
+    while count < len(ordered) and spare >= ordered[count].manifest.log_bytes:
+        spare -= ordered[count].manifest.log_bytes
         count += 1
     return count
 
@@ -168,9 +169,9 @@ def delete_beyond(
     for one in retention.beyond:
         hold_lease()
         store.put(one.key, TOMBSTONE)
-        stem = one.key.removesuffix(MANIFEST_EXTENSION)
-        for entry in one.manifest.objects:
-            if entry.key == f"{stem}{entry.kind}":  # whatever a manifest may name: what is another's stays
+        stem, _, _ = one.key.rpartition(".")
+        for entry in one.stored.objects:
+            if entry.key == f"{stem}.{entry.kind}":  # whatever a manifest may name: what is another's stays
                 hold_lease()
                 store.delete(entry.key)
         done(one)

@@ -16,11 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from resnap.storage.layouts.aiven import keys as aiven
-from resnap.storage.layouts.local_tiered import keys as local_tiered
-from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.log.names import TopicPartition
-from resnap.storage.messages.wire import ZERO_UUID, uuid_text
+from resnap.storage.messages.wire import ZERO_UUID
 from resnap.tiering.remote_log.codec import decode_record, encode_record
 from resnap.tiering.remote_log.records import (
     RemoteLogSegmentId,
@@ -32,8 +28,7 @@ from resnap.tiering.remote_log.records import (
 )
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.aiven.log import CopiedSegment
-    from resnap.storage.layouts.manifest import Manifest
+    from resnap.storage.layouts.protocol import StoredManifest
     from resnap.storage.log.checkpoints import LeaderEpoch
 
 _OUR_VERSION = 5
@@ -64,52 +59,24 @@ class Announceable:
     """Why brokers would not find it; None where all lies where they look."""
 
 
-def of_manifest(key: str, manifest: Manifest) -> Announceable:
-    """Return the segment of Resnap's own ``manifest``, which brokers read in the layout ``local-tiered``."""
-    log = manifest.object(ObjectKind.LOG)
-    elsewhere = [entry.key for entry in manifest.objects if entry.key != _local_tiered_key(manifest, entry.kind)]
-    missing = set(ObjectKind) - {entry.kind for entry in manifest.objects} - {ObjectKind.TXN_INDEX}
-    misplaced = f"{elsewhere[0]} is not where brokers read" if elsewhere else None
+def announceable(key: str, found: StoredManifest, *, misplaced: str | None, cluster_id: str | None) -> Announceable:
+    """Return the segment of the manifest at ``key``, of the cluster ``cluster_id``."""
+    facts = found.facts
+    largest, (made_ms, _) = facts.max_timestamp_ms, facts.made
     return Announceable(
-        partition=TopicIdPartition(
-            name=manifest.topic, id=manifest.topic_id or ZERO_UUID, partition=manifest.partition
-        ),
-        id=uuid_text(manifest.segment_id.bytes),
+        partition=TopicIdPartition(name=facts.topic, id=facts.topic_id or ZERO_UUID, partition=facts.partition),
+        id=facts.remote_id,
         manifest_key=key,
-        base_offset=manifest.base_offset,
-        next_base_offset=manifest.next_base_offset,
-        leader_epochs=manifest.leader_epochs,
-        max_timestamp_ms=manifest.max_timestamp_ms,
-        log_bytes=0 if log is None else log.size_bytes,
-        stored_bytes=sum(entry.size_bytes for entry in manifest.objects),
-        created_at_ms=manifest.created_at_ms,
-        cluster_id=manifest.cluster_id,
-        broker_id=manifest.broker_id,
-        misplaced=misplaced or (f"there is no {min(missing)}" if missing else None),
-    )
-
-
-def of_copy(segment: CopiedSegment, *, key_prefix: str, cluster_id: str | None) -> Announceable:
-    """Return the ``segment`` of the layout ``aiven``, which brokers with ``key_prefix`` read."""
-    metadata, manifest, key = segment.metadata, segment.manifest, segment.place.key
-    place = TopicPartition(metadata.topic, metadata.partition)
-    expected = aiven.object_key(
-        place, metadata.topic_id, metadata.start_offset, metadata.segment_id, aiven.MANIFEST, prefix=key_prefix
-    )
-    return Announceable(
-        partition=TopicIdPartition(name=metadata.topic, id=metadata.topic_id, partition=metadata.partition),
-        id=metadata.segment_id,
-        manifest_key=key,
-        base_offset=segment.base_offset,
-        next_base_offset=segment.next_base_offset,
-        leader_epochs=segment.leader_epochs,
-        max_timestamp_ms=metadata.max_timestamp_ms if metadata.max_timestamp_ms >= 0 else None,
-        log_bytes=manifest.chunks.file_size,
-        stored_bytes=manifest.chunks.stored_size + manifest.indexes.end,
-        created_at_ms=metadata.event_timestamp_ms,
+        base_offset=facts.base_offset,
+        next_base_offset=facts.next_base_offset,
+        leader_epochs=facts.leader_epochs,
+        max_timestamp_ms=None if largest is not None and largest < 0 else largest,
+        log_bytes=facts.log_bytes,
+        stored_bytes=found.size_bytes,
+        created_at_ms=made_ms,
         cluster_id=cluster_id,
-        broker_id=metadata.broker_id if metadata.broker_id >= 0 else None,
-        misplaced=None if key == expected else f"brokers with the key prefix {key_prefix!r} do not look at {key}",
+        broker_id=facts.broker_id,
+        misplaced=misplaced,
     )
 
 
@@ -157,10 +124,3 @@ def payload(record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataUpd
     if decode_record(value) != record:
         raise AssertionError(f"{record} does not survive its own encoding")
     return value
-
-
-def _local_tiered_key(manifest: Manifest, kind: ObjectKind) -> str | None:
-    if manifest.topic_id is None:
-        return None
-    place = TopicPartition(manifest.topic, manifest.partition)
-    return local_tiered.object_key(place, manifest.topic_id, manifest.base_offset, manifest.segment_id, kind)

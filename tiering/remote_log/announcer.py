@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.errors import ObjectNotFoundError, ResnapError, UsageError, VerificationError
-from resnap.storage.layouts.aiven import keys as aiven
-from resnap.storage.layouts.local_tiered.keys import LocalTieredKey
-from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.sources.registry import layout_in
-from resnap.tiering.checking.content_verification import list_copies, verify_copy
-from resnap.tiering.checking.verification import StoreReader, list_shipped
-from resnap.tiering.remote_log.announceable import is_ours, of_copy, of_manifest, payload, records_of
+from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
+from resnap.storage.sources.registry import brokers_layout, layout_in
+from resnap.tiering.checking.verification import StoreReader
+from resnap.tiering.remote_log.announceable import announceable, is_ours, payload, records_of
 from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of, judge
 from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
 from resnap.tiering.remote_log.metadata_log import event_of
@@ -22,9 +18,9 @@ from resnap.tiering.shipping.lease import lease_place, leased
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from resnap.storage.layouts.protocol import Listing, Tiered
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.checking.content_verification import PartitionSeen
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import ClusterFacts
     from resnap.tiering.remote_log.announceable import Announceable
@@ -47,14 +43,16 @@ class Announcer:
     sources: Sources
     """Which open what was encrypted, too."""
     key_prefix: str
-    """The key prefix of the brokers' RemoteStorageManager, in the layout ``aiven``."""
+    """The key prefix of the brokers' RemoteStorageManager, if it has one."""
     who: str
     """This run, for whoever meets its leases."""
     now_ms: Callable[[], int]
     problems: list[ResnapError] = field(default_factory=list)
     """Manifests that cannot be read, and partitions that another run is at work on."""
-    _holds_copies: bool = field(default=False, init=False)
-    """Whether the store is in the layout ``aiven``."""
+    _layout: Tiered = field(init=False)
+    """Of the store."""
+    _listing: Listing = field(init=False)
+    """What is listed there."""
 
     def judged(self) -> list[Announcement]:
         """Return what is to be announced, by partition; nothing is written, and no object read.
@@ -64,7 +62,8 @@ class Announcer:
             StoreError, ClusterError: either failed.
 
         """
-        self._holds_copies = not layout_in(self.store).tells_digests
+        self._layout = layout_in(self.store)
+        self._listing = self._layout.listing(self.store, self._may_want)
         shipped = self._shipped(self.cluster.facts(lambda _: False).cluster_id)
         if not shipped:
             raise UsageError(f"{self.store.url} holds no shipped segment of these topics",
@@ -96,29 +95,31 @@ class Announcer:
 
     def _shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
         found: dict[TopicIdPartition, list[Announceable]] = {}
-        for one in self._copies(cluster_id) if self._holds_copies else self._manifests():
+        for one in self._ours(cluster_id):
             if self.wants(one.partition.name):
                 found.setdefault(one.partition, []).append(one)
         return found
 
-    def _manifests(self) -> Iterator[Announceable]:
-        reader = StoreReader(store=self.store)
-        for key in list_shipped(self.store, lambda key: "=" in key.topic or self.wants(key.topic)).manifests:
-            read = reader.verify(key, reads_objects=False)
-            if read.manifest is None:
-                self.problems.append(VerificationError(read.problems[0], hint="see `resnap verify --store URL`"))
-            else:
-                yield of_manifest(key, read.manifest)
+    def _may_want(self, topic: str) -> bool:
+        """Whether ``topic``, as a key has it, may count: a key prefix without a slash at its end stands in there."""
+        return any(self.wants(topic[at:]) for at in range(len(topic)))
 
-    def _copies(self, cluster_id: str | None) -> Iterator[Announceable]:
-        """Yield what Resnap has written in the layout ``aiven``; what brokers copied there they announce themselves."""
-        listing, infos = list_copies(self.store, lambda key: is_ours(key.segment_id))
-        for key in listing.manifests:
-            read = verify_copy(self.store, infos, key, {}, self.sources, reads_objects=False)
-            if read.manifest is None:
-                self.problems.append(VerificationError(read.problems[0], hint="see `resnap verify --store URL`"))
-            else:
-                yield of_copy(read.manifest, key_prefix=self.key_prefix, cluster_id=cluster_id)
+    def _ours(self, cluster_id: str | None) -> Iterator[Announceable]:
+        """Yield what Resnap has written; what brokers copied there they announce themselves."""
+        for key in self._listing.manifests:
+            read = brokers_layout(key)
+            place = None if read is None else read.brokers_object(key)
+            if place is not None and not is_ours(place.segment_id):
+                continue
+            try:
+                with in_file(key):
+                    found = self._listing.read(key)
+            except (FormatError, ObjectNotFoundError) as error:
+                self.problems.append(VerificationError(str(error), hint="see `resnap verify --store URL`"))
+                continue
+            misplaced = self._layout.misplaced(key, found, key_prefix=self.key_prefix)
+            of = found.facts.cluster_id if self._layout.tells_digests else cluster_id
+            yield announceable(key, found, misplaced=misplaced, cluster_id=of)
 
     def _facts(self, topics: set[str]) -> ClusterFacts:
         facts = self.cluster.facts(lambda name: name in topics or name == METADATA_TOPIC)
@@ -160,43 +161,23 @@ class Announcer:
         if known is None or not known.readable:
             return None
         newest, of = known.readable[-1], known.partition
-        key = self._log_key(of, newest.start_offset, newest.id)
+        key = self._layout.log_key(
+            of.topic_partition, of.id, newest.start_offset, newest.id, key_prefix=self.key_prefix
+        )
         try:
             self.store.head(key)
         except ObjectNotFoundError:
             return key
         return None
 
-    def _log_key(self, of: TopicIdPartition, base_offset: int, segment_id: str) -> str:
-        """Return where brokers look for the log of a segment, in the layout that the store is in."""
-        if self._holds_copies:
-            return aiven.object_key(
-                of.topic_partition, of.id, base_offset, segment_id, aiven.LOG, prefix=self.key_prefix
-            )
-        return LocalTieredKey(
-            topic=of.name, partition=of.partition, topic_id=of.id, base_offset=base_offset,
-            segment_id=segment_id, kind=ObjectKind.LOG,
-        ).key  # fmt: skip
-
     def _read_back(self, one: Announcement, read: Callable[[int, int], None]) -> None:
         """Read every object whole: as soon as brokers know a segment they may delete the only other copy."""
-        reader = StoreReader(store=self.store)
-        seen: dict[str, PartitionSeen] = {}
+        reader = StoreReader(store=self.store, listing=self._listing, sources=self.sources)
         for segment in one.segments:
-            problems = self._problems_of(segment, reader, seen)
+            problems = reader.verify(segment.manifest_key, reads_objects=True).problems
             if problems:
                 raise VerificationError(problems[0], hint="see `resnap verify --store URL`; nothing was announced")
             read(1, segment.stored_bytes)
-
-    def _problems_of(
-        self, segment: Announceable, reader: StoreReader, seen: dict[str, PartitionSeen]
-    ) -> tuple[str, ...]:
-        if not self._holds_copies:
-            return reader.verify(segment.manifest_key, reads_objects=True).problems
-        folder = segment.manifest_key.removesuffix(aiven.MANIFEST)
-        infos = {info.key: info for info in self.store.list(folder)}
-        found = verify_copy(self.store, infos, segment.manifest_key, seen, self.sources, reads_objects=True)
-        return found.problems
 
     def _publish(self, one: Announcement, facts: ClusterFacts) -> Announcement:
         """Publish the segments of ``one``, judged by ``facts``, as long as these hold; return what was published."""

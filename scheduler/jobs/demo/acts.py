@@ -18,16 +18,14 @@ from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.contract import Unread
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.job.store_check import check_of
+from resnap.scheduler.job.store_check import store_check
 from resnap.scheduler.job.tier_run import TierRun, Uploading
 from resnap.scheduler.jobs.demo.log import lose_snapshots, write_demo_log
 from resnap.scheduler.jobs.demo.proof import Proof, prove
 from resnap.scheduler.jobs.scan import Scanned, scanned
 from resnap.scheduler.output.progress import SilentProgress
 from resnap.storage.errors import LogDirError, UsageError
-from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.checking.stored_segments import stored_segments
 from resnap.tiering.checking.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
@@ -142,8 +140,7 @@ class Demo:
 
         """
         store = self._store()
-        stored = stored_segments(store, self._scope().wants, PLAIN)
-        check = check_of(self.planner, stored, VerificationJournal())
+        check = store_check(self.planner, store, self._scope(), VerificationJournal())
         return prove(partitions, self.lost, check.segments(progress), store, at_ms=self.now_ms)
 
     def tier_again(self, now_ms: int) -> Tiered:

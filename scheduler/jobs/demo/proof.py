@@ -66,7 +66,7 @@ class PartitionProof:
 class Proof:
     """All of it: every object in the store read back, and every snapshot compared."""
 
-    segments: tuple[VerifiedSegment[ManifestFacts], ...]
+    segments: tuple[VerifiedSegment, ...]
     partitions: tuple[PartitionProof, ...]
 
     @property
@@ -111,7 +111,7 @@ class Proof:
 def prove(
     partitions: Iterable[DemoPartition],
     lost: Path,
-    segments: Iterable[VerifiedSegment[ManifestFacts]],
+    segments: Iterable[VerifiedSegment],
     store: ObjectStore,
     *,
     at_ms: int,

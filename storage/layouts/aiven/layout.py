@@ -29,6 +29,7 @@ from resnap.storage.layouts.aiven.body import (
 )
 from resnap.storage.layouts.aiven.chunks import INT_MAX, ListedSizes
 from resnap.storage.layouts.aiven.encryption import new_cipher
+from resnap.storage.layouts.aiven.listing import list_copies, vouched_by_copies
 from resnap.storage.layouts.aiven.log import REMEDY, copied_log_dir, copied_segment
 from resnap.storage.layouts.aiven.manifest import (
     AivenManifest,
@@ -54,14 +55,16 @@ from resnap.storage.layouts.protocol import (
     check_key_length,
     known_topic_id,
 )
+from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.aiven.encryption import SegmentCipher
+    from resnap.storage.layouts.aiven.listing import AivenListing
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.protocol import NewSegment, SegmentFile
-    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.layouts.protocol import NewSegment, SegmentFile, StoredManifest, Vouched
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -119,6 +122,28 @@ class Aiven:
     ) -> LogDir:
         """Return what the manifests among ``listed`` make visible, whoever wrote it."""
         return copied_log_dir(store, listed, topics, topic_ids=topic_ids)
+
+    def log_key(
+        self, topic_partition: TopicPartition, topic_id: str, base_offset: int, remote_id: str, *, key_prefix: str
+    ) -> str:
+        """Return where brokers look for the log of a segment, under their key prefix."""
+        return keys.object_key(topic_partition, topic_id, base_offset, remote_id, keys.LOG, prefix=key_prefix)
+
+    def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
+        """Return that brokers use another key prefix."""
+        of, place = found.facts, TopicPartition(found.facts.topic, found.facts.partition)
+        topic_id = of.topic_id or ""  # manifests of this layout have it
+        suffix = keys.MANIFEST
+        expected = keys.object_key(place, topic_id, of.base_offset, of.remote_id, suffix, prefix=key_prefix)
+        return None if key == expected else f"brokers with the key prefix {key_prefix!r} do not look at {key}"
+
+    def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> AivenListing:
+        """Return the segments that have manifests, whoever wrote them."""
+        return list_copies(store, wants, within)
+
+    def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
+        """Return where the leader epochs of all segments lie."""
+        return vouched_by_copies(partition)
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:  # noqa: ARG002 - ids are its own
         """Return log and indexes of ``segment`` in their stored form, its origin, and its manifest."""

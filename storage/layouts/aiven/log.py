@@ -87,6 +87,31 @@ class CopiedSegment:
         return self.metadata.leader_epochs
 
     @property
+    def log_bytes(self) -> int:
+        """Size of its log before it was stored."""
+        return self.manifest.chunks.file_size
+
+    @property
+    def broker_id(self) -> int | None:
+        """Who copied it."""
+        return self.metadata.broker_id if self.metadata.broker_id >= 0 else None
+
+    @property
+    def remote_id(self) -> str:
+        """As in its key."""
+        return self.metadata.segment_id
+
+    @property
+    def made(self) -> tuple[int, str]:
+        """When copying began, and its id."""
+        return self.metadata.event_timestamp_ms, self.metadata.segment_id
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """As the broker says; -1 where it knows of none."""
+        return self.metadata.max_timestamp_ms
+
+    @property
     def base_offset(self) -> int:
         """First offset."""
         return self.metadata.start_offset

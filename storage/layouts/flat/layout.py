@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.flat import keys
+from resnap.storage.layouts.flat.listing import list_shipped, vouched_by_manifests
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
 from resnap.storage.layouts.flat.unnamed import partition_folder, unnamed_objects
 from resnap.storage.layouts.lineage import epochs_in
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
+from resnap.storage.layouts.local_tiered.keys import NEEDED
+from resnap.storage.layouts.local_tiered.keys import object_key as brokers_key
 from resnap.storage.layouts.manifest import (
     TOMBSTONE,
     Manifest,
@@ -36,14 +39,16 @@ from resnap.storage.layouts.protocol import (
     ShippedSegment,
     length_of,
 )
+from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
+    from resnap.storage.layouts.flat.listing import FlatListing
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.protocol import NewSegment, Unnamed
-    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.layouts.protocol import NewSegment, StoredManifest, Unnamed, Vouched
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -97,6 +102,36 @@ class Flat:
         wider = listing_prefix(within)
         found = listed if wider == within else store.list(wider)
         return shipped_log_dir(store, found, topics, within=within, topic_ids=topic_ids)
+
+    def log_key(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        base_offset: int,
+        remote_id: str,
+        *,
+        key_prefix: str,  # noqa: ARG002
+    ) -> str:
+        """Return where brokers look for the log of a segment: in the layout of ``LocalTieredStorage``."""
+        return brokers_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
+
+    def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
+        """Return what does not lie where ``LocalTieredStorage`` reads it, or is not there."""
+        of, topic_id = found.facts, found.facts.topic_id
+        place = TopicPartition(of.topic, of.partition)
+        for entry in found.objects:
+            if topic_id is None or entry.key != brokers_key(place, topic_id, of.base_offset, of.remote_id, entry.kind):
+                return f"{entry.key} is not where brokers read"
+        missing = NEEDED - {entry.kind for entry in found.objects}
+        return f"there is no {min(missing)}" if missing else None
+
+    def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> FlatListing:
+        """Return the segments that have manifests."""
+        return list_shipped(store, wants, within)
+
+    def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
+        """Return the digests that manifests have of all files."""
+        return vouched_by_manifests(store, partition)
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:
         """Return the files of ``segment`` as they are, and what names them: under the first id without a tombstone."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place
 from resnap.storage.layouts.flat.topics import topic_ids_of
-from resnap.storage.layouts.lineage import in_order_of_making
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, ROOT
-from resnap.storage.layouts.local_tiered.keys import parse_key as parse_brokers_key
 from resnap.storage.layouts.manifest import Manifest, ObjectKind, read_manifest
 from resnap.storage.layouts.stored_log import (
     ClosedSegment,
@@ -27,10 +25,9 @@ from resnap.storage.layouts.stored_log import (
     stored_partition,
     whole_chain,
 )
-from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
+from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from resnap.storage.log.store_path import StorePath
-from resnap.storage.messages.wire import uuid_bytes
 from resnap.storage.side_by_side import each
 
 if TYPE_CHECKING:
@@ -83,15 +80,6 @@ def shipped_log_dir(
         if topics is None or topics(topic_partition):
             partitions.setdefault(topic_partition, {}).setdefault(ids.of(one.place), []).append(one)
     return _log_dir(StorePath(store.url), infos, dict(sorted(partitions.items())), topic_ids or {})
-
-
-def manifest_locator(partition: PartitionDir, segment: Segment) -> str:
-    """Return where the manifest lies that names the log of ``segment``, one of ``partition`` as it was listed here."""
-    key = parse_brokers_key(segment.path)
-    if key is None:
-        return f"{segment.path.removesuffix('log')}{MANIFEST_EXTENSION}"
-    segment_id = UUID(bytes=uuid_bytes(key.segment_id))
-    return f"{partition.path}/{key.base_offset:0{OFFSET_DIGITS}d}-{segment_id}.{MANIFEST_EXTENSION}"
 
 
 def _may_be_wanted(place: FlatKey, topics: Callable[[TopicPartition], bool] | None) -> bool:
@@ -178,8 +166,8 @@ def _partition(
     error = next((one.error for one in found if one.error is not None), None)
     if error is not None:
         raise error
-    manifests = [one.manifest for one in found if one.manifest is not None]
-    chain = whole_chain(topic_partition, in_order_of_making(manifests), hint=_HINT)
+    manifests = (one.manifest for one in found if one.manifest is not None)
+    chain = whole_chain(topic_partition, sorted(manifests, key=attrgetter("made")), hint=_HINT)
     return stored_partition(
         _directory(root, found[0].place, topic_id),
         topic_partition,

@@ -33,6 +33,8 @@ EXTENSIONS: Final = {
     ObjectKind.LEADER_EPOCH_CHECKPOINT: "leader_epoch_checkpoint",
 }
 """All but that of aborted transactions must be there."""
+NEEDED: Final = frozenset(ObjectKind) - {ObjectKind.TXN_INDEX}
+"""The objects without which brokers cannot read a segment."""
 _KINDS: Final = {extension: kind for kind, extension in EXTENSIONS.items()}
 _UUID: Final = "[A-Za-z0-9_-]{22}"
 _KEY = re.compile(
@@ -61,7 +63,7 @@ class LocalTieredKey:
 
 
 def object_key(
-    topic_partition: TopicPartition, topic_id: str, base_offset: int, segment_id: UUID, kind: ObjectKind
+    topic_partition: TopicPartition, topic_id: str, base_offset: int, segment_id: UUID | str, kind: ObjectKind
 ) -> str:
     """Return the key of one object of a segment, relative to ``rsm.config.dir``."""
     return LocalTieredKey(
@@ -69,7 +71,7 @@ def object_key(
         partition=topic_partition.partition,
         topic_id=topic_id,
         base_offset=base_offset,
-        segment_id=uuid_text(segment_id.bytes),
+        segment_id=segment_id if isinstance(segment_id, str) else uuid_text(segment_id.bytes),
         kind=kind,
     ).key
 

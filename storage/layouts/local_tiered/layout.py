@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from resnap.storage.layouts.local_tiered.keys import ROOT, object_key, parse_key
-from resnap.storage.layouts.local_tiered.log import NEEDED, tiered_log_dir
+from resnap.storage.layouts.local_tiered.keys import NEEDED, ROOT, object_key, parse_key
+from resnap.storage.layouts.local_tiered.listing import LocalTieredListing, list_tiered, vouched_by_none
+from resnap.storage.layouts.local_tiered.log import tiered_log_dir
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.protocol import BrokersObject, check_key_length, known_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
-    from resnap.storage.layouts.manifest import ObjectKind
-    from resnap.storage.layouts.protocol import NewSegment
+    from resnap.storage.layouts.protocol import NewSegment, StoredManifest, Vouched
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+REMEDY: Final = (
+    "brokers cannot read it either, if `resnap remote status --store` says that they believe in it: only another copy"
+    " of the objects helps then"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,8 @@ class LocalTiered:
     name: str = "local-tiered"
     folders: int = 2
     is_plain_copy: bool = False
+    tells_digests: bool = False
+    remedy_when_verified: str = REMEDY
     needed_parts: frozenset[str] = NEEDED
     """All but the transaction index."""
 
@@ -45,6 +54,30 @@ class LocalTiered:
     ) -> LogDir:
         """Return the segments among ``listed`` that are whole, whoever wrote them."""
         return tiered_log_dir(store, listed, topics, topic_ids=topic_ids)
+
+    def log_key(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        base_offset: int,
+        remote_id: str,
+        *,
+        key_prefix: str,  # noqa: ARG002
+    ) -> str:
+        """Return where brokers look for the log of a segment."""
+        return object_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
+
+    def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
+        """Return nothing: brokers wrote it."""
+        return None
+
+    def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> LocalTieredListing:
+        """Return the segments that are whole."""
+        return list_tiered(store, wants, within)
+
+    def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
+        """Return where the leader epochs of all segments lie."""
+        return vouched_by_none(partition)
 
     def brokers_object(self, key: str) -> BrokersObject | None:
         """Return of which segment an object is, at whatever depth it is seen from."""

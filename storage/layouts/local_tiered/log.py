@@ -8,11 +8,13 @@ offsets, as retries leave them, the one written last is taken.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, in_file
-from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, parse_key
+from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, NEEDED, parse_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.stored_log import (
     ClosedSegment,
@@ -38,37 +40,84 @@ if TYPE_CHECKING:
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
-NEEDED: Final = frozenset(ObjectKind) - {ObjectKind.TXN_INDEX}
-"""The objects without which brokers cannot read a segment."""
-_HINT: Final = "`resnap remote status --store URL` shows which segments the brokers believe in"
+HINT: Final = "`resnap remote status --store URL` shows which segments the brokers believe in"
 _URL_OF_ONE: Final = "<URL>/<topic>-<partition>-<topic id>"
 _RANGE_BYTES: Final = 1 << 16
 """Of the end of a log: as a rule the batches of one entry of its offset index."""
 
 
-class _Objects(NamedTuple):
+class SegmentObjects(NamedTuple):
     """The objects of one segment."""
 
     topic_partition: TopicPartition
     topic_id: str
     base_offset: int
+    remote_id: str
     infos: dict[ObjectKind, ObjectInfo]
 
 
-class TieredSegment(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TieredSegment:
     """A segment [base offset, next base offset) that is whole."""
 
-    base_offset: int
+    of: SegmentObjects
     next_base_offset: int
     leader_epochs: tuple[LeaderEpoch, ...]
     """Those of the segment alone."""
-    infos: Mapping[ObjectKind, ObjectInfo]
+    cluster_id: None = None
+    """Nothing tells."""
+    snapshot_origin: None = None
+    """It is a broker's."""
+    broker_id: None = None
+    """Nothing tells."""
+    max_timestamp_ms: None = None
+    """Nothing but the batches tells."""
+
+    @property
+    def topic(self) -> str:
+        """As the folder is called."""
+        return self.of.topic_partition.topic
+
+    @property
+    def topic_id(self) -> str:
+        """In Kafka's form."""
+        return self.of.topic_id
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        return self.of.topic_partition.partition
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+        return self.of.base_offset
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of its log."""
+        return self.of.infos[ObjectKind.LOG].size_bytes
+
+    @property
+    def remote_id(self) -> str:
+        """As in its keys."""
+        return self.of.remote_id
+
+    @property
+    def made(self) -> tuple[int, str]:
+        """When its log was written, and its id."""
+        return self.of.infos[ObjectKind.LOG].modified_ms, self.of.remote_id
+
+    @property
+    def snapshot_key(self) -> str:
+        """Where its snapshot lies."""
+        return self.of.infos[ObjectKind.SNAPSHOT].key
 
 
 class _Read(NamedTuple):
     """A segment, or why it cannot be read; neither, if its objects have gone meanwhile."""
 
-    of: _Objects
+    of: SegmentObjects
     segment: TieredSegment | None
     error: ResnapError | None
 
@@ -90,7 +139,7 @@ def tiered_log_dir(
 
     """
     partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
-    for one in each(partial(_read, store), _whole(listed, topics), remote=True):
+    for one in each(partial(_read, store), whole_segments(listed, topics), remote=True):
         if one.segment is not None or one.error is not None:
             partitions.setdefault(one.of.topic_partition, {}).setdefault(one.of.topic_id, []).append(one)
     root = StorePath(store.url)
@@ -109,35 +158,49 @@ def tiered_log_dir(
     )
 
 
-def _whole(listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None) -> list[_Objects]:
+def whole_segments(
+    listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
+) -> list[SegmentObjects]:
     """Return the wanted segments of which all objects are there that brokers need."""
-    found: dict[str, _Objects] = {}
+    found: dict[str, SegmentObjects] = {}
     for info in listed:
         key = parse_key(info.key)
         if key is None or not (topics is None or topics(TopicPartition(key.topic, key.partition))):
             continue
         place = TopicPartition(key.topic, key.partition)
         stem = info.key.removesuffix(f".{EXTENSIONS[key.kind]}")
-        found.setdefault(stem, _Objects(place, key.topic_id, key.base_offset, {})).infos[key.kind] = info
+        one = SegmentObjects(place, key.topic_id, key.base_offset, key.segment_id, {})
+        found.setdefault(stem, one).infos[key.kind] = info
     return [one for one in found.values() if one.infos.keys() >= NEEDED]
 
 
-def _read(store: ObjectStore, of: _Objects) -> _Read:
+def read_segment(store: ObjectStore, of: SegmentObjects) -> TieredSegment:
+    """Return the segment that the objects ``of`` make.
+
+    Raises:
+        FormatError: its log ends within a batch, or its leader epochs are damaged.
+        ObjectNotFoundError: an object has gone.
+        StoreError: the store failed.
+
+    """
+    end = _end_offset(store, of)
+    checkpoint = of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key
+    with in_file(f"{store.url}/{checkpoint}"):
+        epochs = read_leader_epochs(store.get(checkpoint))
+    return TieredSegment(of, end, segment_leader_epochs(epochs, of.base_offset, end))
+
+
+def _read(store: ObjectStore, of: SegmentObjects) -> _Read:
     try:
-        end = _end_offset(store, of)
-        checkpoint = of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key
-        with in_file(f"{store.url}/{checkpoint}"):
-            epochs = read_leader_epochs(store.get(checkpoint))
+        return _Read(of, read_segment(store, of), None)
     except ObjectNotFoundError:
         return _Read(of, None, None)
     except FormatError as error:
-        error.hint = _HINT
+        error.hint = HINT
         return _Read(of, None, error)
-    epochs = segment_leader_epochs(epochs, of.base_offset, end)
-    return _Read(of, TieredSegment(of.base_offset, end, epochs, of.infos), None)
 
 
-def _end_offset(store: ObjectStore, of: _Objects) -> int:
+def _end_offset(store: ObjectStore, of: SegmentObjects) -> int:
     """Return the offset after the last batch of a log, which is looked for from the last entry of its offset index on.
 
     Raises:
@@ -168,7 +231,7 @@ def _last_indexed(store: ObjectStore, index: ObjectInfo) -> int:
     return max(entry.position, 0)
 
 
-def _folder(root: StorePath, of: _Objects) -> StorePath:
+def _folder(root: StorePath, of: SegmentObjects) -> StorePath:
     return root / of.infos[ObjectKind.LOG].key.rpartition("/")[0]
 
 
@@ -185,19 +248,20 @@ def _partition(root: StorePath, topic_id: str, found: Sequence[_Read]) -> Partit
     for one in found:
         if one.error is not None and one.of.base_offset not in begins:
             raise one.error
-    of, made = found[0].of, sorted(segments, key=lambda one: one.infos[ObjectKind.LOG].modified_ms)
-    chain = whole_chain(of.topic_partition, made, hint=_HINT)
+    of, made = found[0].of, sorted(segments, key=attrgetter("made"))
+    chain = whole_chain(of.topic_partition, made, hint=HINT)
     return stored_partition(
         _folder(root, of),
         of.topic_partition,
-        [ClosedSegment(_segment(root, one), _snapshot(root, one)) for one in chain],
-        leader_epochs=str(root / chain[-1].infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key),
+        [ClosedSegment(segment_of(root, one), _snapshot(root, one)) for one in chain],
+        leader_epochs=str(root / chain[-1].of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key),
         topic_id=topic_id,
     )
 
 
-def _segment(root: StorePath, one: TieredSegment) -> Segment:
-    log, sizes = one.infos[ObjectKind.LOG], {kind: info.size_bytes for kind, info in one.infos.items()}
+def segment_of(root: StorePath, one: TieredSegment) -> Segment:
+    """Return the segment as one of a log dir at ``root``."""
+    log, sizes = one.of.infos[ObjectKind.LOG], {kind: info.size_bytes for kind, info in one.of.infos.items()}
     return Segment(
         base_offset=one.base_offset,
         next_base_offset=one.next_base_offset,
@@ -212,7 +276,7 @@ def _segment(root: StorePath, one: TieredSegment) -> Segment:
 
 
 def _snapshot(root: StorePath, one: TieredSegment) -> SnapshotFile:
-    info = one.infos[ObjectKind.SNAPSHOT]
+    info = one.of.infos[ObjectKind.SNAPSHOT]
     return SnapshotFile(
         offset=one.next_base_offset,
         path=str(root / info.key),

@@ -16,6 +16,7 @@ from resnap.storage.layouts.manifest import (
     SnapshotHow,
     SnapshotOrigin,
 )
+from resnap.storage.layouts.protocol import StoredManifest
 from resnap.storage.log.checkpoints import LeaderEpoch
 
 LONG = 2**63 - 1
@@ -30,6 +31,12 @@ def an_object(kind: ObjectKind, **changes: Any) -> ManifestObject:
         "crc32c": 7,
     }
     return ManifestObject(**(fields | changes))
+
+
+def stored(manifest: Manifest) -> StoredManifest:
+    """Return ``manifest`` as a listing reads it."""
+    size = sum(entry.size_bytes for entry in manifest.objects)
+    return StoredManifest(facts=manifest, size_bytes=size, objects=manifest.objects)
 
 
 def a_manifest(**changes: Any) -> Manifest:

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.local_tiered.keys import object_key
 from resnap.storage.layouts.manifest import ManifestObject, ObjectKind
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import EpochEnd
 from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
-from resnap.tiering.remote_log.announceable import of_manifest, payload, records_of
+from resnap.tiering.remote_log.announceable import announceable, payload, records_of
 from resnap.tiering.remote_log.announcement import Situation, Stop, StopReason, changed, epochs_of, judge
 from resnap.tiering.remote_log.codec import decode_record
 from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, fold_events
-from tests.storage.layouts.manifests import a_manifest
+from tests.storage.layouts.manifests import a_manifest, stored
 from tests.tiering.remote_log.telling import PARTITION, copied, events
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **chan
         leader_epochs=tuple(LeaderEpoch(epoch, at) for epoch, at in epochs or [(0, start)]),
         objects=_objects(start, segment_id),
     )
-    return of_manifest("key", replace(manifest, **changes))
+    found = stored(replace(manifest, **changes))
+    misplaced = Flat().misplaced("key", found, key_prefix="")
+    return announceable("key", found, misplaced=misplaced, cluster_id=found.facts.cluster_id)
 
 
 def believed(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:

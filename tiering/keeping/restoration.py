@@ -1,33 +1,80 @@
-"""A partition directory of what lies in the layout ``aiven``, whoever wrote it: brokers or Resnap.
+"""What the segments of a partition make of its directory, whoever shipped them, and in whatever layout they lie.
 
-Its manifests carry no digests. So what is written is held against itself, as ``verify --store`` does with what is
-stored: every batch against its checksum, the indexes against the batches, snapshots and leader epochs against their own
-forms. What was encrypted has been proven byte by byte when it was opened.
+Where manifests have digests, each file must be what its digest says. Where they have none, what is written is compared
+with itself, as ``verify --store`` does with what is stored: every batch with its checksum, the indexes with the
+batches, snapshots and leader epochs with their own forms. What was encrypted has been proven byte by byte when it was
+opened.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.disk import is_there
 from resnap.storage.errors import VerificationError
 from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.protocol import SegmentFiles
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.sources.files import PLAIN, STREAM_BYTES
-from resnap.tiering.checking.content_verification import PartitionSeen, SegmentFiles, findings_of
-from resnap.tiering.keeping.restorer import HINT, Restoration, ShippedFile
+from resnap.tiering.checking.content_verification import PartitionSeen, findings_of
 from resnap.tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from resnap.storage.disk import FileDigest
+    from resnap.storage.layouts.protocol import Vouched
+    from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.sources.files import Sources
+
+HINT: Final = "see `resnap verify --store URL`; restore from another copy, or leave the topic out (--topic)"
+
+
+class ShippedFile(NamedTuple):
+    """A file of a partition directory, and where its bytes come from."""
+
+    name: str
+    source: str
+    """Key or locator, for messages."""
+    size_bytes: int
+    open: Callable[[], AbstractContextManager[Iterator[bytes]]]
+    digest: FileDigest | None
+    """What its manifest says of it; None where no manifest does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """One partition that is to be made of what was shipped."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    start_offset: int
+    end_offset: int
+    """The log end."""
+    segments: int
+    files: tuple[ShippedFile, ...]
+    """All that come from the store; the leader epochs are those of the last segment, with all."""
+    passed_over: tuple[int, ...] = ()
+    """Base offsets of segments that lie beside the others, and that no manifest names."""
+    log_start: int | None = None
+    """Where the log starts, if that is inside one of the segments."""
+    open_transactions: tuple[ProducerEntry, ...] = ()
+    """Those whose markers were not shipped."""
+    check: Callable[[Path], None] = lambda _: None
+    """Judges the directory of all files before it gets its name; raises an error of ours."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all files that come from the store."""
+        return sum(file.size_bytes for file in self.files)
 
 
 class _Member(NamedTuple):
@@ -46,12 +93,16 @@ class Replaced(NamedTuple):
     why: VerificationError
 
 
-def of_copies(
-    partition: PartitionDir, sources: Sources, topic_id: str | None, replaced: Mapping[str, Replaced]
+def restoration_of(
+    partition: PartitionDir,
+    vouched: Vouched,
+    sources: Sources,
+    topic_id: str | None,
+    replaced: Mapping[str, Replaced],
 ) -> Restoration:
     """Return what the segments of ``partition``, of which there is one at least, make of it.
 
-    ``topic_id`` is what the topic's id is now; None to go by the manifests. ``replaced`` tells by their locators which
+    ``topic_id`` is what the topic's id is now; None to go by the manifests. ``replaced`` says by their locators which
     snapshots are not to be restored as they are.
 
     Raises:
@@ -66,8 +117,12 @@ def of_copies(
         start_offset=partition.segments[0].base_offset,
         end_offset=partition.boundaries[-1],
         segments=len(partition.segments),
-        files=tuple(ShippedFile(*one, partial(_opened, sources, one.locator), None) for one in members),
-        check=partial(_check, partition),
+        files=tuple(
+            ShippedFile(*one, partial(_opened, sources, one.locator), vouched.digests.get(one.locator))
+            for one in members
+        ),
+        passed_over=vouched.passed_over,
+        check=partial(_check, partition) if not vouched.digests else lambda _: None,
     )
 
 
@@ -109,7 +164,7 @@ def _check(partition: PartitionDir, folder: Path) -> None:
     seen = PartitionSeen(TransactionHistory())
     for segment in partition.segments:
         for problem in findings_of(_written(segment, folder), seen, PLAIN).problems:
-            stored = segment.path.rpartition("#")[0]
+            stored = segment.path.rpartition("#")[0] or segment.path
             raise VerificationError(f"{stored}: {problem.replace(f'{folder}/', '')}", hint=HINT)
 
 

@@ -1,0 +1,126 @@
+"""The segments of a store in the layout ``aiven``, one by one, whoever wrote them: their manifests have no digests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
+from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
+from resnap.storage.layouts.aiven.log import copied_segment, segment_of
+from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.protocol import SegmentFiles, StoredManifest, Vouched
+from resnap.storage.log.store_path import StorePath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from resnap.storage.layouts.aiven.keys import AivenKey
+    from resnap.storage.layouts.aiven.log import CopiedSegment
+    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class AivenListing:
+    """What one listing of ``store`` shows."""
+
+    store: ObjectStore
+    infos: Mapping[str, ObjectInfo]
+    """All objects of the segments, and what is said of their snapshots, by key."""
+    manifests: Mapping[str, ObjectInfo]
+    sizes: Mapping[str, int]
+
+    def folder(self, key: str) -> str:
+        """Return the folder of the partition."""
+        return key.rpartition("/")[0]
+
+    def source(self, key: str) -> tuple[str, str]:
+        """Return the folder above those of topics, and the topic's id."""
+        place = _place(key)
+        return place.prefix.rstrip("/"), place.topic_id
+
+    def read(self, key: str) -> StoredManifest:
+        """Return what a manifest says, and where the files are if the other two objects are there."""
+        place = _place(key)
+        found = copied_segment(place, self.store.get(key))
+        problems: tuple[str, ...] = ()
+        try:
+            found = replace(found, snapshot_origin=self._origin(place))
+        except (FormatError, ObjectNotFoundError) as error:
+            problems = (str(error),)
+        missing = tuple(self._missing(found))
+        beside = (place.beside(LOG), place.beside(INDEXES))
+        return StoredManifest(
+            facts=found,
+            size_bytes=sum(self.infos[one].size_bytes for one in beside if one in self.infos),
+            files=None if missing else self._files(found),
+            missing=missing,
+            problems=problems,
+        )
+
+    def is_retained_away(self, manifest: StoredManifest) -> bool:  # noqa: ARG002
+        """Say no: brokers delete the manifest with the segment."""
+        return False
+
+    def _origin(self, place: AivenKey) -> SnapshotOrigin | None:
+        """Return what Resnap has said of the snapshot of the segment at ``place``, if it has shipped that."""
+        key = origin_key(place)
+        if key not in self.infos:
+            return None
+        with in_file(key):
+            return read_origin(self.store.get(key))
+
+    def _missing(self, found: CopiedSegment) -> Iterator[str]:
+        expected = {LOG: found.manifest.chunks.stored_size, INDEXES: found.manifest.indexes.end}
+        for suffix, size in expected.items():
+            key = found.place.beside(suffix)
+            there = self.infos.get(key)
+            if there is None:
+                yield f"{key}: missing"
+            elif there.size_bytes < size or (suffix == LOG and there.size_bytes != size):
+                yield f"{key}: expected {size} bytes, found {there.size_bytes}"
+
+    def _files(self, found: CopiedSegment) -> SegmentFiles:
+        segment = segment_of(StorePath(self.store.url), self.infos, found)
+        return SegmentFiles(
+            segment, segment.sibling(ObjectKind.SNAPSHOT), segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT), found
+        )
+
+
+def list_copies(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> AivenListing:
+    """Return what lies below ``within`` of the topics that ``wants`` asks for.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    infos: dict[str, ObjectInfo] = {}
+    manifests: dict[str, ObjectInfo] = {}
+    sizes: dict[str, int] = {}
+    for info in chain(store.list(within), store.list(f"{ORIGINS}{within}") if within else ()):
+        place = parse_key(info.key) or place_of_origin(info.key)
+        if place is None or not wants(place.topic):
+            continue
+        infos[info.key] = info
+        if info.key == (manifest := place.beside(MANIFEST)):
+            manifests[info.key] = info
+        else:
+            sizes[manifest] = sizes.get(manifest, 0) + info.size_bytes
+    return AivenListing(store, infos, manifests, sizes)
+
+
+def vouched_by_copies(partition: PartitionDir) -> Vouched:
+    """Return where the leader epochs of all segments lie; no digest vouches for anything."""
+    checkpoints = (segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments)
+    return Vouched(leader_epochs=tuple(checkpoints), digests={})
+
+
+def _place(key: str) -> AivenKey:
+    place = parse_key(key)
+    if place is None:
+        raise AssertionError(f"{key} is not a key of a manifest")
+    return place

@@ -1,0 +1,123 @@
+"""The segments of a store that has manifests of Resnap's, one by one, and what each manifest says of its objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from resnap.storage.disk import FileDigest
+from resnap.storage.errors import in_file
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, UNKNOWN, is_tombstone, parse_key
+from resnap.storage.layouts.flat.topics import TopicIds, listing_prefix, topic_ids_of
+from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
+from resnap.storage.layouts.local_tiered.keys import parse_key as parse_brokers_key
+from resnap.storage.layouts.manifest import ObjectKind, read_manifest
+from resnap.storage.layouts.protocol import StoredManifest, Vouched
+from resnap.storage.log.names import OFFSET_DIGITS
+from resnap.storage.messages.wire import uuid_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from resnap.storage.layouts.flat.keys import FlatKey
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class FlatListing:
+    """What one listing of ``store`` shows."""
+
+    store: ObjectStore
+    manifests: Mapping[str, ObjectInfo] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    topic_ids: TopicIds = field(default_factory=TopicIds)
+    """Which topics the segments are of, where keys do not tell."""
+    _brokers: BrokersFolders = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to look at what brokers do on their own."""
+        object.__setattr__(self, "_brokers", BrokersFolders(self.store))
+
+    def folder(self, key: str) -> str:
+        """Return the folder of the partition; where the topic's id was not known then, that of the one it is of."""
+        return self.topic_ids.folder(_place(key))
+
+    def source(self, key: str) -> tuple[str, str]:
+        """Return the folder of the cluster, and the topic's id."""
+        return _place(key).cluster, self.topic_ids.of(_place(key))
+
+    def read(self, key: str) -> StoredManifest:
+        """Return what a manifest says; one that lies under the key of another vouches for nothing."""
+        manifest, place = read_manifest(self.store.get(key)), _place(key)
+        topic_id = self.topic_ids.of(place)
+        if manifest.topic_id is None and topic_id != UNKNOWN:
+            manifest = replace(manifest, topic_id=topic_id)
+        if place.segment_id != manifest.segment_id:
+            strange = f"{key}: holds the manifest of the segment {manifest.segment_id}"
+            return StoredManifest(facts=manifest, size_bytes=0, problems=(strange,))
+        size = sum(entry.size_bytes for entry in manifest.objects)
+        return StoredManifest(facts=manifest, size_bytes=size, objects=manifest.objects)
+
+    def is_retained_away(self, manifest: StoredManifest) -> bool:
+        """Whether it names objects where brokers read them, and they have deleted it from the beginning of the log."""
+        return self._brokers.have_lost(manifest.facts.base_offset, [entry.key for entry in manifest.objects])
+
+
+def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> FlatListing:
+    """Return what lies in ``store`` of the topics that ``wants`` asks for; names that keys escape count in any case.
+
+    Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it lies.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    manifests: dict[str, ObjectInfo] = {}
+    sizes: dict[str, int] = {}
+    listed = (info for info in store.list(listing_prefix(within)) if not is_tombstone(info))
+    found = [(parsed, info) for info in listed if (parsed := parse_key(info.key))]
+    topic_ids = topic_ids_of(store, (info.key for _, info in found))
+    for parsed, info in found:
+        is_wanted = "=" in parsed.topic or wants(parsed.topic)
+        if not is_wanted or not topic_ids.folder(parsed).startswith(within):
+            continue
+        if parsed.extension == MANIFEST_EXTENSION:
+            manifests[info.key] = info
+        else:
+            beside = replace(parsed, extension=MANIFEST_EXTENSION).key
+            sizes[beside] = sizes.get(beside, 0) + info.size_bytes
+    return FlatListing(store, manifests, sizes, topic_ids)
+
+
+def vouched_by_manifests(store: ObjectStore, partition: PartitionDir) -> Vouched:
+    """Return the digests of all files of ``partition``, and what brokers tiered beside its segments."""
+    manifests = []
+    for segment in partition.segments:
+        locator = _manifest_locator(partition, segment)
+        with in_file(locator):
+            manifests.append(read_manifest(store.get(locator.removeprefix(f"{store.url}/"))))
+    entries = [entry for manifest in manifests for entry in manifest.objects]
+    checkpoints = [entry.key for entry in entries if entry.kind is ObjectKind.LEADER_EPOCH_CHECKPOINT]
+    return Vouched(
+        leader_epochs=tuple(f"{store.url}/{key}" for key in checkpoints),
+        digests={f"{store.url}/{one.key}": FileDigest(size_bytes=one.size_bytes, sha256=one.sha256) for one in entries},
+        passed_over=tuple(BrokersFolders(store).without_manifest(manifests)),
+    )
+
+
+def _manifest_locator(partition: PartitionDir, segment: Segment) -> str:
+    """Return where the manifest lies that names the log of ``segment``, one of ``partition`` as it was listed here."""
+    key = parse_brokers_key(segment.path)
+    if key is None:
+        return f"{segment.path.removesuffix('log')}{MANIFEST_EXTENSION}"
+    segment_id = UUID(bytes=uuid_bytes(key.segment_id))
+    return f"{partition.path}/{key.base_offset:0{OFFSET_DIGITS}d}-{segment_id}.{MANIFEST_EXTENSION}"
+
+
+def _place(key: str) -> FlatKey:
+    place = parse_key(key)
+    if place is None:
+        raise AssertionError(f"{key} is not a key of a manifest")
+    return place

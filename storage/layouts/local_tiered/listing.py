@@ -1,0 +1,77 @@
+"""The segments that brokers have tiered in the layout ``local-tiered``, one by one: the log stands for a manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from resnap.storage.layouts.local_tiered.keys import EXTENSIONS
+from resnap.storage.layouts.local_tiered.log import SegmentObjects, read_segment, segment_of, whole_segments
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.protocol import SegmentFiles, StoredManifest, Vouched
+from resnap.storage.log.store_path import StorePath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTieredListing:
+    """What one listing of ``store`` shows."""
+
+    store: ObjectStore
+    segments: Mapping[str, SegmentObjects]
+    """By the key of the log."""
+
+    @property
+    def manifests(self) -> Mapping[str, ObjectInfo]:
+        """The logs of all segments that are whole."""
+        return {key: one.infos[ObjectKind.LOG] for key, one in self.segments.items()}
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of all objects of each segment."""
+        return {key: sum(info.size_bytes for info in one.infos.values()) for key, one in self.segments.items()}
+
+    def folder(self, key: str) -> str:
+        """Return the folder of the partition."""
+        return key.rpartition("/")[0]
+
+    def source(self, key: str) -> tuple[str, str]:
+        """Return the folder above those of partitions, and the topic's id."""
+        return self.folder(key).rpartition("/")[0], self.segments[key].topic_id
+
+    def read(self, key: str) -> StoredManifest:
+        """Return what the objects of a segment say of it."""
+        found = read_segment(self.store, self.segments[key])
+        root = StorePath(self.store.url)
+        checkpoint = str(root / found.of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key)
+        return StoredManifest(
+            facts=found,
+            size_bytes=self.sizes[key],
+            files=SegmentFiles(segment_of(root, found), str(root / found.snapshot_key), checkpoint),
+        )
+
+    def is_retained_away(self, manifest: StoredManifest) -> bool:  # noqa: ARG002
+        """Say no: brokers delete all of a segment."""
+        return False
+
+
+def list_tiered(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> LocalTieredListing:
+    """Return the whole segments below ``within`` of the topics that ``wants`` asks for.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    found = whole_segments(store.list(within), lambda partition: wants(partition.topic))
+    return LocalTieredListing(store, {one.infos[ObjectKind.LOG].key: one for one in found})
+
+
+def vouched_by_none(partition: PartitionDir) -> Vouched:
+    """Return where the leader epochs of all segments lie; no digest vouches for anything."""
+    suffix = EXTENSIONS[ObjectKind.LEADER_EPOCH_CHECKPOINT]
+    return Vouched(leader_epochs=tuple(segment.sibling(suffix) for segment in partition.segments), digests={})
