@@ -91,6 +91,7 @@ class Invocation:
                         columns=view.columns,
                         tail=view.tail,
                         closing=view.closing,
+                        dump=lambda: view.dump(rows),
                     )
                 )
         except ResnapError as error:

@@ -268,6 +268,10 @@ class View(Generic[R]):
         """Return what stands behind the rows in JSON: the totals, unless a job has more to say."""
         return self.totals()
 
+    def dump(self, rows: Iterable[Row]) -> Iterable[str]:  # noqa: ARG002 - for the few that can
+        """Return what Kafka's own tool prints of ``rows``, where ``--output dump-log`` is offered."""
+        return ()
+
     def closing(self) -> Iterable[str]:
         """Return the lines of prose that end a table: totals, and what to do next."""
         return ()

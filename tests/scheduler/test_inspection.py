@@ -1,42 +1,50 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from resnap.scheduler.jobs.inspect.file import inspected
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.jobs.inspect.file import Entry, InspectView, Opened, Request, run
 from resnap.scheduler.jobs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
+from resnap.scheduler.settings.loading import load_settings
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.readers import open_reader
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.storage.stores.s3_settings import S3Settings
 from tests.builders import a_batch, a_marker
 from tests.cases import each, mostly_slow
+from tests.scheduler.contexts import SilentContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from resnap.scheduler.job.engines import Engine
     from tests.fixture_sets import FixtureSet
 
-S3 = S3Settings()
 Shown = tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]
+
+
+def results(file: object, *, verify_crc: bool = False, **options: Any) -> Iterator[Opened | Entry]:
+    """Yield what the job yields: nothing in it replays."""
+    context = SilentContext(load_settings({"verify_crc": verify_crc}), SystemClock(), cast("Engine", None))
+    return run(Request(file=str(file), **options), context)
 
 
 def shown(file: object, **options: Any) -> Shown:
     """Return head, rows and tail of an inspection."""
-    with inspected(str(file), s3=S3, **options) as answer:
-        rows = [dict(row) for row in answer.rows]
-        return dict(answer.head), rows, dict(answer.tail())
+    view = InspectView()
+    rows = [dict(row) for result in results(file, **options) for row in view.rows(result)]
+    return dict(view.head()), rows, dict(view.totals())
 
 
 def damaged(file: object, **options: Any) -> tuple[list[dict[str, Any]], FormatError]:
     """Return the rows before the damage, and the damage."""
     rows: list[dict[str, Any]] = []
-    with pytest.raises(FormatError) as caught, inspected(str(file), s3=S3, **options) as answer:
-        rows.extend(map(dict, answer.rows))
+    with pytest.raises(FormatError) as caught:
+        rows.extend(dict(result.row) for result in results(file, **options) if isinstance(result, Entry))
     assert caught.value.file == str(file)
     return rows, caught.value
 
@@ -140,8 +148,7 @@ def test_a_large_segment_is_never_held(tmp_path: Path) -> None:
         for offset in range(640):
             file.write(a_batch(offset=offset, base_sequence=offset, values=filler))
     tracemalloc.start()
-    with inspected(str(path), s3=S3) as answer:
-        count = sum(1 for _ in answer.rows)
+    count = sum(isinstance(result, Entry) for result in results(path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 640

@@ -29,20 +29,19 @@ _NO_TIMESTAMP: Final = "NoTimestampType"
 """Timestamp of messages from before there were timestamps."""
 
 
-def dump_lines(answer: Answer, kind: Kind) -> Iterator[str]:
-    """Yield the lines of an inspected file; an error that its rows end in comes after the lines before it.
-
-    Raises:
-        UsageError: Kafka's tool prints nothing of such a file.
-
-    """
+def check_dump(kind: Kind, head: Row) -> None:
+    """Raise UsageError if Kafka's tool prints nothing of a file of this kind, or cannot tell the base offset."""
     dump = _DUMPS.get(kind)
     if dump is None:
         known = ", ".join(_DUMPS)
-        raise UsageError(f"{answer.head['file']}: Kafka's dump tool knows no {kind}", hint=f"it dumps {known}")
-    if dump in (_offset_index, _time_index) and "baseOffset" not in answer.head:
-        raise UsageError(f"{answer.head['file']}: its name does not tell the base offset", hint="give it its own name")
-    return chain([f"Dumping {answer.head['file']}"], dump(answer))
+        raise UsageError(f"{head['file']}: Kafka's dump tool knows no {kind}", hint=f"it dumps {known}")
+    if dump in (_offset_index, _time_index) and "baseOffset" not in head:
+        raise UsageError(f"{head['file']}: its name does not tell the base offset", hint="give it its own name")
+
+
+def dump_lines(answer: Answer, kind: Kind) -> Iterator[str]:
+    """Yield the lines of an inspected file; an error that its rows end in comes after the lines before it."""
+    return chain([f"Dumping {answer.head['file']}"], _DUMPS[kind](answer))
 
 
 def _segment(answer: Answer) -> Iterator[str]:

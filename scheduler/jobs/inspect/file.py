@@ -1,60 +1,112 @@
 """`resnap inspect`: any one file of a log dir or a store, recognised by its name, else by its content."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.jobs.inspect.dump_log import dump_lines
+from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.jobs.inspect.dump_log import check_dump, dump_lines
 from resnap.scheduler.jobs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.scheduler.jobs.inspect.files import INSPECTORS
 from resnap.scheduler.jobs.inspect.opened_file import opened_file
-from resnap.scheduler.output.rendering import Answer
+from resnap.scheduler.output.rendering import Answer, Row
 from resnap.storage.errors import UsageError, in_file
-from resnap.storage.layouts.aiven.encryption import NO_KEYS, KeyRing
 from resnap.storage.sources.files import Sources
-from resnap.storage.stores.s3_settings import S3Settings
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 
-@contextmanager
-def inspected(
-    file: str,
-    *,
-    s3: S3Settings,
-    keys: KeyRing = NO_KEYS,
-    kind: Kind | None = None,
-    limit: int | None = None,
-    verify_crc: bool = False,
-    shows_validity: bool = False,
-) -> Iterator[Answer]:
-    """Open ``file``, a path or the URL of an object, and give what there is to say about it, at most ``limit`` rows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Which file is to be shown.
 
-    With ``shows_validity`` rows of a segment say ``isvalid``, and a wrong checksum is no damage.
+    Attributes:
+        file: a path, or the URL of an object.
+        kind: what it is; by default that follows from the name, or the content.
+        limit: of how many entries at most; None for all.
+        as_dump: whether it is shown as Kafka's own tool does: with ``isvalid``, and a wrong checksum is no damage.
+
+    """
+
+    file: str
+    kind: Kind | None = None
+    limit: int | None = None
+    as_dump: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened(Result):
+    """What the file is: the first result. The rows of ``answer`` follow, a result each."""
+
+    kind: Kind
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry(Result):
+    """One entry of the file."""
+
+    row: Row
+
+
+def run(request: Request, context: Context) -> Iterator[Opened | Entry]:
+    """Yield what the file is, then its entries; of a damaged file all those before the damage.
 
     Raises:
-        UsageError: no such file, or it is not known what it is.
-        FormatError: it is damaged; raised here, or by the rows of the answer when they come to the damage.
+        UsageError: no such file, it is not known what it is, or Kafka's tool shows no such file.
+        FormatError: it is damaged.
         LogDirError: it cannot be read.
         StoreError: likewise, of a store.
 
     """
-    with opened_file(file, Sources(s3=s3, keys=keys), verify_crc=verify_crc) as opened, in_file(file):
-        chosen = kind or kind_by_name(opened.name) or kind_by_content(opened.reader)
-        if chosen is None:
+    file, settings = request.file, context.settings
+    sources = Sources(s3=settings.s3(), keys=settings.keys())
+    with opened_file(file, sources, verify_crc=settings.verify_crc) as opened, in_file(file):
+        kind = request.kind or kind_by_name(opened.name) or kind_by_content(opened.reader)
+        if kind is None:
             known = ", ".join(Kind)
             raise UsageError(f"{file}: neither name nor content tells what this is", hint=f"say it: --kind {known}")
-        answer = INSPECTORS[chosen](replace(opened, shows_validity=shows_validity))
-        head = {"file": file, "kind": str(chosen), "sizeBytes": opened.reader.size_bytes, **answer.head}
-        if limit is not None:
-            head["limit"] = limit
-        shown = replace(answer, head=head, rows=islice(answer.rows, limit))
-        yield replace(shown, dump=lambda: dump_lines(shown, chosen))
+        answer = INSPECTORS[kind](replace(opened, shows_validity=request.as_dump))
+        head = {"file": file, "kind": str(kind), "sizeBytes": opened.reader.size_bytes, **answer.head}
+        if request.limit is not None:
+            head["limit"] = request.limit
+        if request.as_dump:
+            check_dump(kind, head)
+        yield Opened(kind=kind, answer=replace(answer, head=head))
+        for row in islice(answer.rows, request.limit):
+            yield Entry(row=row)
+
+
+class InspectView(View[Opened | Entry]):
+    """Facts about the file, and a row per entry, whose columns follow from what the file is."""
+
+    _opened: Opened
+
+    def rows(self, result: Opened | Entry) -> Iterable[Row]:
+        """Return the row of an entry."""
+        if isinstance(result, Entry):
+            return (result.row,)
+        self._opened, answer = result, result.answer
+        self.name, self.kind, self.columns = answer.name, answer.kind, answer.columns  # type: ignore[misc]
+        return ()
+
+    def head(self) -> Row:
+        """Return facts about the file."""
+        return self._opened.answer.head
+
+    def totals(self) -> Row:
+        """Return what the entries came to; of a file without entries, the facts about it."""
+        return self._opened.answer.tail() if self.name else self.head()
+
+    def dump(self, rows: Iterable[Row]) -> Iterator[str]:
+        """Return the lines that Kafka's own dump tool prints."""
+        return dump_lines(replace(self._opened.answer, rows=rows), self._opened.kind)
 
 
 @with_settings(CHECKING, STORE, DUMPED)
@@ -70,13 +122,5 @@ def inspect_file(
     ] = None,
 ) -> None:
     """Show any file of a log dir or a store: snapshot, segment, index, checkpoint, manifest."""
-    with inspected(
-        file,
-        s3=context.settings.s3(),
-        keys=context.settings.keys(),
-        kind=kind,
-        limit=limit,
-        verify_crc=context.settings.verify_crc,
-        shows_validity=context.output.form == "dump-log",
-    ) as answer:
-        context.answer(answer)
+    request = Request(file=file, kind=kind, limit=limit, as_dump=context.output.form == "dump-log")
+    context.show(run(request, context), InspectView())
