@@ -25,7 +25,7 @@ COPY scheduler scheduler
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 # From those wheels alone, and of them only what runs: the lock file also has the tools of development.
 RUN python -m venv --without-pip /opt/resnap \
- && pip --python /opt/resnap/bin/python install --no-cache-dir --no-index --find-links /wheels resnap
+ && pip --python /opt/resnap/bin/python install --no-cache-dir --no-index --find-links /wheels kafka-resnap
 # Does it run? This also leaves the launcher script of the Java run time in the cache, which is read-only later, and the
 # second demo an archive of Spark's classes, from which every container starts faster.
 RUN XDG_CACHE_HOME=/opt/resnap/cache /opt/resnap/bin/resnap doctor \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 UNKNOWN: Final = "unknown"
+DISTRIBUTIONS: Final = ("kafka-resnap", "resnap")
+"""Names under which Resnap is installed: as it is called, and as it was called before 0.2."""
 _JAVA_VERSION = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 
 
@@ -26,17 +29,17 @@ def package_version(distribution: str) -> str:
 
 def resnap_version() -> str:
     """Return Resnap's own version; ``unknown`` in a source checkout that was never installed."""
-    return package_version("resnap")
+    return next((found for name in DISTRIBUTIONS if (found := package_version(name)) != UNKNOWN), UNKNOWN)
 
 
 def resnap_revision() -> str:
     """Return the commit that Resnap was installed from, as installers note it (PEP 610); ``unknown`` from a wheel."""
-    try:
-        note = metadata.distribution("resnap").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        return UNKNOWN
-    source = json.loads(note or "{}").get("vcs_info", {})
-    return str(source.get("commit_id", UNKNOWN))
+    for name in DISTRIBUTIONS:
+        with suppress(metadata.PackageNotFoundError):
+            note = metadata.distribution(name).read_text("direct_url.json")
+            source = json.loads(note or "{}").get("vcs_info", {})
+            return str(source.get("commit_id", UNKNOWN))
+    return UNKNOWN
 
 
 def versions(environment: Mapping[str, str]) -> dict[str, str]:

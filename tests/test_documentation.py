@@ -20,12 +20,14 @@ from resnap.tiering.inventory import SnapshotState
 from resnap.tiering.refusal import Reason
 from resnap.tiering.remote_log.announcement import StopReason
 from tests.cases import each
+from tests.picture import PICTURE, picture, printed
 from tests.reference import PAGE, meanings_in, reference
 
 if TYPE_CHECKING:
     from enum import StrEnum
 
 ROOT: Final = Path(__file__).parent.parent
+MOST_LINES: Final = 150
 ARCHITECTURE: Final = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
@@ -37,6 +39,18 @@ def section(title: str) -> str:
 
 def test_the_reference_is_what_the_declarations_make() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "make it again: python -m tests.reference"
+
+
+def test_the_picture_shows_what_the_command_prints() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == picture(printed()), "make it again: python -m tests.picture"
+
+
+def test_the_readme_is_short_and_its_first_command_leaves_resnap_on_the_path() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES
+    first, second, *_ = re.findall(r"^```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    assert 'export PATH="$PWD/.venv/bin:$PATH"' in first
+    assert "pytest" in second
 
 
 def test_every_command_and_setting_is_in_the_reference() -> None:
@@ -81,6 +95,7 @@ def test_the_table_of_folders_has_every_folder_and_no_other() -> None:
         "docs/performance.md",
         "docs/reference.md",
         "docs/quota.md",
+        "docs/SECURITY.md",
         "docs/runbook.md",
         "docs/stores.md",
     ],
@@ -101,7 +116,7 @@ def anchors_of(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-def test_nothing_says_to_install_by_name_what_is_another_projects() -> None:
+def test_nothing_says_to_install_by_name_what_is_not_published_or_another_projects() -> None:
     suffixes = {".md", ".py", ".service", ".toml", ".yaml", ".html"}
     texts = [
         path for folder in ("docs", "scheduler", "tiering", "replay", "storage") for path in (ROOT / folder).rglob("*")
@@ -109,5 +124,6 @@ def test_nothing_says_to_install_by_name_what_is_another_projects() -> None:
     for path in [*texts, *ROOT.glob("*.md"), ROOT / "Dockerfile"]:
         if path.suffix in suffixes or path.name == "Dockerfile":
             text = path.read_text(encoding="utf-8")
-            said = re.findall(r"pip3? (?:\S+ )*?install(?![^\n]*--no-index)[^\n]*[ '\"=]resnap\b(?!/)|resnap\[\w", text)
+            by_name = r"[^\n]*[ '\"=](?:kafka-)?resnap\b(?!/)|resnap\[\w"
+            said = re.findall(rf"pip3? (?:\S+ )*?install(?![^\n]*--no-index){by_name}", text)
             assert said == [], f"{path}: the public index has another project's package under this name"

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ConfigurationError, LogDirError, UsageError
+from resnap.storage.extras import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +39,7 @@ def check_plot(path: Path) -> None:
     try:
         import matplotlib as mpl  # an extra
     except ImportError as error:
-        raise ConfigurationError(
-            "--plot needs matplotlib", hint="pip install '.[plot]' in a clone of Resnap, or pip install matplotlib"
-        ) from error
+        raise ConfigurationError("--plot needs matplotlib", hint=install_hint("plot", "matplotlib")) from error
     mpl.rcParams["svg.hashsalt"] = "resnap"
 
 

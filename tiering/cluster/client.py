@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from resnap.storage.errors import ClusterError, ConfigurationError
+from resnap.storage.extras import install_hint
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text
 from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, connected, reach
@@ -63,7 +64,7 @@ class Cluster:
         except ImportError as error:
             raise ConfigurationError(
                 "talking to a cluster needs kafka-python, which is not installed",
-                hint="pip install '.[kafka]' in a clone of Resnap, or pip install kafka-python",
+                hint=install_hint("kafka", "kafka-python"),
             ) from error
         self._kafka = kafka
         servers = bootstrap.split(",")

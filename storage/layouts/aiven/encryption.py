@@ -20,6 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.errors import ConfigurationError, FormatError
+from resnap.storage.extras import install_hint
 
 if TYPE_CHECKING:
     from resnap.storage.key_file import KeyFile
@@ -194,6 +195,6 @@ def _library() -> _Library:
     except ImportError as error:
         raise ConfigurationError(
             "encrypted segments need PyCryptodome, which is not installed",
-            hint="pip install '.[encryption]' in a clone of Resnap, or pip install pycryptodome; on executors, too",
+            hint=f"{install_hint('encryption', 'pycryptodome')}; on executors, too",
         ) from error
     return _Library(AES, PKCS1_OAEP, SHA3_512, RSA)

@@ -222,9 +222,9 @@ def test_the_words_of_labels_are_told_once() -> None:
 def test_the_revision_is_that_of_the_installation(
     note: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = tmp_path / "resnap-9.dist-info"
+    installed = tmp_path / "kafka_resnap-9.dist-info"
     installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: resnap\nVersion: 9\n")
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: kafka-resnap\nVersion: 9\n")
     if note is not None:
         (installed / "direct_url.json").write_text(note)
     monkeypatch.syspath_prepend(tmp_path)
