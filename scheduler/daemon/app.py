@@ -25,7 +25,7 @@ from resnap.scheduler.api.middleware import (
 from resnap.scheduler.api.openapi import describe
 from resnap.scheduler.api.problem_kinds import KINDS, MethodNotAllowedError
 from resnap.scheduler.api.problems import error_response
-from resnap.scheduler.web import explain, keeping, login, overview, static_files
+from resnap.scheduler.web import explain, keeping, login, overview, producers, static_files
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import plans as plan_pages
 from resnap.scheduler.web import runs as run_pages
@@ -51,7 +51,7 @@ def create_app(services: Services, version: str) -> FastAPI:
     app.state.services, app.state.feeds = services, EventFeeds(services)
     for part in (probes, partitions, runs, plans, schedules, audit):
         app.include_router(part.router)
-    for pages in (login, overview, partition_pages, explain, run_pages, plan_pages, keeping, static_files):
+    for pages in (login, overview, partition_pages, explain, producers, run_pages, plan_pages, keeping, static_files):
         app.include_router(pages.router)
     guard(app, services.access)
     metrics = services.observation.metrics

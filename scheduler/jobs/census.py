@@ -27,7 +27,7 @@ from resnap.scheduler.jobs.quota_plot import check_plot
 from resnap.scheduler.jobs.quota_uses import PrincipalFile, principals_in
 from resnap.scheduler.output.rendering import Column, human_bytes, human_count, some
 from resnap.storage.errors import UsageError
-from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges
+from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges, makes_an_id_per_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -177,7 +177,7 @@ class CensusView(View["Counted | Unread"]):
             "transactional": census.transactional,
             "openTransactions": census.open_transactions,
             "oneBatch": census.one_batch,
-            "idPerMessage": census.makes_an_id_per_message,
+            "idPerMessage": _stands_out(census),
             "heapBytes": census.heap_bytes(self._expirations[0]),
             "ages": census.ages(),
         }
@@ -235,12 +235,16 @@ class CensusView(View["Counted | Unread"]):
         for principal, count in everybody.principals.most_common(MOST_PRINCIPALS):
             yield f"{principal}: {some(count, 'producer')}."
         for topic, mine in self._topics.items():
-            if mine.census.makes_an_id_per_message:
+            if _stands_out(mine.census):
                 yield (
                     f"{topic}: {human_count(mine.census.one_batch)} of"
                     f" {human_count(mine.census.producers - mine.census.transactional)} producers wrote one batch and"
                     " never came back: a client makes a producer for each message, where one should be kept."
                 )
+
+
+def _stands_out(census: Census) -> bool:
+    return makes_an_id_per_message(census.producers, census.transactional, census.one_batch)
 
 
 def _moment(name: str) -> str:

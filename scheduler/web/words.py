@@ -100,8 +100,8 @@ def _human_fact(name: str, value: object) -> tuple[str, str]:
 
 
 def human_facts(totals: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return what something comes to, field by field, as people read it."""
-    return [_human_fact(name, value) for name, value in totals.items()]
+    """Return what something comes to, field by field, as people read it; tables are for pages of their own."""
+    return [_human_fact(name, value) for name, value in totals.items() if not isinstance(value, dict | list)]
 
 
 def outcome_lines(row: Mapping[str, Any]) -> list[str]:

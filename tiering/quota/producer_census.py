@@ -51,6 +51,12 @@ def age_edges(expirations_ms: Iterable[int]) -> Ints:
     return np.unique(np.concatenate([_FINE, np.array([*AGES.values(), *exact], dtype=np.int64)]))
 
 
+def makes_an_id_per_message(producers: int, transactional: int, one_batch: int) -> bool:
+    """Return whether nearly all producers without transactions wrote one batch and never came back."""
+    others = producers - transactional
+    return others >= FEW and one_batch >= MOST_WITH_ONE_BATCH * others
+
+
 @dataclass(slots=True)
 class Census:
     """What was counted of some producers; bin ``k`` has the ages in [``edges[k - 1]``, ``edges[k]``)."""
@@ -108,12 +114,6 @@ class Census:
     def ahead(self) -> int:
         """How many have a time in the future."""
         return self._younger(0)
-
-    @property
-    def makes_an_id_per_message(self) -> bool:
-        """Whether nearly all producers without transactions wrote one batch and never came back."""
-        others = self.producers - self.transactional
-        return others >= FEW and self.one_batch >= MOST_WITH_ONE_BATCH * others
 
     def ages(self) -> dict[str, int]:
         """Return how many are younger than each of ``AGES`` and not counted before, and how many are ``older``."""
