@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.output.rendering import human_bytes
+from resnap.scheduler.clock import instant
+from resnap.scheduler.output.rendering import human_bytes, plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
 
@@ -112,6 +113,11 @@ def batch_row(batch: Batch) -> dict[str, object]:
         "isControl": batch.is_marker,
         "coordinatorEpoch": batch.coordinator_epoch if batch.is_marker else None,
     }
+
+
+def show_time(value: object) -> str:
+    """Return a timestamp for people; -1 means that there is none, and stays what it is."""
+    return instant(value) if isinstance(value, int) and value >= 0 else plain_text(value)
 
 
 def producer_row(entry: ProducerEntry) -> dict[str, object]:

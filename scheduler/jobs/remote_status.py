@@ -19,6 +19,7 @@ from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.layouts.aiven.metadata import read_custom_metadata
+from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.survey import LogDir
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
@@ -32,7 +33,7 @@ from resnap.tiering.remote_log.metadata_cache import (
     RemoteSegment,
     fold_events,
 )
-from resnap.tiering.remote_log.metadata_log import Event, event_of, metadata_partitions, read_events
+from resnap.tiering.remote_log.metadata_log import Event, event_of, read_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState
 from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment, stored_segments
 
@@ -162,7 +163,7 @@ def _with_firsts(events: Iterable[Event], firsts: dict[int, int | None]) -> Iter
 
 
 def _events_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
-    found = metadata_partitions(log_dirs)
+    found = partitions_of(METADATA_TOPIC, log_dirs)
     if not found:
         places = ", ".join(str(one.path) for one in log_dirs)
         raise UsageError(f"no partition of {METADATA_TOPIC} lies in {places}", hint=_NO_METADATA)

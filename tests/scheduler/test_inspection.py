@@ -10,11 +10,14 @@ from resnap.scheduler.jobs.inspect.file import Entry, InspectView, Opened, Reque
 from resnap.scheduler.jobs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.scheduler.settings.loading import load_settings
 from resnap.storage.errors import FormatError, UsageError
+from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.readers import open_reader
 from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.tiering.controller.transactions.metadata import TransactionState
 from tests.builders import a_batch, a_marker
 from tests.cases import each, mostly_slow
+from tests.logs.transaction_log import NOW_MS, step, write_segment
 from tests.scheduler.contexts import SilentContext
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.job.engines import Engine
     from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
 
 Shown = tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]
 
@@ -283,7 +287,7 @@ def test_content_tells_the_kind_where_the_name_does_not(fixture_set: Callable[[s
         with open_reader(str(path)) as reader:
             assert kind_by_content(reader) is kind, path
         seen.add(kind)
-    assert seen == set(Kind) - indexes - {Kind.MANIFEST, Kind.RSM_MANIFEST, Kind.RSM_INDEXES}
+    assert seen == set(Kind) - indexes - {Kind.MANIFEST, Kind.RSM_MANIFEST, Kind.RSM_INDEXES, Kind.TRANSACTION_STATE}
 
 
 def test_what_cannot_be_recognised_needs_a_kind(tmp_path: Path, payments: Path) -> None:
@@ -301,3 +305,22 @@ def test_a_directory_or_a_missing_file_is_a_matter_of_usage(tmp_path: Path) -> N
         shown(tmp_path)
     with pytest.raises(UsageError, match="does not exist"):
         shown(tmp_path / "nowhere.log")
+
+
+def test_a_segment_of_transaction_state_is_shown_by_its_records(command: Resnap, tmp_path: Path) -> None:
+    payments = TopicPartition("payments", 3)
+    path = write_segment(
+        tmp_path, 7, [(7, "ledger", step(4000, TransactionState.ONGOING, payments)), (9, "old one", None)]
+    )
+    ran = command("inspect", path, "--kind", "transaction-state", "--output", "json")
+    first, second = ran.document["records"]
+    assert (ran.code, second) == (
+        0, {"offset": 9, "transactionalId": "old one", "version": None, "isUnknown": False},
+    )  # fmt: skip
+    assert (first["transactionalId"], first["producerId"], first["state"]) == ("ledger", 4000, "Ongoing")
+    assert (first["startTimestamp"], first["partitions"]) == (NOW_MS, ["payments-3"])
+    table = command("inspect", path, "--kind", "transaction-state").out
+    assert "2023-11-14T22:13:20.000Z" in table
+    path.write_bytes(path.read_bytes()[:-1])
+    write_segment(tmp_path, 20, [])
+    assert command("inspect", path, "--kind", "transaction-state").code == 1

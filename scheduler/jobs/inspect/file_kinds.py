@@ -31,6 +31,8 @@ class Kind(StrEnum):
     MANIFEST = "manifest"
     RSM_MANIFEST = "rsm-manifest"
     RSM_INDEXES = "indexes"
+    TRANSACTION_STATE = "transaction-state"
+    """A segment of ``__transaction_state`` by its records; a segment like others unless somebody says so."""
 
 
 _PEEK_BYTES: Final = 256

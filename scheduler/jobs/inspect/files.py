@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.clock import instant
-from resnap.scheduler.job.reports import producer_row
+from resnap.scheduler.job.reports import producer_row, show_time
 from resnap.scheduler.jobs.inspect import aiven_files
 from resnap.scheduler.jobs.inspect.file_kinds import Kind
 from resnap.scheduler.jobs.inspect.segments import SegmentInspection
+from resnap.scheduler.jobs.inspect.transaction_state import inspect_transaction_state
 from resnap.scheduler.output.records import record
-from resnap.scheduler.output.rendering import Answer, Column, Row, human_bytes, plain_text
+from resnap.scheduler.output.rendering import Answer, Column, Row, human_bytes
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
@@ -44,12 +44,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.jobs.inspect.opened_file import OpenedFile
 
 
-def _show_time(value: object) -> str:
-    """Return a timestamp for people; -1 means that there is none, and stays what it is."""
-    return instant(value) if isinstance(value, int) and value >= 0 else plain_text(value)
-
-
-_TIME: Final = Column(key="timestamp", show=_show_time)
+_TIME: Final = Column(key="timestamp", show=show_time)
 
 
 def _inspect_segment(file: OpenedFile) -> Answer:
@@ -66,7 +61,7 @@ def _inspect_segment(file: OpenedFile) -> Answer:
                "lastSequence", "partitionLeaderEpoch")  # fmt: skip
     columns = (
         *(Column(key=key, right=True) for key in numbers),
-        Column(key="maxTimestamp", show=_show_time),
+        Column(key="maxTimestamp", show=show_time),
         Column(key="size", right=True),
         Column(key="magic", right=True),
         Column(key="compresscodec"),
@@ -91,7 +86,7 @@ def _inspect_snapshot(file: OpenedFile) -> Answer:
     numbers = ("producerId", "producerEpoch", "coordinatorEpoch", "currentTxnFirstOffset")
     columns = (
         *(Column(key=key, right=True) for key in numbers),
-        Column(key="lastTimestamp", show=_show_time),
+        Column(key="lastTimestamp", show=show_time),
         *(Column(key=key, right=True) for key in ("firstSequence", "lastSequence", "lastOffset", "offsetDelta")),
     )
     return Answer(head=head, name="entries", kind="producer", columns=columns,
@@ -199,6 +194,7 @@ INSPECTORS: Final[dict[Kind, Callable[[OpenedFile], Answer]]] = {
     Kind.MANIFEST: _inspect_manifest,
     Kind.RSM_MANIFEST: aiven_files.inspect_manifest,
     Kind.RSM_INDEXES: aiven_files.inspect_indexes,
+    Kind.TRANSACTION_STATE: inspect_transaction_state,
 }
 
 

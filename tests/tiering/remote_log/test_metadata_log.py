@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.errors import FormatError, UsageError
+from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.tiering.remote_log.metadata_cache import fold_events
-from resnap.tiering.remote_log.metadata_log import Event, metadata_partitions, read_events
+from resnap.tiering.remote_log.metadata_log import Event, read_events
 from resnap.tiering.remote_log.records import (
+    METADATA_TOPIC,
     RemoteLogRecord,
     RemoteLogSegmentMetadataUpdateRecord,
     RemotePartitionDeleteMetadataRecord,
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def all_events(log_dir: Path) -> list[Event]:
-    return [event for one in metadata_partitions([load_log_dir(log_dir)]).values() for event in read_events(one)]
+    return [
+        event for one in partitions_of(METADATA_TOPIC, [load_log_dir(log_dir)]).values() for event in read_events(one)
+    ]
 
 
 def test_what_a_broker_wrote_is_a_chain_of_segments_in_the_partition_where_it_belongs(
@@ -97,7 +101,7 @@ def test_a_length_that_goes_beyond_the_file_takes_no_memory(tmp_path: Path) -> N
     with log.open("r+b") as file:
         file.seek(8)
         file.write(b"\x7f\xff\xff\xff")
-    [partition] = metadata_partitions([load_log_dir(tmp_path)]).values()
+    [partition] = partitions_of(METADATA_TOPIC, [load_log_dir(tmp_path)]).values()
     tracemalloc.start()
     assert list(read_events(partition)) == []
     _, peak = tracemalloc.get_traced_memory()
@@ -118,7 +122,7 @@ def test_the_same_partition_from_two_log_dirs_is_refused(tmp_path: Path) -> None
     for name in "ab":
         write_metadata_partition(tmp_path / name, copied("a", 0, 9))
     with pytest.raises(UsageError, match="__remote_log_metadata-0 lies in"):
-        metadata_partitions([load_log_dir(tmp_path / "a"), load_log_dir(tmp_path / "b")])
+        partitions_of(METADATA_TOPIC, [load_log_dir(tmp_path / "a"), load_log_dir(tmp_path / "b")])
 
 
 def test_records_of_a_partition_name_it(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""The records of an internal topic in a log dir, such as ``__transaction_state``: uncompressed, and read as they stand.
+
+The last batch of an active segment may be on its way still: a broker may be writing it. Of a compacted topic segments
+lack offsets, and whole segments; what is there is in the order of the log.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from resnap.storage.disk import legible
+from resnap.storage.errors import FormatError, UsageError, in_file
+from resnap.storage.log.record import Record, read_records
+from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, RecordBatchHeader, check_crc, read_header
+from resnap.storage.whole_file import open_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.log.survey import LogDir
+
+
+class PlacedRecord(NamedTuple):
+    """One record and where it stands."""
+
+    offset: int
+    record: Record
+    header: RecordBatchHeader
+    """Of its batch."""
+    position: int
+    """Of its batch in the file."""
+
+
+def partitions_of(topic: str, log_dirs: Iterable[LogDir]) -> dict[int, PartitionDir]:
+    """Return the partitions of ``topic`` that lie in ``log_dirs``, by number.
+
+    Raises:
+        UsageError: one of them lies in two.
+
+    """
+    found: dict[int, PartitionDir] = {}
+    for log_dir in log_dirs:
+        for partition in log_dir.partitions:
+            number = partition.topic_partition.partition
+            if partition.topic_partition.topic != topic:
+                continue
+            if number in found:
+                raise UsageError(
+                    f"{topic}-{number} lies in {found[number].path} and in {partition.path}",
+                    hint="give the log dirs of one broker",
+                )
+            found[number] = partition
+    return dict(sorted(found.items()))
+
+
+def read_partition(partition: PartitionDir) -> Iterator[PlacedRecord]:
+    """Yield the records of one partition, in order, without control batches.
+
+    Raises:
+        FormatError: a batch is damaged, or compressed, which brokers never do in these topics.
+        LogDirError: a file cannot be read.
+
+    """
+    topic = partition.topic_partition.topic
+    for segment in partition.segments:
+        path = Path(segment.path)
+        with legible(path), open_file(path) as file, in_file(path):
+            for position, batch in _batches(file, segment):
+                header = read_header(batch, at=position)
+                check_crc(batch, at=position)
+                if not header.is_control:
+                    for record in read_records(batch, header, what=f"{topic} record", at=position):
+                        yield PlacedRecord(header.base_offset + record.offset_delta, record, header, position)
+
+
+def _batches(file: BinaryIO, segment: Segment) -> Iterator[tuple[int, bytes]]:
+    """Yield whole batches with their positions, up to the end of the file, or to what is not whole at the log's end."""
+    position, size = 0, os.fstat(file.fileno()).st_size
+    while start := file.read(HEADER.size):
+        length = int.from_bytes(start[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)
+        there = min(LOG_OVERHEAD + length, size - position)  # memory is taken for what is asked for
+        batch = start + file.read(max(there - len(start), 0))
+        is_whole = len(batch) >= HEADER.size and len(batch) == LOG_OVERHEAD + length
+        if not is_whole and segment.is_active:
+            return
+        if not is_whole:
+            raise FormatError("record batch", position=position, expected="all of its bytes", found=len(batch))
+        yield position, batch
+        position += len(batch)

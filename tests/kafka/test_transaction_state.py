@@ -1,0 +1,118 @@
+"""``__transaction_state`` of real brokers, and who holds the transactions that stay open."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from resnap.storage.log.internal_topic import partitions_of, read_partition
+from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.controller.transactions.metadata import TransactionState
+from resnap.tiering.controller.transactions.state_log import read_transaction_states
+from resnap.tiering.controller.transactions.state_records import (
+    TRANSACTION_TOPIC,
+    PartitionsSchema,
+    TransactionLogValue,
+    decode_record,
+    encode_record,
+)
+from tests.kafka.brokers import Broker
+from tests.kafka.raw_client import RawClient
+from tests.kafka.releases import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tests.kafka.releases import Release
+
+pytestmark = pytest.mark.kafka
+
+VERSIONS: Final = ("3.9.1", "4.4.0")
+TOPIC: Final = "payments"
+
+
+def judged(release: Release, file: Path, records: Iterable[tuple[bytes, bytes]]) -> list[list[str]]:
+    """Return what Kafka's classes make of each record: key and value as JSON, and the value written again."""
+    file.write_text("".join(f"{key.hex()} {value.hex()}\n" for key, value in records))
+    lines = release.run(HERE / "TransactionState.java", file).splitlines()
+    return [lines[start : start + 3] for start in range(0, len(lines), 3)]
+
+
+def drawn(rng: random.Random, version: int, line: tuple[int, int]) -> TransactionLogValue:
+    """Return any value that ``version`` can hold, as releases of ``line`` know it."""
+    topics = tuple(
+        PartitionsSchema(topic=f"t{number}é", partition_ids=tuple(range(rng.randrange(4))))
+        for number in range(rng.randrange(3))
+    )
+    tagged = {"previous_producer_id": rng.choice((-1, 7)), "next_producer_id": rng.choice((-1, 8))}
+    tagged["client_transaction_version"] = rng.randrange(3)
+    if line > (4, 1):
+        tagged["next_producer_epoch"] = rng.choice((-1, 9))
+    return TransactionLogValue(
+        producer_id=rng.randrange(1 << 62),
+        producer_epoch=rng.randrange(1 << 15),
+        transaction_timeout_ms=rng.randrange(1 << 31),
+        transaction_status=rng.randrange(8),
+        transaction_partitions=rng.choice((None, topics)),
+        transaction_last_update_timestamp_ms=rng.randrange(1 << 50),
+        transaction_start_timestamp_ms=rng.choice((-1, rng.randrange(1 << 50))),
+        **(tagged if version and line >= (4, 0) else {}),
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kafkas_own_classes_read_and_write_the_same_bytes(
+    release: Callable[[str], Release], tmp_path: Path, version: str
+) -> None:
+    rng, kafka = random.Random(version), release(version)
+    values = [(f"id {number} ü", drawn(rng, number % 2, kafka.line), number % 2) for number in range(200)]
+    records = [encode_record(*one) for one in values]
+    assert all(value is not None for _, value in records)
+    answers = judged(kafka, tmp_path / "records", [(key, value or b"") for key, value in records])
+    for (name, value, number), (key, data), (key_json, value_json, again) in zip(values, records, answers, strict=True):
+        decoded = decode_record(key, data)
+        assert (decoded.transactional_id, decoded.value, decoded.version) == (name, value, number)
+        assert json.loads(key_json) == {"transactionalId": name}
+        assert decoded.json() == json.loads(value_json)
+        assert data == bytes.fromhex(again)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_a_broker_wrote_is_read_as_its_own_classes_read_it(
+    release: Callable[[str], Release], tmp_path: Path, version: str
+) -> None:
+    kafka = release(version)
+    data = tmp_path / "data"
+    broker = Broker(kafka, [data], {"transaction.state.log.num.partitions": 3})
+    first, second = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+    with broker.running():
+        broker.drive("create", TOPIC, 2)
+        broker.drive("append", TOPIC, 1, 5)
+        clients = [RawClient(broker.port, f"client {number}") for number in range(6)]
+        for client in clients:
+            client.add(first)
+        clients[0].add(second)
+    records = [
+        (bytes(one.record.key or b""), bytes(one.record.value or b""))
+        for partition in partitions_of(TRANSACTION_TOPIC, [load_log_dir(data)]).values()
+        for one in read_partition(partition)
+    ]
+    for (key, value), (key_json, value_json, again) in zip(
+        records, judged(kafka, tmp_path / "records", records), strict=True
+    ):
+        decoded = decode_record(key, value)
+        assert {"transactionalId": decoded.transactional_id} == json.loads(key_json)
+        assert decoded.json() == json.loads(value_json)
+        assert again == value.hex()
+        assert encode_record(decoded.transactional_id or "", decoded.value, decoded.version or 0) == (key, value)
+    states = read_transaction_states([data])
+    assert states.transactions.keys() == {"appender", *(f"client {number}" for number in range(6))}
+    holder = states.by_producer_id()[clients[0].producer_id]
+    assert (holder.transactional_id, holder.state) == ("client 0", TransactionState.ONGOING)
+    assert holder.partitions == {first, second}
+    assert states.transactions["appender"].state in {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}

@@ -1,0 +1,66 @@
+"""Partitions of ``__transaction_state``, written as a test wants them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from resnap.tiering.controller.transactions.metadata import TransactionState
+from resnap.tiering.controller.transactions.state_records import (
+    TRANSACTION_TOPIC,
+    PartitionsSchema,
+    TransactionLogValue,
+    encode_record,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from resnap.storage.log.names import TopicPartition
+
+NOW_MS = 1_700_000_000_000
+
+
+def step(
+    producer_id: int, state: TransactionState = TransactionState.ONGOING, *partitions: TopicPartition, **more: Any
+) -> TransactionLogValue:
+    """Return the value of one step."""
+    topics = tuple(PartitionsSchema(topic=one.topic, partition_ids=(one.partition,)) for one in partitions)
+    facts: dict[str, Any] = {
+        "producer_epoch": 0,
+        "transaction_timeout_ms": 60_000,
+        "transaction_partitions": topics or None,
+        "transaction_last_update_timestamp_ms": NOW_MS,
+        "transaction_start_timestamp_ms": NOW_MS,
+    }
+    return TransactionLogValue(producer_id=producer_id, transaction_status=state, **(facts | more))
+
+
+def write_segment(
+    log_dir: Path,
+    base_offset: int,
+    records: Iterable[tuple[int, str, TransactionLogValue | None]],
+    *,
+    number: int = 0,
+    version: int = 1,
+) -> Path:
+    """Write a segment with a batch for each of ``records``: offset, transactional id, value."""
+    encoded = [(offset, *encode_record(name, value, version)) for offset, name, value in records]
+    return write_raw_segment(log_dir, base_offset, encoded, number=number)
+
+
+def write_raw_segment(
+    log_dir: Path, base_offset: int, records: Iterable[tuple[int, bytes, bytes | None]], *, number: int = 0
+) -> Path:
+    """Write a segment with a batch for each of ``records``: offset, key, value."""
+    path = log_dir / f"{TRANSACTION_TOPIC}-{number}" / f"{base_offset:020d}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = bytearray()
+    for offset, key, value in records:
+        batch = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+        batch.append(0, NOW_MS, key, value, [])
+        data += offset.to_bytes(8, "big") + bytes(batch.build())[8:]
+    path.write_bytes(data)
+    return path
