@@ -1,11 +1,17 @@
-"""The forms of requests: JSON under Kafka's own names, in camel case."""
+"""The forms of requests: JSON under Kafka's own names, in camel case, and settings as they are declared."""
 
-from typing import Annotated, Any, Final, Literal, Self
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
 from resnap.scheduler.runs.run import RunRequest
+from resnap.scheduler.settings.declaration import declared_in
+from resnap.scheduler.settings.settings import Settings
 
 Place = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 PartitionName = Annotated[str, StringConstraints(min_length=3, max_length=260, pattern=r"^[a-zA-Z0-9._-]+-[0-9]+$")]
@@ -22,6 +28,7 @@ Count = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 
 _MOST_KEYS: Final = 64
 """Of an object; more than any form has. Each one that is not known is an error of its own."""
+_DECLARED: Final = {one.name: one for one in declared_in(Settings)}
 
 
 class Form(BaseModel):
@@ -43,28 +50,40 @@ class Asked(Form):
         return value
 
 
-class Window(Asked):
-    """What a replay takes into account; as the flags of the shell command of the same names."""
+def _asking(*names: str) -> Any:  # noqa: ANN401 - a class that is made
+    """Return a form of these settings: with their types, defaults and descriptions."""
+    fields: dict[str, Any] = {}
+    for one in map(_DECLARED.__getitem__, names):
+        form = _form(one.field.annotation)
+        default = [] if get_origin(one.field.annotation) is tuple else one.field.default
+        fields[one.name] = (form, Field(default, description=one.setting.description))
+    return create_model("Asking", __base__=Asked, **fields)
 
-    as_of: Moment = "now"
-    full: bool = False
-    max_reach_back: DurationText | None = None
-    producer_id_expiration_ms: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] | None = None
-    history_expiration_ms: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] | None = None
+
+def _form(kind: Any) -> Any:  # noqa: ANN401 - types
+    """Return the type of a value in JSON, for the type of a setting; what has a form of its own is text."""
+    parts = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return Moment if datetime in parts else reduce(or_, map(_form, parts))
+    if get_origin(kind) is tuple:
+        return Annotated[list[Glob], Field(max_length=64)]
+    return DurationText if parts and parts[0] is timedelta else kind
+
+
+class Window(_asking("as_of", "full", "max_reach_back", "producer_id_expiration_ms", "history_expiration_ms")):  # type: ignore[misc]
+    """What a replay takes into account; as the flags of the shell command of the same names."""
 
     def settings(self) -> dict[str, Any]:
         """Return them as settings of a run; what was not given stays the service's."""
-        return self.model_dump(exclude_unset=True, exclude_none=True)
+        return dict(self.model_dump(exclude_unset=True, exclude_none=True))
 
 
-class PlanBody(Asked):
+class PlanBody(_asking("topics", "boundaries")):  # type: ignore[misc]
     """What to plan."""
 
-    sources: Annotated[list[Place], Field(max_length=64)] = []
+    sources: list[Place] = Field([], max_length=64)
     """Log dirs, partitions' directories or URLs; `log.dirs` if there are none."""
-    topics: Annotated[list[Glob], Field(max_length=64)] = []
-    partitions: Annotated[list[PartitionName], Field(max_length=10_000)] = []
-    boundaries: Literal["missing", "all"] = "missing"
+    partitions: list[PartitionName] = Field([], max_length=10_000)
     window: Window = Window()
 
     @classmethod
@@ -73,7 +92,8 @@ class PlanBody(Asked):
         window = {name: request.settings[name] for name in Window.model_fields if name in request.settings}
         asked = {name: request.settings[name] for name in ("topics", "boundaries") if name in request.settings}
         places = {"sources": list(request.sources), "partitions": list(request.partitions)}
-        return cls.model_validate({**places, **asked, "window": window})
+        body: Self = cls.model_validate({**places, **asked, "window": window})
+        return body
 
     def settings(self) -> dict[str, Any]:
         """Return what the run is to set."""
@@ -81,22 +101,16 @@ class PlanBody(Asked):
         return {**topics, "boundaries": self.boundaries, **self.window.settings()}
 
 
-class ReplayBody(PlanBody):
-    """A replay: snapshots as files (`regenerate`), or segments with them into a store (`tier`)."""
-
-    kind: Literal["regenerate", "tier"] = "regenerate"
-    destination: Place
-    dry_run: bool = False
-    verify_crc: bool = False
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the run is to set."""
-        return {**super().settings(), "dry_run": self.dry_run, "verify_crc": self.verify_crc}
-
-
-class PlannedRunBody(Asked):
+class PlannedRunBody(_asking("dry_run")):  # type: ignore[misc]
     """How to carry out a plan."""
 
     kind: Literal["regenerate", "tier"] = "regenerate"
     destination: Place
-    dry_run: bool = False
+
+
+class ReplayBody(PlanBody, PlannedRunBody, _asking("verify_crc")):  # type: ignore[misc]
+    """A replay: snapshots as files (`regenerate`), or segments with them into a store (`tier`)."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the run is to set."""
+        return {**super().settings(), "dry_run": self.dry_run, "verify_crc": self.verify_crc}

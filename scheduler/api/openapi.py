@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi.openapi.utils import get_openapi
+from pydantic.alias_generators import to_camel
 
 from resnap.scheduler.api.problems import Problem, problems
 
@@ -12,12 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastapi import FastAPI
+    from fastapi.routing import APIRoute
 
 ALWAYS: Final = ("unknown-host", "invalid-request", "internal-error", "misconfigured", "failed", "state-unusable")
 OF_TOKENS: Final = ("unauthenticated", "forbidden", "too-many-failures")
 OF_CHANGES: Final = ("cross-site", "body-too-large", "not-json")
 OF_BODIES: Final = ("bad-request",)
 _OF_THE_FRAMEWORK: Final = ("HTTPValidationError", "ValidationError")
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return what generated clients call an operation, such as ``listRuns``; below ``/v1/replays`` runs are replays."""
+    return to_camel(route.name.replace("run", "replay") if route.path.startswith("/v1/replays") else route.name)
 
 
 def describe(app: FastAPI, *, needs_token: bool) -> None:

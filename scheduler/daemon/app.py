@@ -22,7 +22,7 @@ from resnap.scheduler.api.middleware import (
     HeadersMiddleware,
     MetricsMiddleware,
 )
-from resnap.scheduler.api.openapi import describe
+from resnap.scheduler.api.openapi import describe, operation_id
 from resnap.scheduler.api.problem_kinds import KINDS, MethodNotAllowedError
 from resnap.scheduler.api.problems import error_response
 from resnap.scheduler.web import explain, keeping, login, overview, producers, static_files
@@ -46,8 +46,9 @@ METHOD_NOT_ALLOWED: Final = KINDS[MethodNotAllowedError].status
 def create_app(services: Services, version: str) -> FastAPI:
     """Return the application over ``services``."""
     app = FastAPI(
-        title="Resnap", version=version, description=DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False
-    )
+        title="Resnap", version=version, description=DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False,
+        generate_unique_id_function=operation_id,
+    )  # fmt: skip
     app.state.services, app.state.feeds = services, EventFeeds(services)
     for part in (probes, partitions, runs, plans, schedules, audit):
         app.include_router(part.router)

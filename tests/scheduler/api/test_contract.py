@@ -68,3 +68,14 @@ def test_operations_answer_as_they_say_to_many_requests(description: schemathesi
 def test_the_description_is_of_openapi_3_1(service: Whole) -> None:
     with service.client() as client:
         assert client.get("/openapi.json").json()["openapi"].startswith("3.1")
+
+
+def test_operations_have_names_for_clients_and_settings_their_descriptions(service: Whole) -> None:
+    with service.client() as client:
+        told = client.get("/openapi.json").json()
+    names = [one["operationId"] for methods in told["paths"].values() for one in methods.values()]
+    assert len(names) == len(set(names))
+    assert {"createReplay", "listReplays", "listRuns", "makePlan", "runPlan", "cancelRun", "cancelReplay"} <= {*names}
+    window = told["components"]["schemas"]["Window"]["properties"]
+    assert window["full"]["description"] == "Replay from the log start, and ignore the window."
+    assert window["asOf"]["default"] == "now"
