@@ -20,6 +20,7 @@
         UploadGoneError        a multipart upload is not known any more; the whole of it may be tried again
       VerificationError        what was read back is not what was meant (exit 13)
       ClusterError             a running cluster did not answer, or refused (exit 16)
+      LostProducerStateError   a replica lacks producer state that another one has (exit 4)
       StalePlanError           the plan depends on something that has changed (exit 15)
       LockedError              another run is at the same work (exit 11)
       CancelledError           somebody asked for the work to end (exit 130)
@@ -206,6 +207,12 @@ class ClusterError(ResnapError):
     """A running cluster did not answer, or refused."""
 
     exit_code = 16
+
+
+class LostProducerStateError(ResnapError):
+    """A replica of a running cluster lacks producer state that another one has."""
+
+    exit_code = 4
 
 
 class StalePlanError(ResnapError):

@@ -114,3 +114,10 @@ class ReplayBody(PlanBody, PlannedRunBody, _asking("verify_crc")):  # type: igno
     def settings(self) -> dict[str, Any]:
         """Return what the run is to set."""
         return {**super().settings(), "dry_run": self.dry_run, "verify_crc": self.verify_crc}
+
+
+class ReplicasBody(Asked):
+    """Which replicas of the service's running cluster to compare; all of them unless given."""
+
+    topics: Annotated[list[Glob], Field(max_length=64)] = []
+    partitions: Annotated[list[PartitionName], Field(max_length=10_000)] = []

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
-from resnap.scheduler.api.bodies import ReplayBody
+from resnap.scheduler.api.bodies import ReplayBody, ReplicasBody
 from resnap.scheduler.api.etags import validated
 from resnap.scheduler.api.events import LARGEST_ID, event_stream
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
@@ -70,6 +70,20 @@ def create_replay(
         settings=body.settings(),
     )
     asked = services.within_places(asked)
+    run, _ = submit_request(services, asked, who, key=idempotency_key)
+    return accepted(request, run)
+
+
+@router.post("/v1/replica-checks", status_code=202, summary="Compare the replicas of the cluster", responses=TAKEN)
+def create_replica_check(
+    request: Request, services: Serving, who: Operator, body: ReplicasBody, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Find replicas that lack producer state which others have; of the cluster that the configuration names, alone."""
+    asked = RunRequest(
+        kind=RunKind.REPLICAS,
+        partitions=tuple(body.partitions),
+        settings={"topics": list(body.topics)} if body.topics else {},
+    )
     run, _ = submit_request(services, asked, who, key=idempotency_key)
     return accepted(request, run)
 

@@ -126,6 +126,11 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "Show what brokers know to be in remote storage.",
         "resnap remote status /var/lib/kafka --store s3://tiered/cluster-1",
     ),
+    "replicas": CommandRow(
+        f"{_JOBS}.replicas:replicas",
+        "Find replicas that lost producer state, on a running cluster.",
+        "resnap replicas --bootstrap-server localhost:9092",
+    ),
     "announce": CommandRow(
         f"{_JOBS}.announce:announce",
         "Make shipped segments visible to brokers.",

@@ -16,6 +16,7 @@ from resnap.storage.errors import (
     FormatError,
     LockedError,
     LogDirInUseError,
+    LostProducerStateError,
     ResnapError,
     StalePlanError,
     StoreError,
@@ -30,7 +31,7 @@ OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 PARTIAL: Final = 3
-MISSING_FOUND: Final = 4
+MISSING_FOUND: Final = LostProducerStateError.exit_code
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
 """As a shell tells of a program that SIGPIPE has ended: whoever read the answer wanted no more of it."""
@@ -40,7 +41,8 @@ EXIT_CODES: Final = {
     FAILED: "failed",
     USAGE: "usage",
     PARTIAL: "partly done: some of the work was done, and an error was printed; or `check` could not judge a topic",
-    MISSING_FOUND: "`scan --exit-code` found missing snapshots, or `check` a topic that is blocked",
+    MISSING_FOUND: "`scan --exit-code` found missing snapshots, `check` a topic that is blocked, or `replicas` one that"
+    " lost producer state",
     ConfigurationError.exit_code: "configuration",
     LockedError.exit_code: "another run is at the same work",
     StoreError.exit_code: "the store refused or failed",

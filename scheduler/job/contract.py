@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeAlia
 from resnap.storage.log.names import parse_partition_dir_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
@@ -147,6 +147,10 @@ class Observer(Protocol):
         """Count something that a store holds otherwise than it should."""
         ...
 
+    def replicas(self, states: Mapping[str, int]) -> None:
+        """Note how many replicas of the running cluster are in a state other than in order."""
+        ...
+
 
 class Unobserved:
     """The observer of runs that nobody observes, as of the shell."""
@@ -173,6 +177,9 @@ class Unobserved:
         """Ignore it."""
 
     def mismatch(self, kind: Mismatch) -> None:
+        """Ignore it."""
+
+    def replicas(self, states: Mapping[str, int]) -> None:
         """Ignore it."""
 
 

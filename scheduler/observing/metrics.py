@@ -19,7 +19,7 @@ from resnap.scheduler.observing.series import Series
 from resnap.scheduler.settings.values import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from resnap.tiering.quota.quota_metrics import Series as QuotaSeries
 
@@ -27,7 +27,7 @@ OTHER: Final = "other"
 NO_CLUSTER: Final = "none"
 """Stands where a log dir does not tell its cluster's id, as in object keys."""
 RESULTS: Final = ("ok", "failed", "skipped")
-RUN_KINDS: Final = ("scan", "census", "regenerate", "tier", "verify")
+RUN_KINDS: Final = ("scan", "census", "regenerate", "tier", "verify", "replicas")
 RUN_STATES: Final = ("succeeded", "partially_failed", "failed", "cancelled")
 FINISHED_WELL: Final = "succeeded"
 UPLOAD_FAILURES: Final = (
@@ -43,6 +43,7 @@ UPLOAD_FAILURES: Final = (
 """The codes of errors, as the API tells them."""
 MISMATCHES: Final = ("false-empty", "false-partial", "different", "snapshot", "object", "gap", "overlap")
 """The first three are about snapshots beside segments, the others about what a store holds."""
+REPLICA_STATES: Final = ("lost", "lagging", "unknown")
 SCHEDULER_EVENTS: Final = ("missed", "max_instances", "error", "queue_full")
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx")
 
@@ -162,6 +163,11 @@ class Metrics:
         """Count differences of a kind of ``MISMATCHES``."""
         self._series.verify_mismatches.labels(_one_of(kind, MISMATCHES)).inc(count)
 
+    def replicas(self, states: Mapping[str, int]) -> None:
+        """Note how many replicas are in each state of ``REPLICA_STATES``, by the last check of them."""
+        for state in REPLICA_STATES:
+            self._series.replicas.labels(state).set(states.get(state, 0))
+
     def run_ended(self, kind: str, state: str, seconds: float, at_ms: int, *, schedule: str | None = None) -> None:
         """Count a run that ended at ``at_ms``, ``seconds`` after it began; of a schedule, if one asked for it."""
         known = _one_of(kind, RUN_KINDS)
@@ -225,6 +231,7 @@ class Metrics:
             series.scheduler_events.labels(event)
         series.segments_scanned.labels(OTHER, OTHER)
         self.partitions(ready=0, not_ready=0)
+        self.replicas({})
         self.queue(waiting=0, running=0)
         self.config_reloaded(succeeded=True)
 

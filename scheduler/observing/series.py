@@ -47,6 +47,9 @@ class Series:
         self.replay_bytes = self._counter("replay_bytes", "Bytes of segments that were replayed.")
         self.upload_bytes = self._counter("upload_bytes", "Bytes sent to object stores.")
         self.upload_failures = self._counter("upload_failures", "Segments that could not be shipped.", "reason")
+        self.replicas = self._gauge(
+            "replicas", "Replicas of the running cluster that are not in order, by the last check of them.", "state"
+        )
         self.verify_mismatches = self._counter("verify_mismatches", "Differences that a verification found.", "kind")
 
     def _of_runs(self) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.jobs import census, regenerate, scan, tier, verify
+from resnap.scheduler.jobs import census, regenerate, replicas, scan, tier, verify
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.runs.service_context import RunObserver, ServiceContext
 from resnap.storage.errors import UsageError
@@ -18,7 +19,6 @@ from resnap.tiering.planning import read_saved_plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resnap.scheduler.job.sources import Scope
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.reporting import RunReport
     from resnap.scheduler.runs.run import Row, Run, RunRequest
@@ -69,6 +69,9 @@ class Execution:
             case RunKind.VERIFY:
                 store = verify.StoreRequest(scope=replace(scope, sources=(_destination(run),)))
                 return context.keep(verify.run_store(store, context), verify.StoreView())
+            case RunKind.REPLICAS:
+                compare = replicas.Request(scope=scope)
+                return context.keep(replicas.run(compare, context), replicas.ReplicasView())
 
     def _saved(self, run: Run) -> SavedPlan | None:
         if run.request.plan is None:
@@ -87,11 +90,13 @@ def _destination(run: Run) -> str:
 
 
 def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None = None) -> Scope:
-    """Return what a request points at, or else a saved plan, or else ``log.dirs``.
+    """Return what a request points at, or else a saved plan, or else ``log.dirs``; replicas are of no source.
 
     Raises:
         UsageError: none of them names anything.
 
     """
+    if request.kind is RunKind.REPLICAS:
+        return Scope(sources=(), topics=settings.topics, partitions=request.partitions)
     scope = scope_of(settings, (saved.sources if saved else request.sources) or None)
     return replace(scope, partitions=request.partitions or scope.partitions)

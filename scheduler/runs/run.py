@@ -33,6 +33,8 @@ class RunKind(StrEnum):
     """Reads back what was shipped."""
     CENSUS = "census"
     """Counts producers, for its page."""
+    REPLICAS = "replicas"
+    """Asks the replicas of the running cluster for their producer state."""
 
 
 REPLAYS: Final = (RunKind.REGENERATE, RunKind.TIER)

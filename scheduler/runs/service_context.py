@@ -16,7 +16,7 @@ from resnap.tiering.planning import can_be_tiered
 from resnap.tiering.readiness import Repair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
@@ -51,6 +51,10 @@ class WorkObserver(Protocol):
 
     def mismatch(self, kind: Mismatch) -> None:
         """Count something that a store holds otherwise than it should."""
+        ...
+
+    def replicas(self, states: Mapping[str, int]) -> None:
+        """Note how many replicas of the running cluster are in a state other than in order."""
         ...
 
 
@@ -143,6 +147,10 @@ class RunObserver:
     def mismatch(self, kind: Mismatch) -> None:
         """Count something that a store holds otherwise than it should."""
         self.shared.observer.mismatch(kind)
+
+    def replicas(self, states: Mapping[str, int]) -> None:
+        """Note how many replicas of the running cluster are in a state other than in order."""
+        self.shared.observer.replicas(states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

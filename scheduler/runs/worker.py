@@ -1,8 +1,8 @@
 """Takes runs, carries them out one after the other, and keeps what becomes of them.
 
-There are two lanes: looking at sources takes seconds and must not wait for replays, which take hours. Within a lane
-runs go in the order in which they were asked for, so that there are never two over one log dir; the locks of the
-shipping code keep other processes away.
+There are two lanes: looking at sources or replicas takes seconds and must not wait for replays, which take hours.
+Within a lane runs go in the order in which they were asked for, so that there are never two over one log dir; the
+locks of the shipping code keep other processes away.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Worker:
                 self._unkept.pop(run_id, None)
 
     def _lane(self, request: RunRequest) -> _Lane:
-        return self._lanes["look" if request.kind is RunKind.SCAN else "work"]
+        return self._lanes["look" if request.kind in {RunKind.SCAN, RunKind.REPLICAS} else "work"]
 
     def _work(self, lane: _Lane) -> None:
         while (run_id := lane.waiting.get()) is not None and not self._is_stopping:

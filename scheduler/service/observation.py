@@ -71,6 +71,10 @@ class Observation:
         """Hear of something that a store holds otherwise than it should."""
         self.metrics.verify_mismatch(kind, 1)
 
+    def replicas(self, states: Mapping[str, int]) -> None:
+        """Hear how many replicas of the running cluster are in a state other than in order."""
+        self.metrics.replicas(states)
+
     def bug(self, error: BaseException) -> None:
         """Hear of an error that nobody meant to raise."""
         _log.error("a bug in resnap", exc_info=error)

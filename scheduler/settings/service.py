@@ -38,7 +38,7 @@ class ScheduleSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    run: Literal["scan", "census", "regenerate", "tier", "verify"]
+    run: Literal["scan", "census", "regenerate", "tier", "verify", "replicas"]
     every: Duration | None = None
     """Counted from the beginning of the last run."""
     cron: str | None = None
@@ -86,7 +86,9 @@ class ScheduleSpec(BaseModel):
             raise ValueError(f"schedule {self.name}: expected either `every` or `cron`")
         if self.every is not None and self.every < timedelta(seconds=1):
             raise ValueError(f"schedule {self.name}: `every` must be a second or more")
-        only_reads = self.run in {"scan", "census"}
+        if self.run == "replicas" and self.sources:
+            raise ValueError(f"schedule {self.name}: replicas takes no `sources`: bootstrap-server counts")
+        only_reads = self.run in {"scan", "census", "replicas"}
         if only_reads and self.to is not None:
             raise ValueError(f"schedule {self.name}: a {self.run} takes no `to`: it writes nothing")
         if not only_reads and self.to is None:

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
+from resnap.scheduler.cli.flags import ALL, CLUSTER
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.settings import flag_of
@@ -62,6 +63,7 @@ WITHOUT: Final[Mapping[str, frozenset[str]]] = {
     "regenerate": _OF_SHIPPING,
     "tier": frozenset({"boundaries"}),
     "verify": _OF_SHIPPING | {"dry_run", "boundaries"},
+    "replicas": frozenset(ALL) - {*ServiceSettings.model_fields, *CLUSTER, "topics", "log_dirs"},
     "explain": _OF_READING | _OF_SHIPPING | _OF_SPARK | _OF_RULES | {"dry_run", "boundaries", "verify_crc"},
 }
 """The settings of runs and of the service that mean nothing to a command, which has no flags for them."""

@@ -7,7 +7,9 @@ import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Random;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
@@ -15,6 +17,7 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ListOffsetsOptions;
+import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
@@ -38,6 +41,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * What clients do to a broker, one verb at a time.
  *
  * create BOOTSTRAP TOPIC PARTITIONS NAME=VALUE...    a topic with these settings
+ * assign BOOTSTRAP TOPIC BROKERS NAME=VALUE...       a topic of one partition on these brokers, the first of which leads
+ * reassign BOOTSTRAP TOPIC PARTITION BROKERS         moves a partition to these brokers, and waits until it is there
  * drop BOOTSTRAP TOPIC                               deletes a topic
  * configure BOOTSTRAP TOPIC NAME=VALUE...            other settings for it
  * scram BOOTSTRAP USER PASSWORD                      lets a user log in by SCRAM-SHA-512
@@ -60,6 +65,8 @@ public class Driver {
         String[] rest = Arrays.copyOfRange(arguments, 3, arguments.length);
         switch (arguments[0]) {
             case "create" -> create(topic, Integer.parseInt(rest[0]), settings(Arrays.copyOfRange(rest, 1, rest.length)));
+            case "assign" -> assign(topic, brokers(rest[0]), settings(Arrays.copyOfRange(rest, 1, rest.length)));
+            case "reassign" -> reassign(new TopicPartition(topic, Integer.parseInt(rest[0])), brokers(rest[1]));
             case "drop" -> drop(topic);
             case "scram" -> scram(topic, rest[0]);
             case "configure" -> configure(topic, settings(rest));
@@ -105,6 +112,26 @@ public class Driver {
     static void create(String topic, int partitions, Map<String, String> settings) throws Exception {
         try (Admin admin = admin()) {
             admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1).configs(settings))).all().get();
+        }
+    }
+
+    static List<Integer> brokers(String named) {
+        return Arrays.stream(named.split(",")).map(Integer::valueOf).toList();
+    }
+
+    static void assign(String topic, List<Integer> brokers, Map<String, String> settings) throws Exception {
+        try (Admin admin = admin()) {
+            admin.createTopics(List.of(new NewTopic(topic, Map.of(0, brokers)).configs(settings))).all().get();
+        }
+    }
+
+    static void reassign(TopicPartition partition, List<Integer> brokers) throws Exception {
+        try (Admin admin = admin()) {
+            admin.alterPartitionReassignments(
+                Map.of(partition, Optional.of(new NewPartitionReassignment(brokers)))).all().get();
+            while (!admin.listPartitionReassignments(Set.of(partition)).reassignments().get().isEmpty()) {
+                Thread.sleep(200);
+            }
         }
     }
 

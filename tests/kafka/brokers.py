@@ -1,4 +1,4 @@
-"""One real Kafka broker on loopback: started, stopped in order or killed, and what it tells of itself."""
+"""Real Kafka brokers on loopback: started, stopped in order or killed, and what they tell of themselves."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def tiering(remote: Path) -> dict[str, object]:
 
 
 class Broker:
-    """A single broker: of KRaft, or with a ZooKeeper; its log dirs may have been another broker's."""
+    """One broker: of KRaft, or with a ZooKeeper; its log dirs may have been another broker's."""
 
     def __init__(
         self,
@@ -116,16 +116,20 @@ class Broker:
         *,
         zookeeper: str | None = None,
         secure: Mapping[str, int] | None = None,
+        node: int = 1,
+        joins: Broker | None = None,
     ) -> None:
         """Choose ports, which stay the same over all starts; what it writes goes beside the first log dir.
 
-        ``secure`` are the ports of further listeners, by security protocol, of a broker of KRaft.
+        ``secure`` are the ports of further listeners, by security protocol, of a broker of KRaft. One that ``joins``
+        another one's cluster is no controller, and has log dirs in a folder of its own.
         """
         self.release, self.log_dirs = release, log_dirs
         self.root = log_dirs[0].parent
         self.output = self.root / f"broker-{release.version}.log"
         self.port, self._controller, self._zookeeper = free_port(), free_port(), zookeeper
         self._properties, self._secure = properties or {}, secure or {}
+        self.node, self._joins = node, joins
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0
         """How much it had told when it was started last."""
@@ -215,12 +219,13 @@ class Broker:
     def _of_kraft(self) -> dict[str, object]:
         more = "".join(f",{protocol}://127.0.0.1:{port}" for protocol, port in self._secure.items())
         protocols = "".join(f",{protocol}:{protocol}" for protocol in self._secure)
+        controller = "" if self._joins else f",CONTROLLER://127.0.0.1:{self._controller}"
         return {
-            "process.roles": "broker,controller",
-            "node.id": 1,
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self._controller}{more}",
+            "process.roles": "broker" if self._joins else "broker,controller",
+            "node.id": self.node,
+            "listeners": f"PLAINTEXT://{self.address}{controller}{more}",
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "controller.quorum.voters": f"1@127.0.0.1:{(self._joins or self)._controller}",
             "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}",
         }
 

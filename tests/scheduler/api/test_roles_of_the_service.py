@@ -53,6 +53,7 @@ TABLE: Final = {
     ("GET", "/livez"): None,
     ("GET", "/readyz"): None,
     ("GET", "/metrics"): None,
+    ("POST", "/v1/replica-checks"): Role.OPERATOR,
     ("GET", "/v1/sources"): Role.VIEWER,
     ("GET", "/v1/partitions"): Role.VIEWER,
     ("GET", PARTITION): Role.VIEWER,

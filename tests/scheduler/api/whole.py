@@ -74,11 +74,18 @@ class Whole:
 
 
 @contextmanager
-def whole(directory: Path, log_dir: Path, *, auth: str = "none", more: str = "") -> Iterator[Whole]:
+def whole(
+    directory: Path,
+    log_dir: Path,
+    *,
+    auth: str = "none",
+    more: str = "",
+    environment: dict[str, str] | None = None,
+) -> Iterator[Whole]:
     """Serve everything over ``log_dir``, with ``more`` in the configuration; the first scan is through."""
     text = _CONFIGURATION.format(log_dir=log_dir, directory=directory, auth=auth) + more
     (directory / "resnap.toml").write_text(text)
-    services = services_of(Configuration(directory=directory, environment={}), SystemClock())
+    services = services_of(Configuration(directory=directory, environment=environment or {}), SystemClock())
     secrets = {role.value: services.access.tokens.create(role.value, role)[1] for role in Role}
     app = create_app(services, "0")
     services.start()

@@ -1,0 +1,98 @@
+"""How a stock broker loses producer state: a new replica of a tiered partition starts from remote storage.
+
+Broker 1 leads. A transaction begins, and an idempotent producer writes one batch, both in a segment that is tiered and
+deleted locally; the transaction is aborted in a segment that stays. Broker 2 becomes a replica, fetches what is local,
+and knows nothing of what it has not read.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.log.names import TopicPartition
+from tests.kafka.brokers import SMALL, Broker, eventually, tiering
+from tests.kafka.raw_client import RawClient
+from tests.kafka.releases import HERE
+from tests.scheduler.files import bases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.kafka.releases import Release
+
+TOPIC: Final = "payments"
+IDEMPOTENT: Final = 900_001
+"""A producer id that no coordinator gives in a test."""
+QUICK: Final = {
+    "replica.lag.time.max.ms": 6_000,
+    "auto.leader.rebalance.enable": "false",
+}
+_SEGMENTS: Final = 4
+_SEQUENCES: Final = HERE / "Sequences.java"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostState:
+    """A partition whose second replica has lost producer state."""
+
+    leader: Broker
+    follower: Broker
+    remote: Path
+    aborted: int
+    """Producer id of the transaction."""
+    batch_offset: int
+    """Where the batch of ``IDEMPOTENT`` is."""
+
+    def sent_again(self, broker: Broker) -> int:
+        """Send the batch of ``IDEMPOTENT`` again; return the offset that the broker says it has."""
+        return send_batch(broker, IDEMPOTENT)
+
+    def lead(self, broker: Broker) -> None:
+        """Make a broker the only replica, and so the leader."""
+        self.leader.drive("reassign", TOPIC, 0, broker.node)
+
+    def read(self) -> tuple[int, str]:
+        """Return how many records ``read_committed`` consumers see, and their digest."""
+        told = dict(map(str.split, self.leader.drive("read", TOPIC, 0).splitlines()))
+        return int(told["records"]), told["sha256"]
+
+
+def send_batch(broker: Broker, producer_id: int, sequence: int = 0) -> int:
+    """Send a batch of one record in a producer's name; return its offset."""
+    told = broker.release.run(_SEQUENCES, "batch", "127.0.0.1", broker.port, TOPIC, producer_id, 0, sequence)
+    error, offset = told.split()
+    assert error == "NONE", error
+    return int(offset)
+
+
+@contextmanager
+def lost_state(release: Release, root: Path, *, more: dict[str, object] | None = None) -> Iterator[LostState]:
+    """Give the partition, while both brokers run."""
+    remote, own = root / "remote", QUICK | (more or {})
+    for folder in (remote, root / "one", root / "two"):
+        folder.mkdir(parents=True)
+    leader = Broker(release, [root / "one" / "data"], tiering(remote) | own)
+    follower = Broker(release, [root / "two" / "data"], tiering(remote) | own, node=2, joins=leader)
+    partition = leader.log_dirs[0] / f"{TOPIC}-0"
+    with ExitStack() as stack:
+        stack.enter_context(leader.running())
+        leader.drive("assign", TOPIC, 1, *SMALL[release.version], "remote.storage.enable=true",
+                     "file.delete.delay.ms=100", "local.retention.bytes=20000")  # fmt: skip
+        client = RawClient(leader.port, "aborted later")
+        leader.drive("append", TOPIC, 0, 2)
+        client.add(TopicPartition(TOPIC, 0))
+        client.produce(TopicPartition(TOPIC, 0))
+        batch_offset = send_batch(leader, IDEMPOTENT)
+        stack.enter_context(follower.running())
+        while len(bases(partition)) < _SEGMENTS:
+            leader.drive("append", TOPIC, 0, 30)
+        RawClient(leader.port, "aborted later")  # which aborts what the earlier instance has left open
+        leader.drive("append", TOPIC, 0, 2)
+        eventually(lambda: bases(partition)[0] > batch_offset, "no segment is deleted locally")
+        leader.drive("reassign", TOPIC, 0, "1,2")
+        yield LostState(
+            leader=leader, follower=follower, remote=remote, aborted=client.producer_id, batch_offset=batch_offset
+        )

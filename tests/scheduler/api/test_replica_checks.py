@@ -1,0 +1,53 @@
+"""A check of the cluster's replicas, asked for over HTTP: of the cluster that the configuration names, and no other."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import ValidationError
+
+from resnap.scheduler.settings.service import ScheduleSpec
+from tests.scheduler.api.whole import whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_check_without_a_cluster_or_of_one_that_does_not_answer_fails_and_says_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        closed = f"127.0.0.1:{taken.getsockname()[1]}"
+    for case, environment, code in (
+        ("none", {}, "ConfigurationError"),
+        ("closed", {"RESNAP_BOOTSTRAP_SERVER": closed}, "ClusterError"),
+    ):
+        directory = tmp_path / case
+        (directory / "data").mkdir(parents=True)
+        with (
+            whole(directory, directory / "data", auth="token", environment=environment) as service,
+            service.client("operator") as client,
+            service.client("viewer") as viewer,
+        ):
+            asked = {"topics": ["payments*"], "partitions": ["payments-0"]}
+            answer = client.post("/v1/replica-checks", json=asked)
+            assert answer.status_code == 202
+            run = service.over(client, answer.headers["Location"])
+            assert (run["kind"], run["state"]) == ("replicas", "failed")
+            assert [error["code"] for error in run["errors"]] == [code]
+            page = client.get(f"/runs/{run['id']}").text
+            assert "resnap replicas" in page
+            assert "the running cluster" in page
+            assert client.post("/v1/replica-checks", json={"bootstrapServer": "evil:9092"}).status_code == 422
+            assert client.post("/v1/replica-checks", json={"sources": ["/"]}).status_code == 422
+            audited = service.services.access.audit.page(limit=50).entries
+            assert audited[-1].action == "POST /v1/replica-checks"
+            assert viewer.post("/v1/replica-checks", json={}).status_code == 403
+
+
+def test_a_schedule_of_replicas_names_no_places() -> None:
+    asked = {"name": "replicas", "run": "replicas", "every": "1h"}
+    assert ScheduleSpec.model_validate(asked).run == "replicas"
+    for place in ({"to": "file:///srv"}, {"sources": ["/var/lib/kafka"]}):
+        with pytest.raises(ValidationError, match=r"takes no `(to|sources)`"):
+            ScheduleSpec.model_validate(asked | place)

@@ -1,0 +1,115 @@
+"""What ``replica_check`` asks of a running cluster.
+
+Nothing here needs more than the permissions to describe topics and to read them; without those to describe settings,
+Kafka's defaults count.
+
+Source: ``MetadataResponse``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.errors import ClusterError
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.cluster.broker_settings import describe_brokers
+from resnap.tiering.cluster.producers import describe_producers
+from resnap.tiering.cluster.replica_check import BrokerTimes, DeletedRecords
+from resnap.tiering.cluster.replica_comparison import PartitionReplicas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.cluster.producers import ReplicaProducers
+
+_LAG: Final = "replica.lag.time.max.ms"
+_EXPIRATION: Final = "producer.id.expiration.ms"
+_DEFAULTS: Final = {_LAG: 30_000, _EXPIRATION: 86_400_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveBrokers:
+    """The brokers of a running cluster.
+
+    Attributes:
+        wants: whether a partition is to be checked.
+        warn: hears what the cluster does not say.
+
+    """
+
+    cluster: Cluster
+    wants: Callable[[TopicPartition], bool]
+    warn: Callable[[str], None]
+
+    def partitions(self, topics: frozenset[str] | None = None) -> Sequence[PartitionReplicas]:
+        """Return the partitions of ``topics``, or of all that are wanted.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+
+        """
+        from kafka.protocol.metadata import MetadataRequest as Request
+
+        asked = None if topics is None else [Request.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
+        request = Request(topics=asked, allow_auto_topic_creation=False)
+        answer = self.cluster.ask("cannot learn where replicas are", request)
+        return [
+            PartitionReplicas(
+                topic_partition=TopicPartition(topic.name, one.partition_index),
+                leader=one.leader_id if one.leader_id >= 0 else None,
+                leader_epoch=one.leader_epoch,
+                replicas=tuple(one.replica_nodes),
+                in_sync=tuple(one.isr_nodes),
+            )
+            for topic in answer.topics
+            if not topic.error_code
+            for one in topic.partitions
+            if self.wants(TopicPartition(topic.name, one.partition_index))
+        ]
+
+    def producers(
+        self, broker_id: int, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ReplicaProducers]:
+        """Return what a broker holds of each of ``partitions``.
+
+        Raises:
+            ClusterError: it does not answer, or is too old to be asked.
+
+        """
+        return describe_producers(self.cluster, broker_id, partitions)
+
+    def deleted(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, DeletedRecords]:
+        """Return what new replicas of ``partitions`` cannot get: with tiered storage they have a snapshot of it.
+
+        Nothing is said of partitions where the cluster does not answer.
+        """
+        wanted = set(partitions)
+        topics = {one.topic for one in wanted}
+        if not topics:
+            return {}
+        try:
+            facts = self.cluster.facts(lambda name: name in topics)
+        except ClusterError as error:
+            self.warn(f"asked again: {error}")
+            return {}
+        if any(not topic.settings for topic in facts.topics.values()):
+            self.warn("the cluster does not say how topics are set: what retention has deleted counts as lost")
+        return {
+            TopicPartition(topic.name, number): DeletedRecords(
+                below=0 if topic.is_tiered or not topic.settings else partition.log_start_offset or 0,
+                markers=topic.is_compacted,
+            )
+            for topic in facts.topics.values()
+            for number, partition in topic.partitions.items()
+            if (topic.name, number) in wanted
+        }
+
+    def times(self) -> BrokerTimes:
+        """Return the settings of the brokers that run, Kafka's defaults where they do not say."""
+        found = describe_brokers(self.cluster, tuple(_DEFAULTS))
+        if silent := next((one.error for one in found if one.error is not None), None):
+            self.warn(f"Kafka's defaults count for {_LAG} and {_EXPIRATION}: {silent}")
+        known = [{name: int(one.values.get(name, default)) for name, default in _DEFAULTS.items()} for one in found]
+        return BrokerTimes(lag_ms=max(one[_LAG] for one in known), expiration_ms=min(one[_EXPIRATION] for one in known))

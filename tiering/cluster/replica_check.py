@@ -1,0 +1,213 @@
+"""Which replicas of a running cluster have lost producer state, by what every replica says of itself.
+
+Every replica of every partition is asked once, many partitions a request, all brokers side by side. Partitions whose
+replicas agree are done with. The others are asked again until the difference is gone, or has been there so long that a
+replica in sync must have fetched all that the other one had at first: twice ``replica.lag.time.max.ms``. A replica
+counts as one that lost state only if every answer says so, and if it was in sync all the while, under one leader.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from resnap.storage.errors import ClusterError
+from resnap.tiering.cluster.producers import ReplicaProducers
+from resnap.tiering.cluster.replica_comparison import ReplicaState, Watched
+from resnap.tiering.cluster.replica_state import Tolerance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding
+
+PARTITIONS_A_REQUEST: Final = 50
+_PARTITIONS_AT_ONCE: Final = 4_000
+"""Whose answers are held in memory."""
+_BROKERS_AT_ONCE: Final = 32
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 5.0
+_SETTLED_LAGS: Final = 2
+"""Who does not keep up is out of sync after one and a half times ``replica.lag.time.max.ms`` at the latest."""
+_MOST_SETTLINGS: Final = 3
+
+
+class DeletedRecords(NamedTuple):
+    """What a new replica of a partition cannot get any more."""
+
+    below: int = 0
+    """Offset below which records are gone for good."""
+    markers: bool = False
+    """Whether the cleaner removes markers."""
+
+
+class BrokerTimes(NamedTuple):
+    """Settings of brokers."""
+
+    lag_ms: int
+    """The longest ``replica.lag.time.max.ms``."""
+    expiration_ms: int
+    """The shortest ``producer.id.expiration.ms``."""
+
+
+class Brokers(Protocol):
+    """What a running cluster is asked for."""
+
+    def partitions(self, topics: frozenset[str] | None = None) -> Sequence[PartitionReplicas]:
+        """Return the partitions of ``topics``, or of all that are to be checked."""
+        ...
+
+    def producers(
+        self, broker_id: int, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ReplicaProducers]:
+        """Return what a broker holds of each of ``partitions``; raises ClusterError if it does not answer."""
+        ...
+
+    def deleted(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, DeletedRecords]:
+        """Return what new replicas of ``partitions`` cannot get, as far as the cluster says."""
+        ...
+
+    def times(self) -> BrokerTimes:
+        """Return the settings of the brokers."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaCheck:
+    """One check of all replicas.
+
+    Attributes:
+        pause: waits for so many seconds.
+        check: raises what ends the check, where it is to end.
+        partitions: how many there are.
+        replicas: how many were asked.
+
+    """
+
+    brokers: Brokers
+    now_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
+    pause: Callable[[float], object]
+    check: Callable[[], object]
+    partitions: int = 0
+    replicas: int = 0
+    _silent: dict[int, str] = field(default_factory=dict)
+    """Brokers that do not answer at all, and why."""
+
+    def findings(self) -> Iterator[ReplicaFinding]:
+        """Yield what is not as it should be; of a partition that is in order nothing is said.
+
+        Raises:
+            ClusterError: the cluster does not say where its replicas are.
+
+        """
+        places = self.brokers.partitions()
+        self.partitions = len(places)
+        unsettled: list[Watched] = []
+        for begin in range(0, len(places), _PARTITIONS_AT_ONCE):
+            some = places[begin : begin + _PARTITIONS_AT_ONCE]
+            for place in some:
+                yield from place.not_compared()
+            unsettled += self._first_look(some)
+            self.check()
+        yield from self._settle(unsettled)
+
+    def _first_look(self, places: Iterable[PartitionReplicas]) -> list[Watched]:
+        """Return what is open after two answers of those that differ: producers that write meanwhile make no third."""
+        led = (place for place in places if place.leader is not None and len(place.in_sync) > 1)
+        watched = [Watched(place=place, brokers=frozenset(place.in_sync)) for place in led]
+        self.replicas += sum(len(one.brokers) for one in watched)
+        self._ask(watched)
+        differing = [one for one in watched if one.losses and not one.errors]
+        self._ask(differing)
+        return [one for one in watched if one.is_open]
+
+    def _settle(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
+        """Ask again until it is known what is lost, and what was late."""
+        if not watched:
+            return
+        times = self.brokers.times()
+        deleted: dict[TopicPartition, DeletedRecords] = {}
+        settled_s = _SETTLED_LAGS * times.lag_ms / 1000
+        end_s, pause_s = self.monotonic_s() + _MOST_SETTLINGS * settled_s, _FIRST_PAUSE_S
+        while watched:
+            self.check()
+            self.pause(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._silent.clear()
+            yield from self._follow_leaders(watched)
+            self._ask([one for one in watched if one.brokers])
+            deleted |= self.brokers.deleted(
+                [name for one in watched if one.losses and (name := one.place.topic_partition) not in deleted]
+            )
+            for one in watched:
+                yield from one.give_up()
+                records = deleted.get(one.place.topic_partition)
+                one.forgive(_tolerance(self.now_ms(), times, records or DeletedRecords()))
+                if one.losses and records and self.monotonic_s() - one.since_s >= settled_s:
+                    yield from one.lost()
+                    one.losses = {}
+                elif one.is_open and self.monotonic_s() >= end_s:
+                    why = "its leader has changed too often meanwhile" if records else "its topic is not described"
+                    yield one.place.finding(None, ReplicaState.UNKNOWN, why)
+                    one.losses, one.errors = {}, {}
+            watched = [one for one in watched if one.is_open]
+
+    def _follow_leaders(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
+        """Begin again where there is another leader; yield what is out of sync now, and compare it no more."""
+        topics = frozenset(one.place.topic_partition.topic for one in watched)
+        places = {place.topic_partition: place for place in self.brokers.partitions(topics)}
+        for one in watched:
+            place = places.get(one.place.topic_partition)
+            if place is None or place.leader is None:
+                one.brokers, one.losses, one.errors = frozenset(), {}, {}
+                yield from () if place is None else place.not_compared()
+                continue
+            for broker_id in sorted(one.brokers - set(place.in_sync)):
+                yield place.finding(broker_id, ReplicaState.LAGGING)
+            one.brokers &= set(place.in_sync)
+            if (place.leader, place.leader_epoch) != (one.place.leader, one.place.leader_epoch):
+                one.first, one.losses = {}, {}
+            one.place = place
+
+    def _ask(self, watched: Sequence[Watched]) -> None:
+        """Let all of ``watched`` hear their replicas."""
+        wanted: dict[int, list[TopicPartition]] = defaultdict(list)
+        for one in watched:
+            for broker_id in one.brokers:
+                wanted[broker_id].append(one.place.topic_partition)
+        requests = [
+            (broker_id, partitions[begin : begin + PARTITIONS_A_REQUEST])
+            for broker_id, partitions in wanted.items()
+            for begin in range(0, len(partitions), PARTITIONS_A_REQUEST)
+        ]
+        answers: dict[TopicPartition, dict[int, ReplicaProducers]] = defaultdict(dict)
+        with ThreadPoolExecutor(_BROKERS_AT_ONCE, thread_name_prefix="resnap-replicas") as threads:
+            for (broker_id, partitions), said in zip(requests, threads.map(self._answer, requests), strict=True):
+                for partition in partitions:
+                    answers[partition][broker_id] = said.get(partition) or ReplicaProducers(error="no answer")
+        now_s = self.monotonic_s()
+        for one in watched:
+            one.hear(answers[one.place.topic_partition], now_s)
+
+    def _answer(self, request: tuple[int, Sequence[TopicPartition]]) -> Mapping[TopicPartition, ReplicaProducers]:
+        """Return what a broker answers; one that does not answer is not asked again until all are."""
+        broker_id, partitions = request
+        if broker_id not in self._silent:
+            try:
+                return self.brokers.producers(broker_id, partitions)
+            except ClusterError as error:
+                self._silent[broker_id] = str(error)
+        return dict.fromkeys(partitions, ReplicaProducers(error=self._silent[broker_id]))
+
+
+def _tolerance(now_ms: int, times: BrokerTimes, deleted: DeletedRecords) -> Tolerance:
+    return Tolerance(
+        now_ms=now_ms,
+        expiration_ms=times.expiration_ms,
+        deleted_below=deleted.below,
+        is_compacted=deleted.markers,
+    )
