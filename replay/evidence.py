@@ -29,7 +29,7 @@ from resnap.storage.side_by_side import each
 from resnap.storage.sources.files import GONE, PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import numpy.typing as npt
 
@@ -149,20 +149,28 @@ def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> tuple[Se
 
 
 def load_evidence(
-    partition: PartitionDir, sources: Sources = PLAIN, *, others: Sequence[SnapshotFile] = ()
+    partition: PartitionDir,
+    sources: Sources = PLAIN,
+    *,
+    others: Sequence[SnapshotFile] = (),
+    distrusted: Collection[str] = (),
 ) -> Evidence:
     """Read the transaction indexes and the snapshots of ``partition``, and ``others`` of the same log.
+
+    Those at the locators ``distrusted`` are left out: snapshots, and logs whose transaction indexes are meant.
 
     Raises:
         StoreError: the store they lie in failed.
 
     """
     is_remote = partition.is_remote
-    aborted = list(each(partial(_aborted, sources), partition.segments, remote=is_remote))
+    indexed = [segment for segment in partition.segments if segment.path not in distrusted]
+    aborted = list(each(partial(_aborted, sources), indexed, remote=is_remote))
     seen_open: dict[ProducerEntry, int] = {}
     newest: dict[bool, int] = {}
     begins = partition.segments[0].base_offset if partition.segments else 0
-    snapshots = sorted((*partition.snapshots, *others), key=attrgetter("offset"))
+    own = (snapshot for snapshot in partition.snapshots if snapshot.path not in distrusted)
+    snapshots = sorted((*own, *others), key=attrgetter("offset"))
     shown = each(partial(_shown, sources, begins), snapshots, remote=is_remote or bool(others))
     below = []
     for snapshot, found in zip(snapshots, shown, strict=True):

@@ -12,7 +12,7 @@ Source: ``ProducerStateManager.removeStraySnapshots``; ``LogCleanerManager`` for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
@@ -227,6 +227,27 @@ def take_partition_inventory(
         compaction_origin=origin,
         leader_epochs=ALL_KNOWN if is_shipped else known_epochs(partition, sources),
     )
+
+
+def with_log_end(inventory: PartitionInventory, sources: Sources = PLAIN) -> PartitionInventory:
+    """Return ``inventory`` with a boundary at the log end, if a snapshot stands there: of a broker that was stopped."""
+    log_end = inventory.log_end
+    if log_end is None:
+        return inventory
+    closed = inventory.partition.ending_at(log_end.offset)
+    at_end = _status(closed.segments[-1], log_end.offset, log_end, _look(sources, {}, log_end, check=True))
+    return replace(inventory, partition=closed, boundaries=(*inventory.boundaries, at_end), log_end=None)
+
+
+def with_beginning(inventory: PartitionInventory, sources: Sources = PLAIN) -> PartitionInventory:
+    """Return ``inventory`` with a boundary where the directory begins, if the log begins below, in remote storage."""
+    partition = inventory.partition
+    if not partition.segments or partition.segments[0].base_offset <= partition.log_start_offset:
+        return inventory
+    first = partition.segments[0]
+    snapshot = next((one for one in partition.snapshots if one.offset == first.base_offset), None)
+    at_start = _status(first, first.base_offset, snapshot, _look(sources, {}, snapshot, check=True))
+    return replace(inventory, boundaries=(at_start, *inventory.boundaries))
 
 
 def _status(segment: Segment, offset: int, snapshot: SnapshotFile | None, look: SnapshotLook | None) -> BoundaryStatus:

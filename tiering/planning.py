@@ -17,11 +17,12 @@ from resnap.replay.evidence import Evidence, load_evidence, segment_spans
 from resnap.replay.plan import Coverage, PartitionPlan, plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.proven_window import proven
-from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
+from resnap.replay.window import DEFAULT_EXPIRATION_MS, AsOf, ReplayRules, SegmentSpan
 from resnap.storage.errors import FormatError, StalePlanError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.inventory import Compaction, PartitionInventory
+from resnap.tiering.lost_producer_state import NOTHING_LOST, judge_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,19 +51,27 @@ class ReplayFacts:
 
 
 def load_facts(
-    partition: PartitionDir, sources: Sources = PLAIN, *, others: Sequence[SnapshotFile] = ()
+    partition: PartitionDir,
+    sources: Sources = PLAIN,
+    *,
+    others: Sequence[SnapshotFile] = (),
+    expiration_ms: int = DEFAULT_EXPIRATION_MS,
 ) -> ReplayFacts:
     """Read the time and transaction indexes and the snapshots of ``partition``.
 
     None of its segments, unless their time indexes contradict themselves or each other.
 
-    So are ``others``, snapshots of the same log that lie elsewhere.
+    So are ``others``, snapshots of the same log that lie elsewhere. Where a part of the log is remote, snapshots that
+    lack producers are left out; ``expiration_ms`` is when brokers forget one.
 
     Raises:
         StoreError: the store they lie in failed.
 
     """
-    spans, evidence = segment_spans(partition, sources), load_evidence(partition, sources, others=others)
+    is_joined = partition.local_from is not None
+    judged = judge_snapshots(partition, sources, expiration_ms) if is_joined else NOTHING_LOST
+    spans = segment_spans(partition, sources)
+    evidence = load_evidence(partition, sources, others=others, distrusted=judged.distrusted)
     return ReplayFacts(segments=spans, evidence=evidence, sources=sources)
 
 

@@ -48,6 +48,8 @@ class Reason(StrEnum):
     """The layout has it in its keys."""
     TOPIC_NAME_TOO_LONG = "topic-name-too-long"
     """The layout has it in its keys as it is."""
+    LOST_PRODUCER_STATE = "lost-producer-state"
+    """The replica started from remote storage without producer state; never a reason of ours."""
     MISSING_SNAPSHOT = "missing-snapshot"
     """Stops a stock broker; never a reason of ours."""
     UNUSABLE_SNAPSHOT = "unusable-snapshot"
@@ -91,6 +93,11 @@ HINTS: Final = {
     Reason.SEGMENT_CHANGED: "run again: the next run sees the segment as it is then",
     Reason.TOPIC_ID_UNKNOWN: "give --metadata-log, or a log dir whose partitions have partition.metadata",
     Reason.TOPIC_NAME_TOO_LONG: "ship the topic with --layout flat, or let the brokers tier it",
+    Reason.LOST_PRODUCER_STATE: (
+        "keep it from leading, and stop its broker;"
+        " `resnap regenerate LOG_DIR --remote URL --boundaries all --into DIR`, then"
+        " `resnap install DIR LOG_DIR --replace false-partial --replace txnindex`"
+    ),
     Reason.MISSING_SNAPSHOT: _REBUILD,
     Reason.UNUSABLE_SNAPSHOT: _REBUILD,
 }

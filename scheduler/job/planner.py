@@ -12,6 +12,8 @@ from resnap.scheduler.job.staged import staged_snapshots
 from resnap.scheduler.job.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
 from resnap.storage.errors import StalePlanError, UsageError
 from resnap.storage.stores.urls import is_store_url, open_store
+from resnap.tiering.inventory import with_log_end
+from resnap.tiering.lost_producer_state import NOTHING_LOST, judge_snapshots, lost_state
 from resnap.tiering.planning import (
     ReplayFacts,
     SavedPlan,
@@ -26,15 +28,17 @@ from resnap.tiering.run_cache.run_cache import RunCache, nothing_to_read
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Sequence
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.job.sources import SelectedPartition
     from resnap.scheduler.output.progress import Progress
+    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
     from resnap.storage.sources.files import Sources
     from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.lost_producer_state import LostState
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
 
@@ -53,6 +57,10 @@ class Planner:
     @property
     def _sources(self) -> Sources:
         return self.engine.reading.sources
+
+    def _facts(self, partition: PartitionDir, others: Sequence[SnapshotFile] = ()) -> ReplayFacts:
+        expiration_ms = self.rules.written_under.expiration_ms
+        return load_facts(partition, self._sources, others=others, expiration_ms=expiration_ms)
 
     def look(self, scope: Scope, saved: SavedPlan | None = None) -> Selection:
         """Return what is in scope, once it is sure to be still what ``saved`` was made for.
@@ -99,9 +107,10 @@ class Planner:
         sink_url = None if self.run_cache is None else url
         planned = []
         for selected in selection.partitions:
-            wanted = wanted_boundaries(selected, boundaries, saved)
+            ended = _with_log_end(selected, self._sources) if boundaries == "all" and saved is None else selected
+            wanted = wanted_boundaries(ended, boundaries, saved)
             if wanted is not None:
-                planned.append(self.boundaries(selected, wanted, scope.high_watermark, sink_url))
+                planned.append(self.boundaries(ended, wanted, scope.high_watermark, sink_url))
             elif self.run_cache is not None and sink_url is not None:
                 self.run_cache.keep(self.run_cache.look_up(selected.inventory), None)
         return planned, selection
@@ -149,12 +158,19 @@ class Planner:
         lost = lost_boundaries(inventory) if can_be_tiered(inventory) else ()
         if not lost:
             return NO_COST, NO_COST
-        facts = replace(load_facts(inventory.partition, self._sources), sources=None)
+        facts = replace(self._facts(inventory.partition), sources=None)
         now, roll = (
             replace(self.rules, as_of=replace(self.rules.as_of, roll=each_at_its_roll))
             for each_at_its_roll in (False, True)
         )
         return cost_of(plan_replay(inventory, facts, lost, now)), cost_of(plan_replay(inventory, facts, lost, roll))
+
+    def lost_state(self, inventory: PartitionInventory) -> LostState | None:
+        """Return what shows that a replica has lost its producer state; remote snapshots prove it, where they are."""
+        partition, expiration_ms = inventory.partition, self.rules.written_under.expiration_ms
+        is_joined = partition.local_from is not None
+        judged = judge_snapshots(partition, self._sources, expiration_ms) if is_joined else NOTHING_LOST
+        return lost_state(partition, judged.losses)
 
     def boundaries(
         self, selected: SelectedPartition, wanted: tuple[int, ...], high_watermark: int | None, sink_url: str | None
@@ -166,17 +182,17 @@ class Planner:
         facts: ReplayFacts | None = None
         if self.run_cache is not None and cached is not None and sink_url is not None:
             if not cached.is_same_directory:
-                facts = load_facts(partition, self._sources)
+                facts = self._facts(partition)
                 cached = cached.supported_by(facts.evidence, self.rules)
             standing = self.run_cache.standing(cached, wanted, sink_url)
         if standing and self.rules.max_reach_back_ms is not None:
-            facts = facts or load_facts(partition, self._sources)
+            facts = facts or self._facts(partition)
             whole = plan_replay(selected.inventory, facts, wanted, self.rules, high_watermark=high_watermark)
             standing = standing if is_cached_as_well(standing, whole) else ()
         if sink_url is not None and len(standing) == len(wanted):
             plan = nothing_to_read(selected.topic_partition, self.rules)
         else:
-            facts = facts or load_facts(partition, self._sources)
+            facts = facts or self._facts(partition)
             plan, standing = self._left(selected.inventory, facts, wanted, standing, high_watermark)
         return self._planned(selected, plan, cached, standing)
 
@@ -228,7 +244,7 @@ class Planner:
     def order(self, order: TierOrder) -> Planned:
         """Plan what must be known to ship what is left of a partition."""
         wanted = [segment.next_base_offset for segment in order.candidates.segments]
-        facts = load_facts(order.selected.inventory.partition, self._sources, others=order.shown)
+        facts = self._facts(order.selected.inventory.partition, order.shown)
         cached = order.cached
         if cached is not None:
             cached = cached.supported_by(facts.evidence, self.rules)
@@ -245,7 +261,7 @@ class Planner:
     def comparison(self, selected: SelectedPartition, snapshots: str | None) -> Planned:
         """Plan what must be known to judge the snapshots of a partition, or those below ``snapshots``."""
         inventory = selected.inventory
-        facts: ReplayFacts = load_facts(inventory.partition, self._sources)
+        facts: ReplayFacts = self._facts(inventory.partition)
         compare = None if snapshots is None else staged_snapshots(selected, snapshots, self._sources)
         wanted = (
             [
@@ -257,6 +273,13 @@ class Planner:
             else list(compare)
         )
         return self._planned(selected, plan_replay(inventory, facts, wanted, self.rules, compare=compare))
+
+
+def _with_log_end(selected: SelectedPartition, sources: Sources) -> SelectedPartition:
+    """Return ``selected`` with its log end, which a broker loads, where a part is remote and the broker was stopped."""
+    if selected.inventory.partition.local_from is None or not selected.log_dir.clean_shutdown:
+        return selected
+    return replace(selected, inventory=with_log_end(selected.inventory, sources))
 
 
 def wanted_boundaries(

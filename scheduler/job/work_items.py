@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import SnapshotFile
     from resnap.tiering.broker_blockers import BrokerBlockers
     from resnap.tiering.eligibility import Candidates, Eligibility
+    from resnap.tiering.lost_producer_state import LostState
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
 
@@ -41,6 +42,8 @@ class PartitionScan:
     """What it costs to make the lost boundaries with ``--as-of now``."""
     cost_roll: Cost
     """With ``--as-of roll``."""
+    lost_state: LostState | None = None
+    """What shows that the replica has lost its producer state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

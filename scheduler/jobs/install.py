@@ -95,6 +95,7 @@ class InstallView(View[Installed]):
                 "snapshots": [
                     {
                         "offset": decision.offset,
+                        "file": decision.kind.value,
                         "outcome": decision.outcome.value,
                         "entries": decision.entries,
                         "leftOut": decision.left_out,
@@ -155,8 +156,8 @@ LogDirectory = Annotated[
 ]
 Replacing = Annotated[
     list[str] | None,
-    typer.Option("--replace", metavar="corrupt|false-empty",
-                 help="Also replace such snapshots, and keep the old files aside; can be given twice."),
+    typer.Option("--replace", metavar="corrupt|false-empty|false-partial|txnindex",
+                 help="Also replace such files, and keep the old ones aside; can be given several times."),
 ]  # fmt: skip
 UndoDirectory = Annotated[
     Path | None,
@@ -184,7 +185,8 @@ def install(
 ) -> None:
     """Put regenerated snapshots beside the segments of a stopped broker, so that it tiers them by itself.
 
-    The log dir's lock is held until the end; a valid snapshot is never replaced; --undo restores what was before.
+    The log dir's lock is held until the end; a valid snapshot with entries is replaced only with --replace
+    false-partial, where the replay proves it wrong; --undo restores what was before.
     """
     dry_run = context.settings.dry_run
     if undo is not None:

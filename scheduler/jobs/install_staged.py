@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.sources import Scope
     from resnap.scheduler.output.progress import Progress
-    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.names import FileKind, TopicPartition
     from resnap.storage.stores.s3_settings import S3Settings
     from resnap.tiering.installing.installation import Replace
     from resnap.tiering.planning import SavedPlan
@@ -186,10 +186,10 @@ def _apply(installer: Installer, selection: _Selection, progress: Progress) -> R
     progress.expect(len(changes), sum(change.size_bytes for change in changes))
     error: ResnapError | None = None
     for index, one in enumerate(selection.surveyed):
-        made: set[int] = set()
+        made: set[tuple[FileKind, int]] = set()
 
-        def done(decision: Decision, made: set[int] = made) -> None:
-            made.add(decision.offset)
+        def done(decision: Decision, made: set[tuple[FileKind, int]] = made) -> None:
+            made.add((decision.kind, decision.offset))
             progress.advance(1, decision.size_bytes)
 
         if error is None:
@@ -199,7 +199,7 @@ def _apply(installer: Installer, selection: _Selection, progress: Progress) -> R
                 error = failed
         decisions = tuple(
             replace(decision, outcome=Outcome.NOT_REACHED)
-            if decision.is_change and decision.offset not in made
+            if decision.is_change and (decision.kind, decision.offset) not in made
             else decision
             for decision in one.installation.decisions
         )

@@ -26,6 +26,7 @@ from resnap.scheduler.jobs.replayed import Rebuilt, ReplayView
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.fingerprint import print_segment
+from resnap.tiering.installing.right_indexes import right_indexes
 from resnap.tiering.installing.staging_area import StagingArea, prints_of
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.work_items import Planned, Replayed
     from resnap.scheduler.output.progress import Progress
-    from resnap.storage.log.partition_dir import Segment
-    from resnap.tiering.installing.fingerprint import SegmentPrint
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.sources.files import Sources as Storage
+    from resnap.tiering.installing.fingerprint import SegmentPrint, StagedIndex, StagedPrint
     from resnap.tiering.planning import SavedPlan
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
@@ -105,11 +107,24 @@ def _regenerate(
             one = replayed.planned
             partition = one.selected.inventory.partition
             made, unchanged = (prints_of(partition, found) for found in (replayed.result.boundaries, one.standing))
-            area.leave(partition, made, unchanged, partial(_fingerprints, planner))
+            indexes = _indexes(area, partition, [*made, *unchanged], planner.engine.reading.sources)
+            area.leave(partition, made, unchanged, partial(_fingerprints, planner), indexes)
             if planner.run_cache is not None and one.cached is not None:
                 planner.run_cache.keep(one.cached, replayed.result)
             _notify(replayed, into, sink_url, context)
             yield Rebuilt.of(replayed)
+
+
+def _indexes(
+    area: StagingArea, partition: PartitionDir, staged: Iterable[StagedPrint], sources: Storage
+) -> list[StagedIndex]:
+    """Stage the transaction indexes that are wrong, of a log that begins in remote storage, and return them."""
+    if partition.local_from is None:
+        return []
+    topic_partition = partition.topic_partition
+    whole = {one.offset: b"".join(area.chunks(topic_partition, one.offset)) for one in staged if not one.left_out}
+    found = right_indexes(partition, whole, sources)
+    return [area.put_index(topic_partition, segment.base_offset, body) for segment, body in found]
 
 
 def _past_retention(

@@ -26,6 +26,7 @@ from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_co
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.tiering.inventory import Compaction, SnapshotState
 from resnap.tiering.readiness import ScanFacts, Stop, judge_partition
+from resnap.tiering.refusal import HINTS, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.refusal import Refusal
 
+_MOST_NAMED: Final = 20
+"""Lost producers that a row names."""
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 
 
@@ -121,6 +124,7 @@ def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Plan
         candidates=judged.candidates,
         cost_now=cost_now,
         cost_roll=cost_roll,
+        lost_state=planner.lost_state(selected.inventory),
     )
 
 
@@ -152,7 +156,25 @@ def scan_row(scan: PartitionScan) -> Row:
         "replayRoll": cost_row(scan.cost_roll),
         "blocking": refusal_row(scan.candidates.blocking),
         "brokerStops": refusal_row(scan.blockers.stop),
+        "lostProducerState": _lost_state_row(scan),
         "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
+    }
+
+
+def _lost_state_row(scan: PartitionScan) -> Row | None:
+    """Return what shows that the replica has lost its producer state; None where nothing does."""
+    lost = scan.lost_state
+    if lost is None:
+        return None
+    reason = Reason.LOST_PRODUCER_STATE
+    return {
+        "offset": lost.offset,
+        "reason": reason.value,
+        "isProven": lost.is_proven,
+        "producers": list(lost.producers[:_MOST_NAMED]),
+        "producersCount": len(lost.producers),
+        "detail": lost.detail,
+        "hint": HINTS[reason],
     }
 
 
@@ -216,6 +238,7 @@ class ScanView(View["Scanned | Unread"]):
     def __init__(self) -> None:
         self._totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted", "problems"), 0)
         self._first_stop: tuple[SelectedPartition, Refusal] | None = None
+        self._lost_state: list[PartitionScan] = []
 
     @property
     def lost(self) -> int:
@@ -237,6 +260,8 @@ class ScanView(View["Scanned | Unread"]):
             self._totals["lost"] += selected.inventory.lost
             if self._first_stop is None and result.scan.blockers.stop is not None:
                 self._first_stop = selected, result.scan.blockers.stop
+        if result.scan.lost_state is not None:
+            self._lost_state.append(result.scan)
         return scan_row(result.scan)
 
     def totals(self) -> Row:
@@ -259,6 +284,18 @@ class ScanView(View["Scanned | Unread"]):
             yield f"First stop of a broker's own tiering: {selected.topic_partition}, {stop.detail}."
             replay = "`resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all"
             yield f"Next: {replay if self.lost else stop.hint}."
+        yield from self._without_state()
+
+    def _without_state(self) -> Iterator[str]:
+        """Say which replicas have lost their producer state, and what to do about it."""
+        if self._lost_state:
+            first = self._lost_state[0]
+            why = "" if first.lost_state is None else first.lost_state.detail
+            yield (
+                f"{human_count(len(self._lost_state))} replicas have lost their producer state, or look like it, the"
+                f" first of them {first.selected.topic_partition}: {why}."
+            )
+            yield f"Next: {HINTS[Reason.LOST_PRODUCER_STATE]}."
 
 
 @with_settings(PARTITIONS, REMOTE, CLUSTER, RULES, STORE)

@@ -113,6 +113,11 @@ class PartitionDir:
         """Whether it, or a part of it, lies in a store."""
         return isinstance(self.path, StorePath) or self.local_from is not None
 
+    def ending_at(self, offset: int) -> PartitionDir:
+        """Return this with the last segment closed at ``offset``, where the log of a stopped broker ends."""
+        closed = replace(self.segments[-1], next_base_offset=offset)
+        return replace(self, segments=(*self.segments[:-1], closed))
+
     def is_local(self, offset: int) -> bool:
         """Whether ``offset``, a base or an end of a segment, is one of the directory itself."""
         return self.local_from is None or offset >= self.local_from

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.fixture_sets import AIVEN
-from tests.scheduler.shipped import files_of
+from tests.scheduler.shipped import entries, files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +66,8 @@ def test_snapshots_of_a_log_dir_are_made_of_what_was_tiered_as_if_the_whole_log_
     )  # fmt: skip
     assert (whole.code, joined.code) == (0, 0), joined.err
     made, expected = (files_of(tmp_path / place / "payments-0") for place in ("joined", "whole"))
+    log_end = max((local / "payments-0").glob("*.snapshot"))
+    assert entries(made.pop(log_end.name)) == entries(log_end.read_bytes())
     assert made.keys() == {one for one in expected if not one[:20].isdigit() or int(one[:20]) >= first}
     for one in made:
         assert one == "fingerprint.json" or made[one] == expected[one], one
@@ -189,8 +191,9 @@ def test_a_remote_segment_counts_up_to_where_the_log_dir_begins(
         ran = command("regenerate", *arguments, "--into", tmp_path / name, "--boundaries", "all", *PARTITION, *ROLL)
         assert ran.code == 0, ran.err
         made[name] = files_of(tmp_path / name / "payments-0")
-    assert len(made["joined"]) == len(made["whole"])
-    for one in made["joined"].keys() - {"fingerprint.json"}:
+    log_end = max((local / "payments-0").glob("*.snapshot"))
+    assert made["joined"].keys() == made["whole"].keys() | {log_end.name}
+    for one in made["whole"].keys() - {"fingerprint.json"}:
         assert made["joined"][one] == made["whole"][one], one
 
 

@@ -60,13 +60,28 @@ class StagedPrint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedIndex:
+    """The staged transaction index of one segment."""
+
+    base_offset: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What the staged snapshots of one partition depend on."""
+    """What the staged files of one partition depend on."""
 
     segments: tuple[SegmentPrint, ...]
     """Ascending."""
     snapshots: tuple[StagedPrint, ...]
     """Ascending."""
+    indexes: tuple[StagedIndex, ...] = ()
+    """Transaction indexes, ascending; each depends on its own segment, and on the snapshot where that begins."""
+
+    def index_at(self, base_offset: int) -> StagedIndex | None:
+        """Return what is known of the transaction index of the segment at ``base_offset``."""
+        return next((one for one in self.indexes if one.base_offset == base_offset), None)
 
     def at(self, offset: int) -> StagedPrint | None:
         """Return what is known of the snapshot at ``offset``."""
@@ -83,15 +98,23 @@ class Staleness:
 
     def __init__(self, fingerprint: Fingerprint, present: Iterable[SegmentPrint], first_base_offset: int) -> None:
         """``present`` are those from the lowest ``depends_from`` on; ``first_base_offset`` is that of the log now."""
+        self._begins = first_base_offset
         there = {segment.base_offset: segment for segment in present}
         known = {s.base_offset: s for s in fingerprint.segments if s.base_offset >= first_base_offset}
         self._changed = sorted(base for base in there.keys() | known.keys() if there.get(base) != known.get(base))
 
     def of(self, snapshot: StagedPrint) -> int | None:
         """Return the base of the first segment that ``snapshot`` depends on and that differs; None if none does."""
-        index = bisect_left(self._changed, snapshot.depends_from)
+        return self._first_changed(snapshot.depends_from, max(snapshot.offset, self._begins + 1))
+
+    def of_index(self, index: StagedIndex) -> int | None:
+        """Return the base of the segment that ``index`` is of if it differs; None if it does not."""
+        return self._first_changed(index.base_offset, index.base_offset + 1)
+
+    def _first_changed(self, start: int, end: int) -> int | None:
+        index = bisect_left(self._changed, start)
         changed = self._changed[index] if index < len(self._changed) else None
-        return changed if changed is not None and changed < snapshot.offset else None
+        return changed if changed is not None and changed < end else None
 
 
 def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | None:
@@ -129,9 +152,12 @@ def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
     fits = {s.base_offset: s for s in earlier.segments if now.get(s.base_offset, s) == s}
     changed = sorted({segment.base_offset for segment in earlier.segments} - fits.keys())
     kept = [s for s in earlier.snapshots if s.offset not in made and not _any_in(changed, s.depends_from, s.offset)]
+    indexes = {one.base_offset: one for one in earlier.indexes if one.base_offset not in changed}
+    indexes |= {one.base_offset: one for one in later.indexes}
     return Fingerprint(
         segments=tuple(sorted((fits | now).values(), key=lambda segment: segment.base_offset)),
         snapshots=tuple(sorted([*kept, *later.snapshots], key=lambda snapshot: snapshot.offset)),
+        indexes=tuple(indexes[base] for base in sorted(indexes)),
     )
 
 
@@ -144,7 +170,10 @@ def write_fingerprint(fingerprint: Fingerprint) -> bytes:
     """Return ``fingerprint`` as JSON, a line for each segment and snapshot."""
     segments = [[s.base_offset, s.next_base_offset, s.size_bytes, s.digest] for s in fingerprint.segments]
     snapshots = [[s.offset, s.depends_from, s.size_bytes, s.sha256, s.left_out] for s in fingerprint.snapshots]
-    members = (f'"version": {VERSION}', f'"segments": {_lines(segments)}', f'"snapshots": {_lines(snapshots)}')
+    members = [f'"version": {VERSION}', f'"segments": {_lines(segments)}', f'"snapshots": {_lines(snapshots)}']
+    if fingerprint.indexes:
+        indexes: list[list[object]] = [[one.base_offset, one.size_bytes, one.sha256] for one in fingerprint.indexes]
+        members.append(f'"transactionIndexes": {_lines(indexes)}')
     return ("{" + ",\n".join(members) + "}\n").encode()
 
 
@@ -163,6 +192,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
                               hint=hint)  # fmt: skip
         segments = tuple(_segment(item) for item in _typed(list, content["segments"]))
         snapshots = tuple(_snapshot(item) for item in _typed(list, content["snapshots"]))
+        indexes = tuple(_index(item) for item in _typed(list, content.get("transactionIndexes", [])))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         found = f"{type(error).__name__}: {error}"
         raise FormatError("fingerprint", position=0, expected="what `resnap regenerate` leaves beside snapshots",
@@ -170,6 +200,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
     return Fingerprint(
         segments=tuple(sorted(segments, key=lambda segment: segment.base_offset)),
         snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.offset)),
+        indexes=tuple(sorted(indexes, key=lambda index: index.base_offset)),
     )
 
 
@@ -195,6 +226,13 @@ def _snapshot(item: object) -> StagedPrint:
         size_bytes=_typed(int, size_bytes),
         sha256=_typed(str, sha256),
         left_out=_typed(int, left_out),
+    )
+
+
+def _index(item: object) -> StagedIndex:
+    base_offset, size_bytes, sha256 = _typed(list, item)
+    return StagedIndex(
+        base_offset=_typed(int, base_offset), size_bytes=_typed(int, size_bytes), sha256=_typed(str, sha256)
     )
 
 

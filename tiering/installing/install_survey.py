@@ -10,27 +10,29 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from resnap.storage.disk import FileDigest, read_chunks
+from resnap.storage.disk import FileDigest, digest_of_file, read_chunks
 from resnap.storage.errors import FormatError, ObjectNotFoundError
-from resnap.storage.log.names import segment_name
+from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
-from resnap.tiering.installing.fingerprint import Fingerprint, StagedPrint, Staleness, print_segment
+from resnap.tiering.installing.fingerprint import Fingerprint, Staleness, print_segment
 from resnap.tiering.installing.installation import (
     Decision,
     Outcome,
     PartitionInstallation,
+    Replace,
     broken_directory,
     decisions_beside,
     refuse_all,
     set_aside_at_log_end,
     with_tail_judged,
 )
+from resnap.tiering.inventory import with_beginning, with_log_end
+from resnap.tiering.lost_producer_state import lacks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.installing.installation import Replace
     from resnap.tiering.installing.staging_area import StagingArea
     from resnap.tiering.inventory import PartitionInventory
 
@@ -56,30 +58,67 @@ def decide(
         LogDirError, StoreError: something cannot be read.
 
     """
+    offsets = list(offsets)
     topic_partition = inventory.partition.topic_partition
-    decisions = [_compared(one, inventory, area) for one in decisions_beside(offsets, inventory, asked)]
+    inventory = with_beginning(inventory)
+    if inventory.log_end is not None and inventory.log_end.offset in offsets:
+        inventory = with_log_end(inventory)
+    decisions = [_compared(one, inventory, area, asked) for one in decisions_beside(offsets, inventory, asked)]
+    indexes = list(_of_indexes(inventory, area, asked))
     broken = broken_directory(inventory)
     if broken is not None:
-        return PartitionInstallation(topic_partition=topic_partition, decisions=tuple(refuse_all(decisions, *broken)))
-    decisions = with_tail_judged(_fitting(decisions, inventory, area), inventory)
+        refused = tuple(refuse_all([*decisions, *indexes], *broken))
+        return PartitionInstallation(topic_partition=topic_partition, decisions=refused)
+    fitting = _fitting([*decisions, *indexes], inventory, area)
+    decisions = with_tail_judged(fitting[: len(decisions)], inventory)
     aside = set_aside_at_log_end(decisions, inventory, log_end_is_empty=_log_end_is_empty(inventory), asked=asked)
-    return PartitionInstallation(
-        topic_partition=topic_partition, decisions=(*decisions, *([aside] if aside is not None else []))
-    )
+    every = (*decisions, *([aside] if aside is not None else []), *fitting[len(decisions) :])
+    return PartitionInstallation(topic_partition=topic_partition, decisions=every)
 
 
-def _compared(decision: Decision, inventory: PartitionInventory, area: StagingArea) -> Decision:
-    """Return ``decision``, or that the file beside the segment has the entries of the staged one already."""
+def _of_indexes(inventory: PartitionInventory, area: StagingArea, asked: Collection[Replace]) -> Iterator[Decision]:
+    """Yield what the directory says of the staged transaction indexes."""
+    topic_partition = inventory.partition.topic_partition
+    try:
+        fingerprint = area.fingerprint(topic_partition)
+    except FormatError:
+        return  # the snapshots are refused for it
+    bases = {segment.base_offset for segment in inventory.partition.segments}
+    for index in fingerprint.indexes if fingerprint is not None else ():
+        there = digest_of_file(_path(inventory, index.base_offset, FileKind.TXNINDEX))
+        if there == FileDigest(size_bytes=index.size_bytes, sha256=index.sha256):
+            outcome, detail = Outcome.ALREADY_THERE, None
+        elif index.base_offset not in bases:
+            outcome, detail = Outcome.BELOW_LOG_START, "retention has taken its segment"
+        elif Replace.TXNINDEX not in asked:
+            outcome, detail = Outcome.NOT_ASKED, "the batches contradict the transaction index that is there, or is not"
+        else:
+            outcome, detail = Outcome.INSTALLED if there is None else Outcome.REPLACED, None
+        yield Decision(offset=index.base_offset, outcome=outcome, detail=detail, kind=FileKind.TXNINDEX)
+
+
+def _compared(
+    decision: Decision, inventory: PartitionInventory, area: StagingArea, asked: Collection[Replace]
+) -> Decision:
+    """Return ``decision``, or that the file beside the segment has the entries of the staged one already.
+
+    A valid one that lacks what the replay has found is replaced where that is asked for.
+    """
     if decision.outcome not in {Outcome.GOOD_FILE_THERE, Outcome.REPLACED, Outcome.NOT_ASKED}:
         return decision
-    path = _snapshot_path(inventory, decision.offset)
-    there = _entries(b"".join(read_chunks(path)))
-    if there is None:
+    there = _entries(b"".join(read_chunks(_path(inventory, decision.offset))))
+    staged = _read_staged(area, inventory.partition.topic_partition, decision.offset).entries
+    if there is None or staged is None:
         return decision
-    staged = _read_staged(area, inventory.partition.topic_partition, decision.offset)
-    if staged.entries is None or not _same(there, staged.entries):
+    if _same(there, staged):
+        return Decision(offset=decision.offset, outcome=Outcome.ALREADY_THERE, entries=len(there))
+    lacking = lacks(there, staged) if decision.outcome is not Outcome.REPLACED else []
+    if not lacking:
         return decision
-    return Decision(offset=decision.offset, outcome=Outcome.ALREADY_THERE, entries=len(there))
+    what = f"the one that is there lacks what the replay found of {len(lacking)} producers"
+    if Replace.FALSE_PARTIAL in asked:
+        return replace(decision, outcome=Outcome.REPLACED, detail=what, must_be_whole=True)
+    return replace(decision, detail=f"{what}; --replace false-partial replaces it")
 
 
 def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area: StagingArea) -> list[Decision]:
@@ -94,29 +133,35 @@ def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area:
     if fingerprint is None:
         what = "nothing says which segments it was made from"
         return refuse_all(decisions, Outcome.NO_FINGERPRINT, what)
-    staleness = _staleness(fingerprint, [d.offset for d in decisions if d.is_change], inventory)
+    staleness = _staleness(fingerprint, [one for one in decisions if one.is_change], inventory)
+    check = {FileKind.SNAPSHOT: _checked, FileKind.TXNINDEX: _checked_index}
     return [
-        _checked(one, fingerprint.at(one.offset), staleness, topic_partition, area) if one.is_change else one
+        check[one.kind](one, fingerprint, staleness, topic_partition, area) if one.is_change else one
         for one in decisions
     ]
 
 
-def _staleness(fingerprint: Fingerprint, offsets: Collection[int], inventory: PartitionInventory) -> Staleness:
-    """Compare the closed segments that snapshots at ``offsets`` depend on with what they were."""
+def _staleness(fingerprint: Fingerprint, changes: Sequence[Decision], inventory: PartitionInventory) -> Staleness:
+    """Compare the closed segments that ``changes`` depend on with what they were."""
     segments = inventory.partition.segments
-    start = min((known.depends_from for known in map(fingerprint.at, offsets) if known is not None), default=0)
-    needed = [s for s in segments if start <= s.base_offset < max(offsets) and not s.is_active]
+    prints = (fingerprint.at(one.offset) for one in changes if one.kind is FileKind.SNAPSHOT)
+    lowest = min((known.depends_from for known in prints if known is not None), default=segments[0].base_offset)
+    start = min(lowest, *(one.offset for one in changes if one.kind is FileKind.TXNINDEX), lowest)
+    # A file at the base of a segment is of that segment, too, where it is an index, or nothing lies below.
+    end = max(*(one.offset + (one.kind is FileKind.TXNINDEX) for one in changes), segments[0].base_offset + 1)
+    needed = [s for s in segments if start <= s.base_offset < end and not s.is_active]
     present = [one for one in map(print_segment, needed) if one is not None]
     return Staleness(fingerprint, present, max(segments[0].base_offset, start))
 
 
 def _checked(
     decision: Decision,
-    print_: StagedPrint | None,
+    fingerprint: Fingerprint,
     staleness: Staleness,
     topic_partition: TopicPartition,
     area: StagingArea,
 ) -> Decision:
+    print_ = fingerprint.at(decision.offset)
     if print_ is None:
         return replace(decision, outcome=Outcome.NO_FINGERPRINT, detail="the fingerprint beside it does not know it")
     changed = staleness.of(print_)
@@ -130,6 +175,9 @@ def _checked(
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
     if staged.entries is None:
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=staged.problem)
+    if print_.left_out and decision.must_be_whole:
+        what = f"{print_.left_out} producers are left out of the staged one: nothing proves which of the two is right"
+        decision = replace(decision, outcome=Outcome.GOOD_FILE_THERE, detail=what)
     return replace(
         decision,
         size_bytes=print_.size_bytes,
@@ -137,6 +185,25 @@ def _checked(
         entries=len(staged.entries),
         left_out=print_.left_out,
     )
+
+
+def _checked_index(
+    decision: Decision,
+    fingerprint: Fingerprint,
+    staleness: Staleness,
+    topic_partition: TopicPartition,
+    area: StagingArea,
+) -> Decision:
+    index = fingerprint.index_at(decision.offset)
+    if index is None:
+        raise AssertionError(f"{topic_partition}: no transaction index is staged for the segment at {decision.offset}")
+    if staleness.of_index(index) is not None:
+        return replace(decision, outcome=Outcome.STALE, detail=f"segment {index.base_offset} is another one now")
+    data = b"".join(area.chunks(topic_partition, index.base_offset, FileKind.TXNINDEX))
+    if (len(data), hashlib.sha256(data).hexdigest()) != (index.size_bytes, index.sha256):
+        detail = "it is not what the fingerprint describes: the run that wrote it did not finish"
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
+    return replace(decision, size_bytes=index.size_bytes, sha256=index.sha256)
 
 
 def _read_staged(area: StagingArea, topic_partition: TopicPartition, offset: int) -> _Staged:
@@ -175,8 +242,8 @@ def _log_end_is_empty(inventory: PartitionInventory) -> bool:
     return found is not None and not len(found)
 
 
-def _snapshot_path(inventory: PartitionInventory, offset: int) -> Path:
-    return Path(str(inventory.partition.path)) / segment_name(offset, "snapshot")
+def _path(inventory: PartitionInventory, offset: int, kind: FileKind = FileKind.SNAPSHOT) -> Path:
+    return Path(str(inventory.partition.path)) / segment_name(offset, kind.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +253,6 @@ class Surveyed:
     inventory: PartitionInventory
     installation: PartitionInstallation
 
-    def path(self, offset: int) -> Path:
-        """Return where the snapshot at ``offset`` stands."""
-        return _snapshot_path(self.inventory, offset)
+    def path(self, decision: Decision) -> Path:
+        """Return where the file stands that ``decision`` is of."""
+        return _path(self.inventory, decision.offset, decision.kind)

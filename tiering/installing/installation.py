@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from resnap.storage.log.names import FileKind
 from resnap.tiering.inventory import SnapshotState
 
 if TYPE_CHECKING:
@@ -33,13 +34,17 @@ class Replace(StrEnum):
     """Those that no broker could load, of no bytes among them."""
     FALSE_EMPTY = "false-empty"
     """Valid ones without entries, where the replay found producers."""
+    FALSE_PARTIAL = "false-partial"
+    """Valid ones that lack producers, or their transactions, that the replay found, without entries or with some."""
+    TXNINDEX = "txnindex"
+    """Transaction indexes that the batches contradict."""
 
 
 class Outcome(StrEnum):
     """What is done with a staged snapshot, or why nothing is; the values are codes that never change."""
 
     INSTALLED = "installed"
-    """It was put beside its segment."""
+    """It was put beside its segment, where there was none."""
     REPLACED = "replaced"
     """It took the place of a file that ``--replace`` lets go, which is kept aside."""
     SET_ASIDE = "set-aside"
@@ -87,7 +92,7 @@ HINTS: Final = {
     Outcome.INDEX_MISSING: _START_ONCE,
     Outcome.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
     Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker goes on from an older one",
-    Outcome.NOT_ASKED: "--replace corrupt or --replace false-empty replaces such files, and keeps them aside",
+    Outcome.NOT_ASKED: "--replace with corrupt, false-empty or txnindex replaces such files, and keeps them aside",
 }
 
 
@@ -104,6 +109,10 @@ class Decision:
     sha256: str | None = None
     entries: int | None = None
     left_out: int = 0
+    kind: FileKind = FileKind.SNAPSHOT
+    """Of a transaction index, ``offset`` is the base offset of its segment."""
+    must_be_whole: bool = False
+    """Whether the staged file counts only if no producer was left out of it, since it replaces a valid one."""
 
     @property
     def is_change(self) -> bool:
@@ -146,7 +155,9 @@ def decisions_beside(
     first = partition.segments[0].base_offset if partition.segments else 0
     log_start_offset = max(partition.log_start_offset, first)
     boundaries = {boundary.offset: boundary for boundary in inventory.boundaries}
-    return [_decision(offset, log_start_offset, boundaries.get(offset), asked) for offset in offsets]
+    # Where the log begins in remote storage, the base of the first segment is a boundary, too (``with_beginning``).
+    starts = {True: partition.log_start_offset, False: log_start_offset}
+    return [_decision(offset, starts[offset in boundaries], boundaries.get(offset), asked) for offset in offsets]
 
 
 def _decision(

@@ -24,6 +24,7 @@ from resnap.storage.disk import (
     write_file,
 )
 from resnap.storage.errors import LogDirError, VerificationError
+from resnap.storage.log.names import FileKind
 from resnap.tiering.installing.installation import Decision, Outcome
 from resnap.tiering.installing.undo_manifest import (
     ASIDE,
@@ -80,7 +81,7 @@ class Installer:
         return manifest
 
     def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> Change:
-        path = surveyed.path(decision.offset)
+        path = surveyed.path(decision)
         place = f"{path.parent.name}/{path.name}"
         old = None
         if decision.outcome is not Outcome.INSTALLED:
@@ -101,22 +102,29 @@ class Installer:
             StoreError, VerificationError: a staged file can no longer be read, or has changed.
 
         """
-        segments = {boundary.offset: boundary.segment.path for boundary in surveyed.inventory.boundaries}
         for decision in surveyed.installation.changes:
             if decision.outcome is Outcome.SET_ASIDE:
-                remove_file(self.disk, surveyed.path(decision.offset))
+                remove_file(self.disk, surveyed.path(decision))
             else:
-                self._put(surveyed, decision, replace(dress_of(Path(segments[decision.offset])), mtime_ns=None))
+                self._put(surveyed, decision, replace(dress_of(_segment_of(surveyed, decision)), mtime_ns=None))
             done(decision)
 
     def _put(self, surveyed: Surveyed, decision: Decision, dress: Dress) -> None:
-        path, topic_partition = surveyed.path(decision.offset), surveyed.installation.topic_partition
+        path, topic_partition = surveyed.path(decision), surveyed.installation.topic_partition
         if decision.outcome is Outcome.INSTALLED and digest_of_file(path) is not None:
             hint = "somebody works in the log dir past its lock: find out who, then run again"
             raise LogDirError(f"{path} has come into being meanwhile", hint=hint)
-        chunks = self.area.chunks(topic_partition, decision.offset)
-        locator = self.area.locator(topic_partition, decision.offset)
+        chunks = self.area.chunks(topic_partition, decision.offset, decision.kind)
+        locator = self.area.locator(topic_partition, decision.offset, decision.kind)
         write_file(self.disk, path, _as_decided(chunks, decision, locator), dress)
+
+
+def _segment_of(surveyed: Surveyed, decision: Decision) -> Path:
+    """Return the log whose owner and mode a new file gets: the one below a snapshot, or that of an index."""
+    segments = surveyed.inventory.partition.segments
+    is_index = decision.kind is FileKind.TXNINDEX
+    below = (one for one in reversed(segments) if one.base_offset < decision.offset + is_index)
+    return Path(next(below, segments[0]).path)
 
 
 def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> Iterator[bytes]:

@@ -6,15 +6,24 @@ not installed: their bytes are not what it describes.
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from resnap.replay.results import BoundaryResult
-from resnap.replay.staging import snapshot_key
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
-from resnap.storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
+from resnap.storage.log.names import (
+    DirKind,
+    FileKind,
+    FileState,
+    parse_file_name,
+    parse_partition_dir_name,
+    segment_name,
+)
 from resnap.tiering.installing.fingerprint import (
     FINGERPRINT_FILE,
     Fingerprint,
+    StagedIndex,
     StagedPrint,
     joined,
     read_fingerprint,
@@ -83,6 +92,7 @@ class StagingArea:
         made: Iterable[StagedPrint],
         unchanged: Iterable[StagedPrint],
         print_segments: PrintSegments,
+        indexes: Sequence[StagedIndex] = (),
     ) -> None:
         """Write what snapshots depend on, joined with what is known of others that lie here.
 
@@ -91,6 +101,7 @@ class StagingArea:
             made: the snapshots that it has just written here.
             unchanged: those that an earlier run has written; nothing is read for them if that left all it should.
             print_segments: ``fingerprint.print_segment`` of each, by whoever reads segments.
+            indexes: the transaction indexes that it has written here.
 
         Raises:
             LogDirError, StoreError: a segment cannot be read, or the fingerprint not be written.
@@ -101,23 +112,38 @@ class StagingArea:
             return  # the place may not even have come into being
         earlier = self._earlier(partition.topic_partition)
         unknown = [one for one in unchanged if earlier is None or earlier.at(one.offset) != one]
-        snapshots = sorted([*made, *unknown], key=lambda snapshot: snapshot.offset)
-        if snapshots:
-            whole = joined(earlier, fingerprint_of(partition, snapshots, print_segments))
+        is_known = earlier is not None and all(earlier.index_at(one.base_offset) == one for one in indexes)
+        described = [*made, *(unknown if is_known else unchanged)]
+        if described:
+            snapshots = sorted(described, key=lambda snapshot: snapshot.offset)
+            found = replace(fingerprint_of(partition, snapshots, print_segments), indexes=tuple(indexes))
+            whole = joined(earlier, found)
             self._store.put(_fingerprint_key(partition.topic_partition), write_fingerprint(whole))
 
-    def locator(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return what to call a staged snapshot in messages."""
-        return f"{self.url}/{snapshot_key(topic_partition, offset)}"
+    def put_index(self, topic_partition: TopicPartition, base_offset: int, body: bytes) -> StagedIndex:
+        """Write the transaction index of a segment, and return what the fingerprint is to say of it.
 
-    def chunks(self, topic_partition: TopicPartition, offset: int) -> Iterator[bytes]:
-        """Yield the bytes of a snapshot.
+        Raises:
+            StoreError: it cannot be written.
+
+        """
+        self._store.put(_key(topic_partition, base_offset, FileKind.TXNINDEX), body)
+        return StagedIndex(base_offset=base_offset, size_bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
+
+    def locator(self, topic_partition: TopicPartition, offset: int, kind: FileKind = FileKind.SNAPSHOT) -> str:
+        """Return what to call a staged file in messages."""
+        return f"{self.url}/{_key(topic_partition, offset, kind)}"
+
+    def chunks(
+        self, topic_partition: TopicPartition, offset: int, kind: FileKind = FileKind.SNAPSHOT
+    ) -> Iterator[bytes]:
+        """Yield the bytes of a staged file.
 
         Raises:
             StoreError: it cannot be read.
 
         """
-        with self._store.open(snapshot_key(topic_partition, offset)) as chunks:
+        with self._store.open(_key(topic_partition, offset, kind)) as chunks:
             yield from chunks
 
     def _earlier(self, topic_partition: TopicPartition) -> Fingerprint | None:
@@ -162,6 +188,10 @@ def fingerprint_of(
     needed = [s for s in partition.segments if start <= s.base_offset < end and not s.is_active]
     segments = tuple(one for one in print_segments(needed) if one is not None)
     return Fingerprint(segments=segments, snapshots=tuple(snapshots))
+
+
+def _key(topic_partition: TopicPartition, offset: int, kind: FileKind) -> str:
+    return f"{topic_partition}/{segment_name(offset, kind.value)}"
 
 
 def _fingerprint_key(topic_partition: TopicPartition) -> str:

@@ -22,6 +22,7 @@ ASIDE: Final = "aside"
 """Folder beside the manifest with the files that were replaced or taken away."""
 VERSION: Final = 1
 _MAX_MODE: Final = 0o7777
+_TOUCHED: Final = frozenset({FileKind.SNAPSHOT, FileKind.TXNINDEX})
 _T = TypeVar("_T")
 
 
@@ -38,7 +39,7 @@ class Change:
     """One file of the log dir; at least one of ``old`` and ``new`` is there."""
 
     place: str
-    """``<topic>-<partition>/<N, 20 digits>.snapshot``."""
+    """``<topic>-<partition>/<N, 20 digits>.snapshot``, or ``.txnindex``."""
     old: OldFile | None
     """None: there was no such file."""
     new: FileDigest | None
@@ -153,11 +154,11 @@ def _dress(item: dict[str, Any]) -> Dress:
 
 
 def _place(value: object) -> str:
-    """Return a place below the log dir; nothing but snapshots of live partitions is ever touched."""
+    """Return a place below the log dir; nothing but snapshots and transaction indexes of live partitions is touched."""
     folder, _, name = _typed(str, value).partition("/")
     file = parse_file_name(name)
-    if file is None or file.kind is not FileKind.SNAPSHOT or file.state is not FileState.LIVE:
-        raise ValueError(f"{value!r:.300} is not a snapshot of a partition")
+    if file is None or file.kind not in _TOUCHED or file.state is not FileState.LIVE:
+        raise ValueError(f"{value!r:.300} is not a snapshot or transaction index of a partition")
     return f"{_folder(folder)}/{name}"
 
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from resnap.storage.log.indexes import AbortedTxn
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from resnap.storage.log.indexes import AbortedTxn
 
 
 class OpenTransactions(NamedTuple):
@@ -128,6 +128,18 @@ class SegmentTransactions:
         problems += (f"names a transaction of producer {one.producer_id} that no marker at offset {one.last_offset}"
                      " has aborted" for one in listed.values())  # fmt: skip
         return Judgement(tuple(problems), tuple(undecided))
+
+    def entries(self, before: OpenTransactions) -> list[AbortedTxn]:
+        """Return the index of the segment, where all is known of what was open ``before`` it."""
+        inherited = dict(before.first_offsets)
+        found = []
+        for marker in self.markers:
+            below = inherited.pop(marker.producer_id, None)
+            first = marker.first_offset if below is None else below
+            if marker.is_abort and first is not None:
+                stable = self._last_stable_offsets(marker, inherited)[0]
+                found.append(AbortedTxn(marker.producer_id, first, marker.offset, stable))
+        return found
 
     def _last_stable_offsets(self, marker: _Marker, inherited: Mapping[int, int]) -> tuple[int, ...]:
         """Return what a broker may write; the likeliest first."""

@@ -56,6 +56,15 @@ def whole(segment: Segment) -> SegmentRange:
     )
 
 
+def transactions_of(segment: Segment, sources: Sources = PLAIN) -> SegmentTransactions:
+    """Return what the headers of all batches of ``segment`` say of transactions; raises as ``pass_over`` does."""
+    transactions = SegmentTransactions()
+    with sources.open(segment.path) as reader:
+        for block in read_blocks(reader, whole(segment), ScanFacts()):
+            _take_transactions(reader, block, transactions)
+    return transactions
+
+
 def pass_over(
     segment: Segment,
     offsets: Sequence[OffsetIndexEntry],

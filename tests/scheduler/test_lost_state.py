@@ -1,0 +1,208 @@
+"""A replica that a real broker started from remote storage, without producer state: seen, and healed."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from resnap.scheduler.clock import FixedClock
+from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.jobs.install_staged import Request, install_staged
+from resnap.scheduler.output.progress import SilentProgress
+from resnap.storage.stores.s3_settings import S3Settings
+from resnap.tiering.installing.installation import Replace
+from tests.fixture_sets import LOST
+from tests.scheduler.failing_disk import Killed, WatchedDisk, killed_at
+from tests.scheduler.files import EMPTY_SNAPSHOT, file_at
+from tests.scheduler.installed import look
+from tests.scheduler.shipped import entries, files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Ran, Resnap
+
+    Sets = Callable[[str], FixtureSet]
+
+LOCAL_FROM: Final = 205
+LAST_BASE: Final = 625
+LOG_END: Final = 671
+HEAL: Final = ("--replace", "false-partial", "--replace", "txnindex", "--output", "json")
+LATER: Final = ("--as-of", "roll", "--engine", "local", "-q")
+"""The set grows old: as of now its producers have expired."""
+
+
+@pytest.fixture
+def replica(fixture_set: Sets, tmp_path: Path) -> Path:
+    """The log dir of the replica, to be changed at will."""
+    data = shutil.copytree(fixture_set(LOST).data, tmp_path / "data")
+    (data / ".lock").touch()
+    return data
+
+
+@pytest.fixture
+def remote(fixture_set: Sets, tmp_path: Path) -> Path:
+    """The remote part of its log, to be changed at will."""
+    return shutil.copytree(fixture_set(LOST).remote, tmp_path / "remote")
+
+
+def regenerate(command: Resnap, replica: Path, remote: Path, into: Path) -> Ran:
+    ran = command(
+        "regenerate", replica, "--remote", remote.as_uri(), "--boundaries", "all", "--into", into, *LATER,
+        "--output", "json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def check_healed(partition: Path, expected: Path) -> None:
+    """Compare what a broker loads with what the leader had; the first snapshot's right form lies in the remote part."""
+    for offset in (LOCAL_FROM, 425, LAST_BASE, LOG_END):
+        found, leader = (entries(file_at(path, offset, "snapshot").read_bytes()) for path in (partition, expected))
+        assert found == leader, offset
+    name = f"{LAST_BASE:020}.txnindex"
+    assert (partition / name).read_bytes() == (expected / name).read_bytes()
+
+
+def test_what_is_staged_of_remote_and_local_segments_is_what_the_leader_had(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
+) -> None:
+    before = files_of(replica)
+    ran = regenerate(command, replica, remote, tmp_path / "staged")
+    assert [row["offset"] for row in ran.document["boundaries"]] == [LOCAL_FROM, 425, LAST_BASE, LOG_END]
+    assert {row["knownFromOffset"] for row in ran.document["boundaries"]} == {0}
+    assert {path.name for path in (tmp_path / "staged/t-0").glob("*.txnindex")} == {f"{LAST_BASE:020}.txnindex"}
+    check_healed(tmp_path / "staged" / "t-0", fixture_set(LOST).expected / "t-0")
+    assert files_of(replica) == before
+
+
+def test_wrong_files_are_replaced_only_on_request_and_all_of_it_comes_back(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
+) -> None:
+    staged, before = tmp_path / "staged", look(replica)
+    regenerate(command, replica, remote, staged)
+    unasked = command(
+        "install", staged, replica, "--replace", "false-empty", "--replace", "corrupt", "--output", "json"
+    )
+    kept = {row["offset"]: row["outcome"] for row in unasked.document["partitions"][0]["snapshots"]
+            if row["file"] == "snapshot"}  # fmt: skip
+    assert (kept[425], kept[LAST_BASE], kept[LOG_END]) == ("good-file-there",) * 3
+    assert command("install", "--undo", unasked.document["undoManifest"]).code == 0
+    assert look(replica) == before
+
+    healed = command("install", staged, replica, *HEAL)
+    assert healed.code == 0, healed.err
+    rows = healed.document["partitions"][0]["snapshots"]
+    assert {(row["file"], row["offset"], row["outcome"]) for row in rows} == {
+        *(("snapshot", offset, "replaced") for offset in (LOCAL_FROM, 425, LAST_BASE, LOG_END)),
+        ("txnindex", LAST_BASE, "installed"),
+    }
+    check_healed(replica / "t-0", fixture_set(LOST).expected / "t-0")
+    verified = command("verify", replica, "--remote", remote.as_uri(), *LATER, "--output", "json")
+    assert (verified.code, {row["verdict"] for row in verified.document["boundaries"]}) == (0, {"proven"})
+
+    again = command("install", staged, replica, *HEAL)
+    assert again.document["undoManifest"] is None
+    assert command("install", "--undo", healed.document["undoManifest"]).code == 0
+    assert look(replica) == before
+
+
+def test_an_index_that_names_a_later_beginning_is_replaced_and_a_right_one_stays(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
+) -> None:
+    index = file_at(replica / "t-0", LAST_BASE, "txnindex")
+    right = (fixture_set(LOST).expected / "t-0" / index.name).read_bytes()
+    wrong = bytearray(right)
+    wrong[10:18] = (LAST_BASE).to_bytes(8, "big")  # the first offset
+    index.write_bytes(wrong)
+    regenerate(command, replica, remote, tmp_path / "staged")
+    ran = command("install", tmp_path / "staged", replica, *HEAL)
+    rows = [row for row in ran.document["partitions"][0]["snapshots"] if row["file"] == "txnindex"]
+    assert [(row["offset"], row["outcome"]) for row in rows] == [(LAST_BASE, "replaced")]
+    assert index.read_bytes() == right
+    regenerate(command, replica, remote, tmp_path / "again")
+    assert not list((tmp_path / "again").rglob("*.txnindex"))
+
+
+def test_remote_snapshots_of_a_leader_that_had_lost_its_state_are_not_believed(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
+) -> None:
+    for path in remote.rglob("*.snapshot"):
+        if not path.name.startswith(f"{0:020}"):
+            path.write_bytes(EMPTY_SNAPSHOT)
+    regenerate(command, replica, remote, tmp_path / "staged")
+    check_healed(tmp_path / "staged" / "t-0", fixture_set(LOST).expected / "t-0")
+
+
+def test_a_snapshot_that_producers_were_left_out_of_replaces_no_valid_one(
+    command: Resnap, replica: Path, remote: Path, tmp_path: Path
+) -> None:
+    regenerate(command, replica, remote, tmp_path / "staged")
+    fingerprint = tmp_path / "staged" / "t-0" / "fingerprint.json"
+    text = fingerprint.read_text().replace('", 0]', '", 1]')
+    fingerprint.write_text(text)
+    ran = command("install", tmp_path / "staged", replica, *HEAL)
+    found = {row["offset"]: row["outcome"] for row in ran.document["partitions"][0]["snapshots"]
+             if row["file"] == "snapshot"}  # fmt: skip
+    assert set(found.values()) == {"good-file-there"}
+
+
+def scanned(command: Resnap, *arguments: object) -> Any:
+    ran = command("scan", *arguments, "--output", "json")
+    assert ran.code == 0, ran.err
+    return ran.document["partitions"][0]["lostProducerState"]
+
+
+def test_a_scan_knows_the_mark_of_a_lost_state_and_proves_it_by_the_remote_part(
+    command: Resnap, replica: Path, remote: Path, tmp_path: Path
+) -> None:
+    alone = scanned(command, replica)
+    assert (alone["reason"], alone["offset"], alone["isProven"]) == ("lost-producer-state", LOCAL_FROM, False)
+    proven = scanned(command, replica, "--remote", remote.as_uri())
+    assert (proven["offset"], proven["isProven"], set(proven["producers"]) >= {9001, 9002}) == (LOCAL_FROM, True, True)
+    table = command("scan", replica, "--remote", remote.as_uri())
+    assert "lost their producer state" in table.out
+    assert "--replace false-partial" in table.out
+
+    regenerate(command, replica, remote, tmp_path / "staged")
+    assert command("install", tmp_path / "staged", replica, *HEAL).code == 0
+    assert scanned(command, replica) is None
+    assert scanned(command, replica, "--remote", remote.as_uri()) is None
+
+
+def test_killed_at_any_step_a_rerun_completes_and_everything_can_be_undone(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
+) -> None:
+    regenerate(command, replica, remote, tmp_path / "staged")
+    before = look(replica)
+
+    def install(disk: WatchedDisk) -> None:
+        request = Request(
+            staged=str(tmp_path / "staged"),
+            scope=Scope(sources=(str(replica),)),
+            asked=frozenset({Replace.FALSE_PARTIAL, Replace.TXNINDEX}),
+            undo_dir=tmp_path / "undo",
+        )
+        clock = FixedClock(1_700_000_000_000)
+        install_staged(request, clock=clock, s3=S3Settings(), progress=SilentProgress(), disk=disk)
+
+    step = 0
+    while True:
+        step += 3
+        disk = killed_at(step)
+        try:
+            install(disk)
+        except Killed:
+            install(WatchedDisk())
+        check_healed(replica / "t-0", fixture_set(LOST).expected / "t-0")
+        for manifest in sorted((tmp_path / "undo").iterdir(), reverse=True):
+            if (manifest / "manifest.json").exists():
+                assert command("install", "--undo", manifest).code == 0
+        assert look(replica) == before
+        shutil.rmtree(tmp_path / "undo")
+        if disk.steps < step:
+            return

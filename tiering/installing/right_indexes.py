@@ -1,0 +1,63 @@
+"""Transaction indexes of local segments that a replica wrote without knowing its producers, made again from batches.
+
+Where a transaction begins below the log dir and is aborted in it, such a replica writes no entry, or one with a later
+beginning; consumers are served the aborted records then. What was open where a segment begins is known by the snapshot
+that the replay has made there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resnap.storage.errors import FormatError
+from resnap.storage.log.indexes import read_transaction_index, write_transaction_index
+from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
+from resnap.storage.sources.files import GONE
+from resnap.tiering.shipping.aborted_transactions import OpenTransactions
+from resnap.tiering.shipping.segment_pass import transactions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.sources.files import Sources
+
+
+def right_indexes(
+    partition: PartitionDir, snapshots: Mapping[int, bytes], sources: Sources
+) -> Iterator[tuple[Segment, bytes]]:
+    """Yield the closed segments of the log dir whose transaction index is wrong, each with the right one.
+
+    Only those are judged at whose beginning ``snapshots``, by offset, have one that lacks nobody. An index without
+    entries is of no bytes.
+
+    Raises:
+        FormatError: a segment is damaged.
+        LogDirError, StoreError: a file cannot be read.
+
+    """
+    for segment in partition.segments:
+        snapshot = snapshots.get(segment.base_offset)
+        if segment.is_active or snapshot is None or not partition.is_local(segment.base_offset):
+            continue
+        before = OpenTransactions(_open_in(snapshot), known_from=0)
+        found, there = transactions_of(segment, sources), _there(segment, sources)
+        if there is None or found.judge(there, before).problems:
+            yield segment, write_transaction_index(found.entries(before))
+
+
+def _open_in(snapshot: bytes) -> dict[int, int]:
+    entries = read_snapshot_array(snapshot)
+    shown = entries[entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION]
+    return dict(zip(shown["producer_id"].tolist(), shown["current_txn_first_offset"].tolist(), strict=True))
+
+
+def _there(segment: Segment, sources: Sources) -> list[AbortedTxn] | None:
+    """Return the entries of the index beside the segment, of which there may be none; None where it is damaged."""
+    try:
+        return read_transaction_index(sources.read(segment.sibling("txnindex")))
+    except GONE:
+        return []
+    except FormatError:
+        return None

@@ -1,0 +1,189 @@
+"""Which snapshots lack producers that their log still had: those of a broker that had lost its producer state.
+
+A replica that starts from remote storage begins with an empty snapshot at its first local offset, whatever the remote
+one holds. What it writes from then on lacks the producers of below, the transactions that they had open, and the epochs
+of their coordinators; its transaction indexes lack what was aborted of those. When such a replica leads, it tiers
+these snapshots. So a snapshot is compared with the last one below it that is known to be right: a producer that had not
+expired when it was written must be there. Right below the first local offset that is the remote one.
+
+Nothing of the kind is evidence for a replay.
+
+Source: ``TierStateMachine.buildProducerSnapshotFile``, ``ProducerStateManager.truncateFullyAndReloadSnapshots``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
+from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
+from resnap.storage.side_by_side import each
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.sources.files import Sources
+
+    Entries = npt.NDArray[np.void]
+
+MOST_CERTAIN_MS: Final = 86_400_000
+"""``producer.id.expiration.ms`` by default, from 3.4 on: no producer counts as lost after a longer silence."""
+_NONE: Final = -1
+
+
+class Loss(NamedTuple):
+    """A snapshot that lacks what the one before it had."""
+
+    snapshot: SnapshotFile
+    before: SnapshotFile
+    producers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What the snapshots of one log show."""
+
+    losses: tuple[Loss, ...] = ()
+    distrusted: frozenset[str] = frozenset()
+    """Locators of snapshots that are no evidence, and of logs whose transaction indexes are none."""
+
+
+NOTHING_LOST: Final = Judged()
+
+
+def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: int) -> Judged:
+    """Return which snapshots of ``partition``, in order of their offsets, lack producers that were still alive.
+
+    After a loss a snapshot counts again once it has everybody of the last right one of whom anybody is still alive.
+
+    Raises:
+        StoreError: the store they lie in failed.
+
+    """
+    snapshots = partition.snapshots
+    read = each(lambda one: _entries(one, sources), snapshots, remote=partition.is_remote)
+    right: tuple[SnapshotFile, Entries] | None = None
+    losses: list[Loss] = []
+    distrusted: set[str] = set()
+    lost_from: int | None = None
+    for snapshot, entries in zip(snapshots, read, strict=True):
+        if entries is None:
+            continue
+        at_ms = snapshot.mtime_ns // 1_000_000
+        alive = None if right is None else _alive(right[1], at_ms, min(expiration_ms, MOST_CERTAIN_MS))
+        lost = [] if alive is None else lost_producers(alive, entries)
+        if right is not None and lost:
+            losses.append(Loss(snapshot, right[0], tuple(lost)))
+            lost_from = right[0].offset if lost_from is None else lost_from
+        if lost or (lost_from is not None and (alive is None or not len(alive))):
+            distrusted.add(snapshot.path)
+            continue
+        if lost_from is not None:
+            distrusted |= _logs(partition, lost_from, snapshot.offset)
+            lost_from = None
+        right = snapshot, entries
+    if lost_from is not None:
+        distrusted |= _logs(partition, lost_from, None)
+    return Judged(losses=tuple(losses), distrusted=frozenset(distrusted))
+
+
+def lost_producers(alive: Entries, after: Entries) -> list[int]:
+    """Return the producers of ``alive``, entries that cannot have expired, that a later snapshot lacks in part.
+
+    They are not there, or with an older epoch, or the epoch of their coordinator is not known any more.
+    """
+    order = np.argsort(after["producer_id"], kind="stable")
+    ids = after["producer_id"][order]
+    at = np.searchsorted(ids, alive["producer_id"])
+    found = at < len(ids)
+    found[found] = ids[at[found]] == alive["producer_id"][found]
+    lacking = ~found
+    same = after[order][at[found]]
+    was = alive[found]
+    forgotten = (was["coordinator_epoch"] != _NONE) & (same["coordinator_epoch"] == _NONE)
+    lacking[found] = forgotten | (same["producer_epoch"] < was["producer_epoch"])
+    lost: list[int] = alive["producer_id"][lacking].tolist()
+    return lost
+
+
+def lacks(there: Entries, made: Entries) -> list[int]:
+    """Return the producers of whom ``there`` lacks something that ``made``, a replay's at the same offset, has."""
+    lost = set(lost_producers(made, there))
+    open_made = made[made["current_txn_first_offset"] != _NONE]
+    began = dict(zip(there["producer_id"].tolist(), there["current_txn_first_offset"].tolist(), strict=True))
+    begun = zip(open_made["producer_id"].tolist(), open_made["current_txn_first_offset"].tolist(), strict=True)
+    return sorted(lost | {producer_id for producer_id, first in begun if began.get(producer_id, _NONE) != first})
+
+
+def _alive(entries: Entries, at_ms: int, expiration_ms: int) -> Entries:
+    alive: Entries = entries[entries["timestamp"] > at_ms - expiration_ms]
+    return alive
+
+
+def _logs(partition: PartitionDir, start: int, end: int | None) -> set[str]:
+    return {
+        one.path for one in partition.segments if one.base_offset >= start and (end is None or one.base_offset < end)
+    }
+
+
+def _entries(snapshot: SnapshotFile, sources: Sources) -> Entries | None:
+    """Return the entries of a snapshot; None where no broker could load it, or it cannot be read."""
+    try:
+        return read_snapshot_array(sources.read(snapshot.path))
+    except (FormatError, LogDirError, ObjectNotFoundError, ConfigurationError):
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostState:
+    """What shows that a replica has lost its producer state."""
+
+    offset: int
+    """Where the log dir begins, or the first of its snapshots that shows it."""
+    is_proven: bool
+    """Whether a snapshot below has producers that it lacks; else it only looks so."""
+    producers: tuple[int, ...]
+    """Those that are known to be lost."""
+    detail: str
+
+
+def lost_state(partition: PartitionDir, losses: Sequence[Loss] = ()) -> LostState | None:
+    """Return the mark that a replica without its state leaves in its directory; None without one.
+
+    Args:
+        partition: the directory, alone or joined with its remote part.
+        losses: as ``judge_snapshots`` found them.
+
+    A log dir that begins above the log start has its beginning in remote storage. Where its first snapshot has no
+    entries, and later ones have some, the replica began without state, or nobody had produced before: only a remote
+    snapshot that has more proves which.
+
+    """
+    own = next((one for one in losses if partition.is_local(one.snapshot.offset) and _is_own(partition, one)), None)
+    if own is not None:
+        what = f"{own.snapshot.path} lacks {len(own.producers)} producers that {own.before.path} has"
+        return LostState(offset=own.snapshot.offset, is_proven=True, producers=own.producers, detail=what)
+    begins = partition.local_from
+    if begins is None:
+        begins = partition.segments[0].base_offset if partition.segments else 0
+    if begins <= partition.log_start_offset or partition.local_from is not None:
+        return None
+    sizes = {one.offset: one.size_bytes for one in partition.snapshots if one.offset >= begins}
+    if sizes.get(begins, HEADER.size) > HEADER.size or not any(size > HEADER.size for size in sizes.values()):
+        return None
+    what = (
+        f"the log dir begins at offset {begins}, above the log start {partition.log_start_offset}, with a snapshot"
+        " without entries, and later ones have some"
+    )
+    return LostState(offset=begins, is_proven=False, producers=(), detail=what)
+
+
+def _is_own(partition: PartitionDir, loss: Loss) -> bool:
+    """Whether the snapshot that lacks producers lies in the directory itself."""
+    return loss.snapshot.path.startswith(f"{partition.path}/")
