@@ -101,11 +101,12 @@ def _deleted(request: Request, context: Context, store: ObjectStore, garbage: Ga
         if one.problem is not None:
             yield Unread(faults=(one.problem,))
         else:
+            is_upload = one.key not in written
             yield Found(
-                key=one.key,
+                key=f"{one.key} (unfinished)" if is_upload else one.key,
                 size_bytes=one.size_bytes,
                 written_ms=written.get(one.key),
-                is_upload=one.key not in written,
+                is_upload=is_upload,
                 partly_done=True,
             )
 

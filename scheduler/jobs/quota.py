@@ -3,12 +3,11 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.cli.flags import CLUSTER, STATE
+from resnap.scheduler.cli.flags import CLUSTER, METADATA, STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
@@ -95,10 +94,9 @@ class ChangedView(View[Changed]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeRequest:
-    """Whose quotas are to be shown, None for all users; and those of which cluster."""
+    """Whose quotas are to be shown; None for all users."""
 
     whom: Named | None
-    metadata_log: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +126,7 @@ def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | NoQ
     whom, parts = request.whom, []
     if whom is not None:
         parts = [FilterPart("user", Match.DEFAULT if whom.name is None else Match.EXACT, whom.name)]
-    found = quota_origins(context, request.metadata_log)
+    found = quota_origins(context)
     if context.settings.bootstrap_server is not None:
         with cluster_of(context.settings) as cluster:
             found.append(Origin(text="running cluster", quotas=ClientQuotas(describe_client_quotas(cluster))))
@@ -188,9 +186,9 @@ class QuotaView(View[Quota | NoQuota]):
         return self._closing
 
 
-def quota_origins(context: Context, metadata_log: Path | None) -> list[Origin]:
+def quota_origins(context: Context) -> list[Origin]:
     """Return the quotas of the state directory, and of a cluster's metadata log where one is given."""
-    return origins(_quota_file(context), metadata_log, context.warn)
+    return origins(_quota_file(context), context.settings.metadata_log, context.warn)
 
 
 def _quota_file(context: Context) -> QuotaFile | None:
@@ -201,10 +199,6 @@ def _quota_file(context: Context) -> QuotaFile | None:
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user; `User:NAME` means the same.")]
 UserDefault = Annotated[
     bool, typer.Option("--user-default", help="The default user: all users without a rate of their own.")
-]
-MetadataLog = Annotated[
-    Path | None,
-    typer.Option("--metadata-log", metavar="DIR", help="A cluster's metadata log, or the log dir that contains it."),
 ]
 
 
@@ -228,12 +222,10 @@ def delete_quota(context: Invocation, *, user: User = None, user_default: UserDe
     context.show(run(request, context), ChangedView())
 
 
-@with_settings(STATE, CLUSTER)
-def describe_quotas(
-    context: Invocation, *, user: User = None, user_default: UserDefault = False, metadata_log: MetadataLog = None
-) -> None:
+@with_settings(STATE, METADATA, CLUSTER)
+def describe_quotas(context: Invocation, *, user: User = None, user_default: UserDefault = False) -> None:
     """Show the quotas that are set, and those of a cluster, with their origin."""
-    request = DescribeRequest(whom=_named(user, default=user_default), metadata_log=metadata_log)
+    request = DescribeRequest(whom=_named(user, default=user_default))
     context.show(describe(request, context), QuotaView())
 
 

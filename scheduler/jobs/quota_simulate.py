@@ -7,14 +7,14 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.cli.flags import ENGINE, STATE, STORE, TOPIC, Sources
+from resnap.scheduler.cli.flags import ENGINE, METADATA, STATE, STORE, TOPIC, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.jobs.quota import MetadataLog, number, quota_origins
+from resnap.scheduler.jobs.quota import number, quota_origins
 from resnap.scheduler.jobs.quota_plot import check_plot, draw
 from resnap.scheduler.jobs.quota_uses import (
     LogUses,
@@ -40,7 +40,7 @@ class Request:
     """Which log is to be put through which quota.
 
     Attributes:
-        rate: one rate for everybody; None for the rates that are set, and those of ``metadata_log``.
+        rate: one rate for everybody; None for the rates that are set, and those of the metadata log.
         principal_map: a file that names the owner of each id; None for one principal per topic.
         plot: a file to draw ids, tokens and throttling into.
 
@@ -49,7 +49,6 @@ class Request:
     scope: Scope
     rules: Rules
     rate: float | None = None
-    metadata_log: Path | None = None
     principal_map: Path | None = None
     plot: Path | None = None
 
@@ -102,7 +101,7 @@ def _rates(request: Request, context: Context) -> UserRates:
     if request.rate is not None:
         check_value(user(None), PRODUCER_IDS_RATE, request.rate)
         return UserRates(default=request.rate)
-    rates = rates_of(quota_origins(context, request.metadata_log), context.warn)
+    rates = rates_of(quota_origins(context), context.warn)
     if rates == UserRates():
         raise UsageError("no rate to try out", hint="give --rate, set one by `resnap quota set`, or --metadata-log DIR")
     return rates
@@ -201,7 +200,7 @@ FalsePositives = Annotated[
 ]
 
 
-@with_settings(TOPIC, ENGINE, STATE, STORE)
+@with_settings(TOPIC, METADATA, ENGINE, STATE, STORE)
 def simulate_quota(
     context: Invocation,
     sources: Sources = None,
@@ -221,7 +220,6 @@ def simulate_quota(
     window_seconds: WindowSeconds = 3600,
     unit: Unit = "hour",
     false_positive_rate: FalsePositives = 0.01,
-    metadata_log: MetadataLog = None,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file."),
@@ -232,7 +230,6 @@ def simulate_quota(
         scope=scope_of(context.settings, sources),
         rules=rules_of(profile, samples, window_seconds, unit, false_positive_rate, permissive=permissive),
         rate=rate,
-        metadata_log=metadata_log,
         principal_map=principal_map,
         plot=plot,
     )

@@ -44,7 +44,7 @@ _OF_READING: Final = frozenset(
 )  # fmt: skip
 _OF_SHIPPING: Final = frozenset(
     {
-        "parallel", "bwlimit", "verify_upload", "io_priority", "layout", "key_prefix", "chunk_size",
+        "parallel", "bwlimit", "verify_upload", "io_priority", "layout", "chunk_size",
         "chunk_compression", "encryption_public_key",
     }
 )  # fmt: skip
@@ -58,7 +58,7 @@ _OF_RULES: Final = frozenset(
 )  # fmt: skip
 WITHOUT: Final[Mapping[str, frozenset[str]]] = {
     "scan": _OF_READING | _OF_SHIPPING | _OF_SPARK | {"dry_run", "boundaries", "verify_crc"},
-    "producer census": _OF_SHIPPING | {"dry_run", "boundaries", "state_dir", "fresh"},
+    "producer census": _OF_SHIPPING | {"dry_run", "boundaries", "state_dir", "fresh", "remote", "key_prefix"},
     "plan": _OF_SHIPPING | {"dry_run"},
     "regenerate": _OF_SHIPPING,
     "tier": frozenset({"boundaries"}),

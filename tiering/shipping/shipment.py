@@ -255,8 +255,8 @@ class _Partition:
         published = _shipped(ready.bundle, ready.chosen, publish(self.delivery, ready.uploaded).manifest_key)
         try:
             self._hold_lease()  # where conditions do not hold, who took over may have deleted what it names
-        except LockedError:
-            if self._is_there(published):
+        except BaseException as error:  # also for want of a thread or memory: the segment is visible already
+            if not isinstance(error, LockedError) or self._is_there(published):
                 _add(shipment, published, ready.chosen.body)
                 self._count(ready.bundle.segment, shipment)
             raise
