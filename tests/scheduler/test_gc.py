@@ -53,12 +53,12 @@ def test_what_nobody_names_is_listed_and_deleted_only_on_request(command: Resnap
 
 
 def test_an_upload_that_was_never_completed_is_called_so_also_where_it_is_deleted(command: Resnap, store: Path) -> None:
-    left = store / "left~"
+    left = store / f".resnap-{32 * '0'}~"
     left.write_bytes(b"half")
     os.utime(left, (LONG_AGO_S, LONG_AGO_S))
     for arguments in ((), ("--delete",)):
         ran = command("gc", store.as_uri(), "--output", "json", *arguments)
-        [row] = [row for row in ran.document["garbage"] if "left" in row["key"]]
+        [row] = [row for row in ran.document["garbage"] if ".resnap-" in row["key"]]
         assert row["key"].endswith(" (unfinished)")
         assert (ran.code, ran.document["summary"]["uploads"]) == (0, 1)
     assert not left.exists()
