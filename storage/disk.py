@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.errors import FileGoneError, LogDirError
+from resnap.storage.errors import FileGoneError, LogDirError, UsageError
 from resnap.storage.whole_file import open_file, sync_directory
 
 if TYPE_CHECKING:
@@ -254,6 +254,20 @@ def is_there(path: Path) -> bool:
     """Whether anything has the name ``path``; raises as ``read_chunks`` does where that cannot be found out."""
     with legible(path):
         return path.exists()
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Refuse a directory in which, or in the nearest of those above that is there, nothing could be written.
+
+    Raises:
+        UsageError: that is so.
+
+    """
+    nearest = next(one for one in (path, *path.parents) if is_there(one))
+    if not is_directory(nearest):
+        raise UsageError(f"{path}: {nearest} is not a directory", hint="give another place")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: {nearest} cannot be written to", hint="give another place, or run as another user")
 
 
 def is_directory(path: Path) -> bool:

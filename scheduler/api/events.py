@@ -19,6 +19,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from resnap.scheduler.api.problem_kinds import TooManyStreamsError
+from resnap.scheduler.clock import instant
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import RunState
 
@@ -212,6 +213,7 @@ class _EventStream(Response):
 
 
 def _message_of(event: RunEvent) -> Message:
-    data = json.dumps({"atMs": event.at_ms, **{str(key): plain(value) for key, value in event.data.items()}})
+    said = {str(key): plain(value) for key, value in event.data.items()}
+    data = json.dumps({"atMs": event.at_ms, "at": instant(event.at_ms), **said})
     is_last = event.kind == "state" and RunState(str(event.data["state"])).is_final
     return Message(event.seq, format_sse_event(data_str=data, event=event.kind, id=str(event.seq)), is_last)

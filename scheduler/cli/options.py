@@ -20,6 +20,7 @@ from resnap.scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CL
 from resnap.scheduler.cli.flags import COMMON, SERVE, Group, flag_annotation
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.output.rendering import Output, OutputClosedError
+from resnap.scheduler.settings.layers import resembling_variable
 from resnap.scheduler.settings.loading import load_settings
 from resnap.storage.errors import UsageError, check_address_space
 
@@ -102,7 +103,7 @@ def _invocation(
     if settings.output == "dump-log" and not may_dump:
         raise UsageError("dump-log is a form of `resnap inspect` alone", hint="--output table, json or ndjson")
     for variable in settings.unknown_variables:
-        failures.warn(f"the environment variable {variable} is no setting")
+        failures.warn(f"the environment variable {variable} is not a setting: {resembling_variable(variable)}")
     for warning in settings.metadata_warnings:
         failures.warn(warning)
     if is_replay and settings.expiration_note:

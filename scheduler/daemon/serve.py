@@ -8,6 +8,7 @@ instant is safe. SIGHUP reads the configuration again.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import resource
@@ -29,6 +30,7 @@ from resnap.storage.waiting import end_pauses
 if TYPE_CHECKING:
     from resnap.scheduler.service.services import Services
 
+MOST_PORT: Final = 65_535
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 TICK_S: Final = 5.0
@@ -86,9 +88,12 @@ class Daemon:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
             return listener  # noqa: TRY300
         except OSError as error:
+            hint = f"name an address of this machine, such as 127.0.0.1:{port}"
+            if error.errno == errno.EADDRINUSE:
+                other = port + 1 if port < MOST_PORT else port - 1
+                hint = f"another program listens there (`ss -ltnp` says which): name another port, such as {other}"
             raise ConfigurationError(
-                f"--listen {self._services.settings.listen}: {os.strerror(error.errno or 0).lower()}",
-                hint="name a free address and port of this machine, such as 127.0.0.1:8936",
+                f"--listen {self._services.settings.listen}: {os.strerror(error.errno or 0).lower()}", hint=hint
             ) from error
 
     async def _serve(self, listener: socket.socket) -> None:

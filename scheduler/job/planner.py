@@ -10,8 +10,9 @@ from resnap.replay.results import partition_result
 from resnap.scheduler.job.sources import Scope, Selection, destination_url, look
 from resnap.scheduler.job.staged import staged_snapshots
 from resnap.scheduler.job.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
+from resnap.storage.disk import refuse_unwritable
 from resnap.storage.errors import StalePlanError, UsageError
-from resnap.storage.stores.urls import is_store_url, open_store
+from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.tiering.inventory import with_log_end
 from resnap.tiering.lost_producer_state import NOTHING_LOST, judge_snapshots, lost_state
 from resnap.tiering.planning import (
@@ -125,7 +126,10 @@ class Planner:
         """
         url = destination_url(into, selection)
         store = open_store(url, self.engine.s3)
-        if not url.startswith("file:"):
+        path = local_path(url)
+        if path is not None:
+            refuse_unwritable(path)
+        else:
             # Asked now, since replays may take hours before the first snapshot is written.
             next(store.list(), None)
         return url

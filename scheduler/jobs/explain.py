@@ -72,8 +72,8 @@ class ExplainView(View[Explained]):
                     "timestamp", "isTransactional", "coordinatorEpoch")
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self._producers = 0
+    def __init__(self, request: Request) -> None:
+        self._request, self._producers = request, 0
 
     def rows(self, result: Explained) -> list[Row]:
         """Return the rows of one producer."""
@@ -83,6 +83,15 @@ class ExplainView(View[Explained]):
     def totals(self) -> Row:
         """Return how many producers there are."""
         return {"producers": self._producers}
+
+    def closing(self) -> list[str]:
+        """Say that a producer has no entry, which an empty table would not."""
+        asked = self._request
+        if self._producers or asked.producer_id is None:
+            return [f"producers  {self._producers}"]
+        nothing = f"Producer {asked.producer_id} has no batch below offset {asked.offset} in what is left of"
+        hint = "a snapshot there has no entry of it. Without --producer-id all are shown."
+        return [f"{nothing} {asked.topic_partition}: {hint}"]
 
 
 @with_settings(REMOTE, STORE)
@@ -110,4 +119,4 @@ def explain(
         offset=offset,
         producer_id=producer_id,
     )
-    context.show(run(request, context), ExplainView())
+    context.show(run(request, context), ExplainView(request))

@@ -1,7 +1,7 @@
 """`resnap restore`: make partition directories, which a broker opens, of what was shipped to a store."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -9,12 +9,13 @@ from typing import Annotated, Final
 
 import typer
 
+from resnap.replay.scratch import scratch_directory
 from resnap.scheduler.cli.flags import ENGINE, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.sources import Scope, SelectedPartition, look
+from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection, look
 from resnap.scheduler.job.wiring import planner_of
 from resnap.scheduler.jobs.replaced_snapshots import replaced_snapshots
 from resnap.scheduler.output.progress import Progress
@@ -30,6 +31,7 @@ from resnap.storage.log.properties import is_topic_id
 from resnap.storage.log.survey import LOG_START_OFFSETS, LogDir
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import tiered_part
+from resnap.storage.stores.urls import local_path
 from resnap.tiering.installing.stopped_broker import refuse_running
 from resnap.tiering.keeping.restoration import Replaced, Restoration, restoration_of
 from resnap.tiering.keeping.restored_log import kept_log_start, open_at_end
@@ -89,9 +91,10 @@ def restored(
     ``replacing`` gives what takes the place of stored snapshots that no digest vouches for; None to take them as they
     are.
     """
-    if not is_directory(request.log_dir):
+    is_new = _may_be_made(request)
+    if not is_new and not is_directory(request.log_dir):
         raise UsageError(f"{request.log_dir} is not a directory",
-                         hint="give an entry of log.dirs, or make one for this: mkdir DIR")  # fmt: skip
+                         hint="give an entry of log.dirs, or a new directory in one that is there")  # fmt: skip
     scope = replace(request.scope, topic_ids=request.topic_ids)
     selected = look(scope, sources)
     if any(not one.log_dir.is_shipped for one in selected.partitions):
@@ -101,6 +104,20 @@ def restored(
     if unknown and not selected.problems:  # of which it may be one
         raise UsageError(f"--topic-id: nothing of {min(unknown)} is to be restored",
                          hint="give TOPIC=ID with the name of a topic that was shipped")  # fmt: skip
+    with _new_directory(request) if is_new else nullcontext(request) as there:
+        yield from _restored_into(there, scope, selected, sources, progress, disk=disk, replacing=replacing)
+
+
+def _restored_into(
+    request: Request,
+    scope: Scope,
+    selected: Selection,
+    sources: Sources,
+    progress: Progress,
+    *,
+    disk: Disk | None,
+    replacing: Callable[[Scope], AbstractContextManager[Mapping[str, Replaced]]] | None,
+) -> Iterator[RestoredPartition | Unread]:
     log_dir = request.log_dir.absolute()
     refuse_running(log_dir)
     hold: AbstractContextManager[None] = nullcontext() if request.dry_run else locked(log_dir)
@@ -113,6 +130,25 @@ def restored(
         restorer = Restorer(log_dir=log_dir, disk=disk or Disk())
         for one in found:
             yield _restored(one, restorer, progress, dry_run=request.dry_run)
+
+
+def _may_be_made(request: Request) -> bool:
+    """Whether the directory is not there, and has a place that is: outside of what is restored."""
+    parent, store = request.log_dir.absolute().parent, local_path(request.scope.sources[0])
+    if request.log_dir.exists() or not is_directory(parent):
+        return False
+    return store is None or not parent.resolve().is_relative_to(store.resolve())
+
+
+@contextmanager
+def _new_directory(request: Request) -> Iterator[Request]:
+    """Make the directory that is to be restored into; for a dry run an empty one elsewhere."""
+    if request.dry_run:
+        with scratch_directory("restore") as scratch:
+            yield replace(request, log_dir=scratch)
+    else:
+        request.log_dir.mkdir()
+        yield request
 
 
 def _restorable(

@@ -224,5 +224,13 @@ def _resembling(name: str) -> str:
     return f"did you mean {close[0].replace('_', '-')}?" if close else "`resnap config show` lists all there are"
 
 
+def resembling_variable(variable: str) -> str:
+    """Return which variable may have been meant where ``variable`` sets nothing."""
+    close = difflib.get_close_matches(setting_name(variable.removeprefix(ENVIRONMENT_PREFIX)), DECLARED, n=1)
+    if not close:
+        return "`resnap config show` lists all there are"
+    return f"did you mean {ENVIRONMENT_PREFIX}{close[0].upper()}?"
+
+
 def _said(error: OSError) -> str:
     return (error.strerror or str(error)).lower()

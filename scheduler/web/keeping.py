@@ -1,4 +1,4 @@
-"""Schedules, and the audit for admins: what is due, and who changed what."""
+"""Schedules, the description of the API, and the audit for admins: what is due, and who changed what."""
 
 from typing import Annotated
 
@@ -22,6 +22,17 @@ def show_schedules(request: Request, services: Serving, who: Viewer) -> Response
     found = [(view, shell.run(request_of(view.spec))) for view in services.schedules.all()]
     commands = [api_command(request, services, "/v1/schedules", "the same from the API")]
     return page(request, services, who, "schedules.html", {"schedules": found, "commands": commands})
+
+
+@router.get("/docs")
+def show_api(request: Request, services: Serving, who: Viewer) -> Response:
+    """Show what the HTTP API can be asked for; ``/openapi.json`` has the whole description."""
+    paths = request.app.openapi()["paths"]
+    operations = [
+        (method.upper(), path, operation) for path, methods in paths.items() for method, operation in methods.items()
+    ]
+    commands = [api_command(request, services, "/openapi.json", "the whole description")]
+    return page(request, services, who, "api.html", {"operations": operations, "commands": commands})
 
 
 @router.get("/audit")

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
 
 FORMS: Final = "a store is s3://BUCKET[/PREFIX], file:///ABSOLUTE/DIRECTORY or memory://NAME[/PREFIX]"
+_BY_S3: Final = dict.fromkeys(
+    ("gs", "gcs"),
+    "a bucket of Google's is reached as S3: s3://BUCKET[/PREFIX] with --s3-endpoint https://storage.googleapis.com"
+    " and an HMAC key",
+)
+"""What to do with schemes whose stores speak S3, too."""
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 
 
@@ -40,7 +46,7 @@ def open_store(url: str, s3: S3Settings | None = None) -> ObjectStore:
         raise UsageError("a store URL with credentials in it: expected none", hint=hint)
     opener = _OPENERS.get(scheme.lower()) if separator else None
     if opener is None:
-        raise UsageError(f"store URL {url!r}: unknown form", hint=FORMS)
+        raise UsageError(f"store URL {url!r}: unknown form", hint=_BY_S3.get(scheme.lower(), FORMS))
     return opener(url, rest, s3 or S3Settings())
 
 

@@ -48,6 +48,8 @@ def test_one_producer_may_be_asked_for(command: Resnap, broker_log: Path) -> Non
     assert one["batches"] == [row for row in every if row["producerId"] == pid]
     nobody = command("explain", broker_log, "payments-0", 985, "--producer-id", 10**9, "--output", "json")
     assert (nobody.code, nobody.document) == (0, {"batches": [], "summary": {"producers": 0}})
+    said = command("explain", broker_log, "payments-0", 985, "--producer-id", 10**9).out
+    assert "Producer 1000000000 has no batch below offset 985 in what is left of payments-0" in said
 
 
 def test_only_what_lies_below_the_offset_counts(command: Resnap, broker_log: Path) -> None:

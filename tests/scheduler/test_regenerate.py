@@ -168,6 +168,15 @@ def test_a_place_inside_a_log_dir_is_refused_even_if_only_tried(command: Resnap,
     assert tree(broker_log) == before
 
 
+def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_read(
+    command: Resnap, broker_log: Path, tmp_path: Path, opened: Callable[[], list[str]]
+) -> None:
+    (tmp_path / "file").write_text("")
+    ran = command("regenerate", broker_log, "--into", tmp_path / "file" / "below", "--engine", "local")
+    assert (ran.code, f"{tmp_path / 'file'} is not a directory" in ran.err) == (2, True)
+    assert [path for path in opened() if path.endswith(".log") and "legacy-0" not in path] == []
+
+
 def test_beside_a_partition_that_lies_alone_there_is_room(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (broker_log / "payments-0").rename(tmp_path / "copy" / "payments-0")

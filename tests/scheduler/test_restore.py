@@ -147,6 +147,15 @@ def test_a_dry_run_writes_nothing(command: Resnap, store: Path, log_dir: Path) -
     assert tree(log_dir) == before
 
 
+def test_a_directory_that_is_not_there_is_made(command: Resnap, store: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    tried = command("restore", store.as_uri(), "--into", new, "--dry-run", *JSON)
+    assert (tried.code, tried.document["summary"]["restored"], new.exists()) == (0, 2, False)
+    assert command("restore", store.as_uri(), "--into", new).code == 0
+    assert check_whole(store, new) == set(PARTITIONS)
+    assert command("restore", store.as_uri(), "--into", tmp_path / "no" / "parent").code == 2
+
+
 def test_what_is_there_already_is_never_touched(command: Resnap, store: Path, log_dir: Path) -> None:
     (log_dir / "payments-0").mkdir()
     (log_dir / "payments-0" / f"{0:020d}.log").write_bytes(b"mine")

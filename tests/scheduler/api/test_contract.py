@@ -65,9 +65,13 @@ def test_operations_answer_as_they_say_to_many_requests(description: schemathesi
     answer_as_they_say(description, 200)
 
 
-def test_the_description_is_of_openapi_3_1(service: Whole) -> None:
+def test_the_description_is_of_openapi_3_1_and_a_page_shows_it(service: Whole) -> None:
     with service.client() as client:
         assert client.get("/openapi.json").json()["openapi"].startswith("3.1")
+        names = [one for methods in client.get("/openapi.json").json()["paths"].values() for one in methods.values()]
+        text = client.get("/docs", headers={"Accept": "text/html"}).text
+        assert [one for one in names if f">{one['operationId']}<" not in text] == []
+        assert 'href="/docs"' in client.get("/", headers={"Accept": "text/html"}).text
 
 
 def test_operations_have_names_for_clients_and_settings_their_descriptions(service: Whole) -> None:

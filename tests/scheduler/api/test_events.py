@@ -68,7 +68,7 @@ async def heard(service: Whole, follower: EventFeeds, count: int) -> list[Messag
 def test_whoever_keeps_pace_hears_each_event_once_and_in_order(service: Whole) -> None:
     found = asyncio.run(heard(service, EventFeeds(service.services), TAIL_EVENTS))
     assert [message.seq for message in found] == [*range(1, TAIL_EVENTS + 1)]
-    assert found[0].data == b'event: progress\ndata: {"atMs": 1}\nid: 1\n\n'
+    assert found[0].data == b'event: progress\ndata: {"atMs": 1, "at": "1970-01-01T00:00:00.001Z"}\nid: 1\n\n'
 
 
 def test_whoever_is_too_far_behind_is_sent_to_the_history(service: Whole) -> None:

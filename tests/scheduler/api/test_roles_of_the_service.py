@@ -45,6 +45,7 @@ TABLE: Final = {
     ("GET", "/plans"): Role.VIEWER,
     ("GET", "/plans/{plan_id}"): Role.VIEWER,
     ("GET", "/schedules"): Role.VIEWER,
+    ("GET", "/docs"): Role.VIEWER,
     ("GET", "/audit"): Role.ADMIN,
     ("GET", "/static/{name}"): None,
     ("GET", "/login"): None,

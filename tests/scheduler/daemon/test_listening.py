@@ -6,10 +6,13 @@ import resource
 import socket
 from typing import TYPE_CHECKING
 
+import pytest
+
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.daemon.serve import FILES, GONE_MS, Daemon, _allow_files
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import services_of
+from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +27,19 @@ def test_answers_do_not_wait_for_acknowledgements_nor_for_ever_for_who_is_gone(t
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == GONE_MS
     services.database.close()
+
+
+def test_a_port_that_is_taken_is_not_what_the_hint_names(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = {"state_dir": str(tmp_path), "engine": "local", "listen": f"127.0.0.1:{port}"}
+        services = services_of(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock())
+        with pytest.raises(ConfigurationError, match="address already in use") as caught:
+            Daemon(services)._listening()
+    services.database.close()
+    assert caught.value.hint is not None
+    assert "name another port" in caught.value.hint
+    assert str(port) not in caught.value.hint
 
 
 def test_the_service_takes_as_many_files_as_it_may_have() -> None:

@@ -119,6 +119,17 @@ def test_a_run_tells_how_it_ended_partition_by_partition_and_how_to_do_it_again(
     assert "None is in this state." in opened(service, f"/runs/{replay}?state=failed")
 
 
+def test_a_run_that_is_over_shows_its_topics_and_no_phase(service: Whole) -> None:
+    body = {"topics": ["pay*"], "destination": str(service.directory / "out")}
+    with service.client("operator") as client:
+        location = client.post("/v1/replays", json=body).headers["location"]
+        service.over(client, location)
+    text = opened(service, location.replace("/v1/replays", "/runs"))
+    assert re.search(r"<dt>Topics</dt><dd[^>]*>pay\*</dd>", text)
+    assert '<div class="task">' in text
+    assert "scanning" not in text
+
+
 def test_what_went_wrong_is_told_with_the_next_step(service: Whole) -> None:
     body = {"sources": [str(service.directory / "sources" / "nowhere")], "destination": str(service.directory / "out")}
     with service.client("operator") as client:

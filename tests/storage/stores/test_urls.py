@@ -102,3 +102,10 @@ def test_boto3_is_not_imported_before_an_s3_store_is_opened() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+def test_a_bucket_of_google_is_reached_as_s3() -> None:
+    with pytest.raises(UsageError) as caught:
+        open_store("gs://bucket/prefix")
+    assert "s3://BUCKET" in (caught.value.hint or "")
+    assert "--s3-endpoint https://storage.googleapis.com" in (caught.value.hint or "")
