@@ -28,7 +28,9 @@ from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import parse_partition_dir_name
 from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.inventory import INTERNAL_COMPACTED_TOPICS
+from resnap.tiering.lost_producer_state import lost_state
 from resnap.tiering.readiness import TieringSizes, Verdict, judge, judge_partition
+from resnap.tiering.refusal import HINTS, Reason
 from resnap.tiering.tiering_settings import ASKED, broker_setting_blockers, topic_setting_blockers
 
 if TYPE_CHECKING:
@@ -105,6 +107,7 @@ class _Judge:
             if answer.readiness.verdict is Verdict.BLOCKED:
                 blockers += _blocker_rows(number, judged, answer)
             warnings += [_refusal_row(number, one) for one in judged.blockers.shipped_as_is]
+            warnings += _lost_state_rows(selected)
         by_setting = self._setting_rows(partitions)
         unknown = [str(problem.error) for problem in unread]
         unknown += self.unanswered
@@ -224,6 +227,14 @@ def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) ->
         yield {"partition": partition, "reason": answer.reason, "detail": answer.detail, "hint": answer.next_step}
 
 
+def _lost_state_rows(selected: SelectedPartition) -> Iterator[Row]:
+    """Yield the mark of a replica without its producer state: it would tier snapshots that lack producers."""
+    lost = lost_state(selected.inventory.partition)
+    if lost is not None:
+        reason, number = Reason.LOST_PRODUCER_STATE, selected.topic_partition.partition
+        yield {"partition": number, "reason": reason.value, "detail": lost.detail, "hint": HINTS[reason]}
+
+
 def _refusal_row(partition: int, refusal: Refusal) -> Row:
     return {
         "partition": partition,
@@ -266,6 +277,7 @@ class CheckView(View["CheckedTopic | Result"]):
     _not_checked: dict[str, None] = field(default_factory=dict)
     _blockers: dict[str, tuple[str, Row]] = field(default_factory=dict)
     """The first of each reason, and its topic."""
+    _warnings: dict[str, tuple[str, Row]] = field(default_factory=dict)
     _is_unread: bool = False
     _off: list[str] = field(default_factory=list)
 
@@ -280,6 +292,8 @@ class CheckView(View["CheckedTopic | Result"]):
         self._not_checked |= dict.fromkeys(_texts(row["notChecked"]))
         for one in row["blockers"] if isinstance(row["blockers"], list) else ():
             self._blockers.setdefault(one["reason"], (str(row["topic"]), one))
+        for one in row["warnings"] if isinstance(row["warnings"], list) else ():
+            self._warnings.setdefault(one["reason"], (str(row["topic"]), one))
         if row["verdict"] == Verdict.READY and row["remoteStorageEnable"] is not True:
             self._off.append(str(row["topic"]))
         return row
@@ -304,7 +318,7 @@ class CheckView(View["CheckedTopic | Result"]):
     def closing(self) -> Iterable[str]:
         """Yield the first blocker of each reason with what to do about it, the verdict, and the next command."""
         yield ""
-        for topic, one in self._blockers.values():
+        for topic, one in (*self._blockers.values(), *self._warnings.values()):
             where = topic if one["partition"] is None else f"{topic}-{one['partition']}"
             yield f"{one['reason']}: {where}: {one['detail']}"
             yield f"  -> {one['hint']}"
