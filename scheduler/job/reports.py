@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.clock import instant
 from resnap.scheduler.output.rendering import human_bytes, plain_text
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.tiering.checking.chains import Chain
     from resnap.tiering.checking.verification import VerifiedSegment
+    from resnap.tiering.readiness import TieringSizes
     from resnap.tiering.refusal import Refusal
+
+
+SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
 
 
 def identity(topic_partition: TopicPartition) -> dict[str, object]:
@@ -38,6 +42,11 @@ def bytes_of(cost: object) -> str:
 def count_of(value: object) -> str:
     """Return how many there are in a list, for a cell of a table; nothing for none."""
     return str(len(value)) if isinstance(value, list) and value else ""
+
+
+def sizes_row(sizes: TieringSizes) -> dict[str, int | None]:
+    """Return what comes of the bytes of closed segments with tiering on."""
+    return dict(zip(SIZES, (sizes.tierable, sizes.blocked, sizes.shipped, sizes.freeable), strict=True))
 
 
 def refusal_row(refusal: Refusal | None) -> Row | None:

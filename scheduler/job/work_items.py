@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from resnap.tiering.broker_blockers import BrokerBlockers
     from resnap.tiering.eligibility import Candidates, Eligibility
     from resnap.tiering.lost_producer_state import LostState
+    from resnap.tiering.readiness import TieringSizes
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
 
@@ -42,6 +43,7 @@ class PartitionScan:
     """What it costs to make the lost boundaries with ``--as-of now``."""
     cost_roll: Cost
     """With ``--as-of roll``."""
+    sizes: TieringSizes
     lost_state: LostState | None = None
     """What shows that the replica has lost its producer state."""
 

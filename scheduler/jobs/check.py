@@ -20,6 +20,7 @@ from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, SERVER, ST
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.job.reports import SIZES, sizes_row
 from resnap.scheduler.job.sources import look
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, human_bytes, human_count
@@ -51,7 +52,6 @@ CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 NEVER_TIERED: Final = INTERNAL_COMPACTED_TOPICS | {"__remote_log_metadata"}
 """Brokers tier none of these, and nobody asks them to: they are judged only if they are asked for by name."""
 _MOST_SHOWN: Final = 3
-_SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class _Judge:
             "partitions": len(partitions) + len(unread),
             "readiness": dict(sorted(readiness.items())),
             "remoteStorageEnable": None if live is None else live.is_tiered,
-            **_sizes_row(sizes.all_blocked() if by_setting else sizes),
+            **sizes_row(sizes.all_blocked() if by_setting else sizes),
             "blockers": [*by_setting, *blockers],
             "warnings": warnings,
             "unknown": unknown,
@@ -211,10 +211,6 @@ def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[
             yield judged_by.topic(name, topics.get(name, []), unread.get(name, []))
 
 
-def _sizes_row(sizes: TieringSizes) -> dict[str, int | None]:
-    return dict(zip(_SIZES, (sizes.tierable, sizes.blocked, sizes.shipped, sizes.freeable), strict=True))
-
-
 def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) -> Iterator[Row]:
     """Yield what stops a broker in a partition, and what is in the way of a replay that would change it."""
     found = list(judged.blockers.found)
@@ -288,7 +284,7 @@ class CheckView(View["CheckedTopic | Result"]):
             return None
         row = result.row
         self._verdicts[str(row["verdict"])] += 1
-        self._sizes.update({key: value for key in _SIZES if isinstance(value := row[key], int)})
+        self._sizes.update({key: value for key in SIZES if isinstance(value := row[key], int)})
         self._not_checked |= dict.fromkeys(_texts(row["notChecked"]))
         for one in row["blockers"] if isinstance(row["blockers"], list) else ():
             self._blockers.setdefault(one["reason"], (str(row["topic"]), one))
@@ -311,7 +307,7 @@ class CheckView(View["CheckedTopic | Result"]):
             "verdict": self.verdict.value,
             "topics": self._verdicts.total(),
             **{verdict.value: self._verdicts[verdict] for verdict in Verdict},
-            **{key: self._sizes.get(key) for key in _SIZES},
+            **{key: self._sizes.get(key) for key in SIZES},
             "notChecked": list(self._not_checked),
         }
 

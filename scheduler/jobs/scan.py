@@ -18,7 +18,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread, View
 from resnap.scheduler.job.planner import Planner
-from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row
+from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, sizes_row
 from resnap.scheduler.job.sources import Scope, look
 from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.job.work_items import PartitionScan
@@ -124,6 +124,7 @@ def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Plan
         candidates=judged.candidates,
         cost_now=cost_now,
         cost_roll=cost_roll,
+        sizes=judged.sizes(None if selected.live_facts is None else selected.live_facts.remote_end_offset),
         lost_state=planner.lost_state(selected.inventory),
     )
 
@@ -138,6 +139,7 @@ def scan_row(scan: PartitionScan) -> Row:
         "topicId": partition.topic_id,
         "segments": len(partition.segments),
         "bytes": sum(segment.size_bytes for segment in partition.segments),
+        **sizes_row(scan.sizes),
         "logStartOffset": partition.log_start_offset,
         "highWatermark": scan.candidates.high_watermark,
         "live": _live_row(scan.selected),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from resnap.scheduler.job.reports import SIZES
 from resnap.scheduler.jobs.scan import facts_in
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.state.database import Database, inserted
@@ -53,6 +56,37 @@ class SeenTopic:
     """Partitions of each kind."""
     missing: int
     """Boundaries without a usable snapshot."""
+    blocked: int
+    """Bytes of closed segments that a broker would not get to."""
+    freeable: int
+    """Bytes that it could delete from its disk once nothing is blocked."""
+
+
+class TopicOrder(StrEnum):
+    """What topics are sorted by; ties by name."""
+
+    NAME = "name"
+    BLOCKED = "blocked"
+    FREEABLE = "freeable"
+    MISSING = "missing"
+    PARTITIONS = "partitions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDisk:
+    """The closed segments of a topic over all sources, in bytes."""
+
+    topic: str
+    tierable: int
+    blocked: int
+    shipped: int
+    freeable: int
+    """What a broker could delete from its disk once nothing is blocked."""
+
+    @property
+    def whole(self) -> int:
+        """All of them."""
+        return self.tierable + self.blocked + self.shipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,26 +170,46 @@ class Sightings:
             found = connection.execute(query, (*values, *(after or ("", -1, "")), limit)).fetchall()
             return _seen(connection, found)
 
-    def topics(self, wanted: SeenFilter, *, limit: int, after: str = "") -> list[SeenTopic]:
-        """Return up to ``limit`` topics by name that have a partition as ``wanted``, those behind ``after``."""
+    def topics(
+        self, wanted: SeenFilter, *, limit: int, skip: int = 0, order: TopicOrder = TopicOrder.NAME
+    ) -> list[SeenTopic]:
+        """Return up to ``limit`` topics in ``order`` that have a partition as ``wanted``, behind the first ``skip``."""
         where, values = _where(wanted)
-        query = f"SELECT DISTINCT topic FROM partitions WHERE {where} AND topic > ? ORDER BY topic LIMIT ?"  # noqa: S608
+        query = f"""SELECT topic FROM partitions WHERE {where} GROUP BY topic
+                    ORDER BY {_ORDERS[order]} LIMIT ? OFFSET ?"""  # noqa: S608 - made of our words
         with self.database.read() as connection:
-            names = [row["topic"] for row in connection.execute(query, (*values, after, limit))]
-        return self.topics_named(names)
+            names = [row["topic"] for row in connection.execute(query, (*values, limit, skip))]
+        found = {one.topic: one for one in self.topics_named(names)}
+        return [found[name] for name in names if name in found]
 
     def topics_named(self, names: Iterable[str]) -> list[SeenTopic]:
         """Return these topics by name, each with all of its partitions."""
         wanted = sorted(set(names))
-        query = f"""SELECT topic, readiness, COUNT(*) AS n, SUM(missing) AS missing FROM partitions
+        query = f"""SELECT topic, readiness, COUNT(*) AS n, SUM(missing) AS missing, SUM(blocked_bytes) AS blocked,
+                    SUM(freeable_bytes) AS freeable FROM partitions
                     WHERE topic IN ({", ".join("?" * len(wanted))}) GROUP BY topic, readiness"""  # noqa: S608
         counts = {name: dict.fromkeys(Readiness, 0) for name in wanted}
-        missing = dict.fromkeys(wanted, 0)
+        sums = {name: Counter[str]() for name in wanted}
         with self.database.read() as connection:
             for row in connection.execute(query, wanted):
                 counts[row["topic"]][Readiness(row["readiness"])] = row["n"]
-                missing[row["topic"]] += row["missing"]
-        return [SeenTopic(topic=name, counts=counts[name], missing=missing[name]) for name in wanted]
+                sums[row["topic"]].update({name: row[name] for name in _SUMS})
+        return [
+            SeenTopic(topic=name, counts=counts[name], **{one: sums[name][one] for one in _SUMS}) for name in wanted
+        ]
+
+    def disk(self, limit: int) -> list[TopicDisk]:
+        """Return up to ``limit`` topics with closed segments, those with the most bytes blocked first."""
+        query = """SELECT topic, SUM(tierable_bytes) AS tierable, SUM(blocked_bytes) AS blocked,
+                   SUM(shipped_bytes) AS shipped, SUM(freeable_bytes) AS freeable FROM partitions GROUP BY topic
+                   HAVING tierable + blocked + shipped ORDER BY blocked DESC, freeable DESC, topic LIMIT ?"""
+        with self.database.read() as connection:
+            return [TopicDisk(**dict(row)) for row in connection.execute(query, (limit,))]
+
+    def freeable(self) -> int:
+        """Return how many bytes of all topics a broker could delete from its disk once nothing is blocked."""
+        with self.database.read() as connection:
+            return int(connection.execute("SELECT TOTAL(freeable_bytes) FROM partitions").fetchone()[0])
 
     def find(self, topic: str, partition: int, source: str | None = None) -> list[SeenPartition]:
         """Return a partition as it was seen in each source, or in ``source``."""
@@ -212,10 +266,31 @@ class Sightings:
                 "missing": row["lost"],
                 "row": json.dumps(plain(row)),
                 "scanned_ms": at_ms,
+                **_sizes(row, judgement.readiness),
             },
         )
 
 
+def _sizes(row: Row, readiness: Readiness) -> dict[str, int]:
+    """Return the bytes of a partition by what comes of them; what runs have shipped is no longer blocked."""
+    tierable, blocked, shipped, freeable = (int(str(row.get(name) or 0)) for name in SIZES)
+    is_shipped = readiness is Readiness.SHIPPED
+    return {
+        "tierable_bytes": tierable,
+        "blocked_bytes": 0 if is_shipped or readiness is Readiness.EXCLUDED else blocked,
+        "shipped_bytes": shipped + (blocked if is_shipped else 0),
+        "freeable_bytes": freeable,
+    }
+
+
+_SUMS = ("missing", "blocked", "freeable")
+_ORDERS = {
+    TopicOrder.NAME: "topic",
+    TopicOrder.BLOCKED: "SUM(blocked_bytes) DESC, topic",
+    TopicOrder.FREEABLE: "SUM(freeable_bytes) DESC, topic",
+    TopicOrder.MISSING: "SUM(missing) DESC, topic",
+    TopicOrder.PARTITIONS: "COUNT(*) DESC, topic",
+}
 _Place: TypeAlias = tuple[str, str, int]
 """Source, topic, partition."""
 _PLACE = "WHERE source = ? AND topic = ? AND partition = ?"

@@ -142,4 +142,11 @@ CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit
 BEGIN SELECT RAISE (ABORT, 'the audit is only appended to'); END;
 """
 
-MIGRATIONS: Final = (_FIRST,)
+_SIZES: Final = """
+ALTER TABLE partitions ADD COLUMN tierable_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE partitions ADD COLUMN blocked_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE partitions ADD COLUMN shipped_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE partitions ADD COLUMN freeable_bytes INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS: Final = (_FIRST, _SIZES)

@@ -9,10 +9,11 @@ from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
-from resnap.scheduler.runs.sightings import SeenFilter, SeenPartition
+from resnap.scheduler.runs.sightings import SeenFilter, SeenPartition, TopicOrder
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.answer import answer_of
 from resnap.scheduler.web.commands import Command, Shell
+from resnap.scheduler.web.disk import MOST_BOXES, disk_picture
 from resnap.scheduler.web.pages import api_command, destination_of, glob_of, link, page, post_command
 from resnap.scheduler.web.words import READINESS
 from resnap.tiering.readiness import Readiness
@@ -47,6 +48,8 @@ def show_overview(
         "counts": counts,
         "matching": sum(sightings.counts(wanted).values()),
         "groups": _by_topic(services, shown),
+        "freeable": services.sightings.freeable(),
+        "disk": disk_picture(services.sightings.disk(MOST_BOXES)),
         "sources": sources,
         "seen_ms": min((one.scanned_ms for one in sources if one.scanned_ms), default=None),
         "runs": _runs(services),
@@ -72,22 +75,26 @@ def show_topics(
     services: Serving,
     who: Viewer,
     topic: Glob = "",
+    order: TopicOrder = TopicOrder.BLOCKED,
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> Response:
     """Answer the question for each topic of a page."""
-    after = decoded(cursor, str)
+    after = decoded(cursor, int)
+    skip = after[0] if after else 0
     wanted = SeenFilter(topic=topic or None)
-    seen = services.sightings.topics(wanted, limit=limit + 1, after=after[0] if after else "")
-    shown, following = cut(seen, limit, lambda one: encoded(one.topic))
+    seen = services.sightings.topics(wanted, limit=limit + 1, skip=skip, order=order)
+    shown, following = cut(seen, limit, lambda _: encoded(skip + limit))
     values = {
         "topics": [(one, answer_of(one.counts)) for one in shown],
         "wanted": wanted,
         "kinds": READINESS,
         "link": link,
         "glob_of": glob_of,
-        "first_url": link("/topics", topic=topic) if cursor else None,
-        "next_url": link("/topics", topic=topic, cursor=following) if following else None,
+        "order": order,
+        "orders": {one.value: link("/topics", topic=topic, order=one.value) for one in TopicOrder},
+        "first_url": link("/topics", topic=topic, order=order.value) if cursor else None,
+        "next_url": link("/topics", topic=topic, order=order.value, cursor=following) if following else None,
         "commands": [
             *(_replays(request, services, topic) if any(one.counts[Readiness.BLOCKED] for one in shown) else ()),
             Command(says="the same in a shell", line=Shell.of(services).scan("", topic)),

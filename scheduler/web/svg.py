@@ -84,7 +84,8 @@ def treemap(boxes: Sequence[Box], width: float, height: float, title: str, *, cl
 
 
 def _box(box: Box, x: float, y: float, width: float, height: float) -> Markup:
-    shapes = [rect(x + 1, y + 1, max(width - 2, 0), max(height - 2, 0), box.tone, f"{box.name}: {box.text}")]
+    gap = min(1.0, width / 4, height / 4)
+    shapes = [rect(x + gap, y + gap, width - 2 * gap, height - 2 * gap, box.tone, f"{box.name}: {box.text}")]
     letters = int((width - 14) / LETTER_PX)
     if letters >= len(box.text) and height >= 2 * LINE_PX + 10:
         name = box.name if len(box.name) <= letters else f"{box.name[: letters - 1]}…"

@@ -1,0 +1,104 @@
+"""Pictures on the pages: shapes to scale, with titles, and the figures behind them in words."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resnap.scheduler.web.svg import Box, treemap
+from tests.scheduler.api.whole import Whole, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fixture_sets import FixtureSet
+
+NAME = r'<th scope="row"><a class="name"[^>]*>([^<]+)<'
+SIZES = st.lists(st.integers(min_value=0, max_value=10**15), min_size=1, max_size=60)
+SVG = re.compile(r"<svg.*?</svg>", flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, fixture_set: Callable[[str], FixtureSet]) -> Iterator[Whole]:
+    with whole(tmp_path_factory.mktemp("pictures"), fixture_set("kafka-2.7.2").data) as found:
+        yield found
+
+
+def shown(service: Whole, path: str) -> str:
+    with service.client() as client:
+        answer = client.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    assert re.findall(r"<style|style=|<script(?! src)|\son[a-z]+=", answer.text) == []
+    for picture in SVG.findall(answer.text):
+        found = ET.fromstring(picture)  # noqa: S314 - made by ourselves
+        if found.get("aria-hidden") is None:
+            assert found.get("role") in {"img", "group"}, picture
+            assert found[0].tag == "title", picture
+    return unescape(answer.text)
+
+
+def sizes(service: Whole) -> dict[str, dict[str, int]]:
+    """Return the sizes by topic, from the rows of the API."""
+    found: dict[str, dict[str, int]] = {}
+    with service.client() as client:
+        for one in client.get("/v1/partitions").json()["partitions"]:
+            row = client.get(f"/v1/partitions/{one['topic']}/{one['partition']}").json()["row"]
+            mine = found.setdefault(one["topic"], {"blockedBytes": 0, "tierableBytes": 0, "freeableBytes": 0})
+            for name in mine:
+                mine[name] += row[name] if one["readiness"] != "excluded" else 0
+    return found
+
+
+def test_the_overview_begins_with_the_disk_by_topic_most_blocked_first(service: Whole) -> None:
+    text, known = shown(service, "/"), sizes(service)
+    rows = re.findall(r'data-tell="blocked">([\d.]+ \w+)</td>', text)
+    blocked = sorted((one["blockedBytes"] for one in known.values() if one["blockedBytes"]), reverse=True)
+    assert len(blocked) > 1
+    assert [round(float(row.split()[0])) for row in rows[: len(blocked)]] == [round(one / 1024) for one in blocked]
+    freeable = sum(one["freeableBytes"] for one in known.values()) / 1024
+    assert f'Disk by topic: <span class="num">{freeable:.1f} KiB</span> could be freed' in text
+    maps = [ET.fromstring(one) for one in SVG.findall(text) if "treemap" in one]  # noqa: S314
+    assert len(maps) == 2
+    for one in maps:
+        assert len(one.findall("a")) == len(blocked)
+
+
+def test_topics_are_sorted_by_any_column_and_say_by_which(service: Whole) -> None:
+    orders = ("name", "blocked", "freeable", "missing", "partitions")
+    names = {order: re.findall(NAME, shown(service, f"/topics?order={order}")) for order in orders}
+    assert names["name"] == sorted(names["name"])
+    known = sizes(service)
+    blocked = [known[name]["blockedBytes"] for name in names["blocked"]]
+    assert blocked == sorted(blocked, reverse=True)
+    assert names["partitions"][0] == "payments"
+    assert {frozenset(one) for one in names.values()} == {frozenset(names["name"])}
+    assert 'aria-sort="descending"><a href="/topics?order=missing"' in shown(service, "/topics?order=missing")
+    pages, path = [], "/topics?order=missing&limit=2"
+    while path:
+        text = shown(service, path)
+        pages += re.findall(NAME, text)
+        following = re.search(r'<a href="([^"]+)" rel="next">', text)
+        path = following[1] if following else ""
+    assert pages == names["missing"]
+
+
+@given(values=SIZES, place=st.sampled_from([(640, 300), (360, 300)]))
+def test_a_treemap_fills_its_place_with_boxes_as_large_as_their_values(
+    values: list[int], place: tuple[int, int]
+) -> None:
+    boxes = [Box(f"<{number}>", value, "1 B", "todo", "/") for number, value in enumerate(values)]
+    drawn = ET.fromstring(treemap(boxes, *place, "all")).findall("a/rect")  # noqa: S314
+    assert len(drawn) == sum(value > 0 for value in values)
+    for rect in drawn:
+        x, y, width, height = (float(rect.get(name, "nan")) for name in ("x", "y", "width", "height"))
+        assert 0 <= x <= x + width <= place[0] + 0.1
+        assert 0 <= y <= y + height <= place[1] + 0.1
+        share = values[int(str(rect.findtext("title")).split(":")[0][1:-1])] / sum(values)
+        if min(width, height) > 20:
+            assert (width + 2) * (height + 2) == pytest.approx(share * place[0] * place[1], rel=0.01)
