@@ -49,7 +49,7 @@ DOORS: Final = {
     "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
     "fastapi": "scheduler/api/*.py scheduler/web/*.py scheduler/daemon/app.py",
     "starlette": "scheduler/api/*.py scheduler/web/*.py scheduler/daemon/app.py",
-    "Crypto": "storage/layouts/aiven/encryption.py",
+    "Crypto": "storage/encryption.py",
     "jinja2": "scheduler/web/*.py",
     "fastavro": "storage/layouts/manifest.py",
     "matplotlib": "scheduler/jobs/quota_plot.py",

@@ -18,7 +18,6 @@ from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
-from resnap.storage.layouts.aiven.metadata import read_custom_metadata
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.survey import LogDir
 from resnap.storage.sources.files import Sources
@@ -27,6 +26,7 @@ from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, Finding, PartitionComparison, compare
+from resnap.tiering.remote_log.custom_metadata import read_custom_metadata
 from resnap.tiering.remote_log.metadata_cache import (
     RemoteLogMetadata,
     RemoteLogMetadataCache,

@@ -10,8 +10,8 @@ from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Setting, SettingG
 from resnap.scheduler.settings.key_files import public_key
 from resnap.scheduler.settings.values import parse_size
 from resnap.storage.errors import UsageError
-from resnap.storage.layouts.aiven.body import CHUNK_BYTES, MAX_CHUNK_BYTES, AivenForm, Compression
 from resnap.storage.layouts.protocol import Layout
+from resnap.storage.layouts.segment_form import CHUNK_BYTES, MAX_CHUNK_BYTES, Compression, SegmentForm
 from resnap.storage.sources.registry import LayoutName, layout_named
 from resnap.tiering.shipping.delivery import Verification
 
@@ -80,7 +80,7 @@ class ShippingSettings(SettingGroup):
 
         """
         if self.layout == "aiven":
-            form = AivenForm(
+            form = SegmentForm(
                 key_prefix=self.key_prefix,
                 chunk_size=self.chunk_size,
                 compression=self.chunk_compression,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.local_tiered.layout import LocalTiered, key_for_brokers
 from resnap.storage.layouts.mirror import Mirror
+from resnap.storage.layouts.segment_form import SegmentForm
 
 if TYPE_CHECKING:
     from resnap.storage.layouts.protocol import Layout, ReadByBrokers, Shipped, Stored, Tiered
@@ -27,7 +27,7 @@ READABLE_BY_KEYS_ALONE: Final[tuple[Tiered, ...]] = (_LOCAL_TIERED,)
 """Likewise, where nothing of the others is there: a manifest of ours may name the same objects."""
 
 
-def layout_named(name: LayoutName, form: AivenForm | None = None) -> Layout:
+def layout_named(name: LayoutName, form: SegmentForm | None = None) -> Layout:
     """Return the layout that is called ``name``; ``form`` is how one that stores chunks writes segments."""
     match name:
         case "flat":
@@ -35,7 +35,7 @@ def layout_named(name: LayoutName, form: AivenForm | None = None) -> Layout:
         case "local-tiered":
             return Flat(name, object_key=key_for_brokers)
         case "aiven":
-            return Aiven(form or AivenForm())
+            return Aiven(form or SegmentForm())
 
 
 def layout_in(store: ObjectStore, within: str = "") -> Tiered:

@@ -13,7 +13,6 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import ResnapError
 from resnap.storage.layouts.aiven.chunks import decode_sizes
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_rsm_manifest
-from resnap.storage.layouts.aiven.metadata import read_custom_metadata
 from resnap.storage.layouts.aiven.origin import read_origin
 from resnap.storage.layouts.aiven.pieces import original_piece
 from resnap.storage.layouts.flat.keys import parse_key
@@ -45,6 +44,7 @@ from resnap.tiering.installing.undo_manifest import read_manifest as read_undo_m
 from resnap.tiering.planning import read_saved_plan
 from resnap.tiering.quota.quota_file import decoded as decoded_quotas
 from resnap.tiering.remote_log.codec import decode_record as decode_remote_log_record
+from resnap.tiering.remote_log.custom_metadata import read_custom_metadata
 from resnap.tiering.remote_log.metadata_log import read_events
 from resnap.tiering.run_cache.cache_files import VERSION as CACHE_VERSION
 from resnap.tiering.run_cache.cache_files import decoded

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.aiven.layout import Aiven
+from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.shipping.delivery import Delivery
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-FORM: Final = AivenForm(key_prefix="tiered/", chunk_size=4096, compression="zstd")
+FORM: Final = SegmentForm(key_prefix="tiered/", chunk_size=4096, compression="zstd")
 OBJECTS = 4
 """Of a segment: those of the plugin, and where its snapshot comes from."""
 KILLED: Final = 137

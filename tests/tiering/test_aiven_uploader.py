@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.errors import ConfigurationError
-from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.aiven.chunks import INT_MAX
 from resnap.storage.layouts.aiven.layout import Aiven
+from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.shipment import Shipper
@@ -33,7 +33,7 @@ def test_a_chunk_behind_which_the_plugin_would_read_wrong_ones_is_a_setting_that
         delivery=Delivery(store=LocalObjectStore(tmp_path / "store")),
         staged=LocalObjectStore(order.staged),
         rules=order.rules,
-        layout=Aiven(AivenForm(chunk_size=INT_MAX - smallest + 1)),
+        layout=Aiven(SegmentForm(chunk_size=INT_MAX - smallest + 1)),
         now_ms=lambda: LATER_MS,
         expect=lambda _segments, _size: None,
         progress=lambda _segments, _size: None,

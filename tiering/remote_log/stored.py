@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.aiven.metadata import read_custom_metadata
 from resnap.storage.sources.registry import READ_BY_BROKERS
+from resnap.tiering.remote_log.custom_metadata import read_custom_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,9 +12,9 @@ import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError
-from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from resnap.storage.log.record_batch import HEADER
+from resnap.storage.sources.inner_files import is_inner
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _looks_like(segment: Segment, mark: SegmentMark) -> bool:
 
 
 def _is_file(locator: str) -> bool:
-    return member_of(locator) is None and (not is_store_url(locator) or local_path(locator) is not None)
+    return not is_inner(locator) and (not is_store_url(locator) or local_path(locator) is not None)
 
 
 def _headers(segment: Segment, sources: Sources) -> str:

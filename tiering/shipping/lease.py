@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from resnap.storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError, StoreError
-from resnap.storage.layouts.flat.keys import key_part
 from resnap.storage.processes import Process, this_process, uptime_ms
+from resnap.storage.stores.key_part import key_part
 from resnap.storage.stores.probe import store_clock_ms
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ObjectNotFoundError
-from resnap.storage.layouts.flat.keys import partition_prefix
+from resnap.storage.stores.key_part import key_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +46,7 @@ class RetentionNote:
 def retained_key(cluster_id: str | None, topic_partition: TopicPartition, topic_id: str | None) -> str:
     """Return where the note of a partition lies, of a topic of just this id."""
     topic, partition = topic_partition
-    prefix = partition_prefix(cluster_id=cluster_id, topic=topic, topic_id=topic_id, partition=partition)
-    return f"{RETAINED_PREFIX}/{prefix.removesuffix('/')}.json"
+    return f"{RETAINED_PREFIX}/{key_part(cluster_id)}/{key_part(topic)}/{key_part(topic_id)}/{partition}.json"
 
 
 def read_retained(store: ObjectStore, key: str) -> RetentionNote | None:

@@ -9,6 +9,7 @@ from resnap.storage.errors import UsageError, in_file
 from resnap.storage.layouts.aiven.keys import INDEXES, MANIFEST
 from resnap.storage.layouts.aiven.manifest import read_manifest
 from resnap.storage.layouts.aiven.members import INDEX_NAMES, Member
+from resnap.storage.layouts.aiven.opening import stored_segment
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
 from resnap.storage.log.producer_snapshot import read_snapshot_array
@@ -88,7 +89,7 @@ def _head(manifest: AivenManifest) -> dict[str, object]:
 
 
 def _index_rows(file: OpenedFile, stem: str) -> Iterator[Row]:
-    segment = file.sources.segment(stem)
+    segment = stored_segment(file.sources, stem)
     for suffix, name in INDEX_NAMES.items():
         place = segment.index_range(suffix)
         if place is None:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.jobs.inspect.file_kinds import leading_offset
 from resnap.storage.errors import UsageError
-from resnap.storage.layouts.aiven.keys import LOG, MANIFEST
-from resnap.storage.layouts.aiven.members import MARK, Member, member_of, stem_of
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.partition_dir import readable
 from resnap.storage.readers import RangeReader, open_reader
-from resnap.storage.sources.files import GONE, PLAIN, Sources
+from resnap.storage.sources.files import PLAIN, Sources
+from resnap.storage.sources.inner_files import MARK, meant_inner, stem_of
 from resnap.storage.stores.urls import is_store_url
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class OpenedFile:
     log_size: int | None = None
     """Size of the segment beside an index, if there is one."""
     stem: str | None = None
-    """What locators of the same segment's objects begin with, in the layout ``aiven``."""
+    """What locators of the same segment's objects begin with, where these hold it in pieces."""
     sources: Sources = PLAIN
     """How these are reached."""
 
@@ -69,7 +68,7 @@ class _ObjectReader:
 def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[OpenedFile]:
     """Open ``file``, a path or the URL of an object, for as long as the context lasts.
 
-    A segment in the layout ``aiven`` is opened as what it was, whatever its ``.log`` object holds, if its manifest is
+    A segment that is stored in pieces is opened as what it was, whatever its ``.log`` object holds, if its manifest is
     beside it.
 
     Raises:
@@ -79,10 +78,10 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[Op
 
     """
     locator = _locator(file)
-    stem, member = stem_of(locator), _member(locator, sources)
-    if member is not None:
-        with sources.open(member.locator) as reader:
-            name = member.locator.rpartition("/")[2]
+    stem, inner = stem_of(locator), meant_inner(sources, locator)
+    if inner is not None:
+        with sources.open(inner) as reader:
+            name = inner.rpartition("/")[2]
             yield OpenedFile(reader=reader, name=name, verify_crc=verify_crc, sources=sources)
         return
     if is_store_url(file):
@@ -113,18 +112,6 @@ def _locator(file: str) -> str:
         return file
     path, mark, suffix = file.rpartition(MARK)
     return f"{Path(path if mark else file).absolute().as_uri()}{mark}{suffix if mark else ''}"
-
-
-def _member(locator: str, sources: Sources) -> Member | None:
-    """Return the file of a segment that ``locator`` asks for, or that the ``.log`` object there stands for."""
-    stem = stem_of(locator)
-    if stem is None or not locator.endswith(f".{LOG}"):
-        return member_of(locator)
-    try:
-        sources.facts(f"{stem}.{MANIFEST}")
-    except GONE:
-        return None
-    return Member(stem, LOG)
 
 
 def _is_active(path: Path) -> bool:

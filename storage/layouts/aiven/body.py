@@ -8,42 +8,26 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.crc32c import crc32c
+from resnap.storage.encryption import OVERHEAD_BYTES
 from resnap.storage.errors import FormatError, VerificationError
 from resnap.storage.layouts.aiven.chunks import ChunkIndex, FixedSizes, ListedSizes, chunk_count
-from resnap.storage.layouts.aiven.encryption import OVERHEAD_BYTES
 from resnap.storage.layouts.aiven.pieces import stored_piece
 from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2, check_crc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.storage.layouts.aiven.encryption import RsaKey, SegmentCipher
+    from resnap.storage.encryption import SegmentCipher
     from resnap.storage.stores.protocol import BodyOpener
 
-Compression: TypeAlias = Literal["none", "zstd", "heuristic"]
-CHUNK_BYTES: Final = 4 << 20
-"""What the plugin recommends."""
-MAX_CHUNK_BYTES: Final = (1 << 30) - 1
 _BUFFER_BYTES: Final = 1 << 16
 _LENGTH: Final = slice(8, LOG_OVERHEAD)
 _LEGACY_ATTRIBUTES: Final = 17
 _CODEC: Final = 7
 """The bits of a batch's attributes that tell how it is compressed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AivenForm:
-    """How segments are written: the plugin's own settings, by its names."""
-
-    key_prefix: str = ""
-    chunk_size: int = CHUNK_BYTES
-    compression: Compression = "none"
-    """``heuristic``: only segments whose first batch is not compressed."""
-    encryption_key: RsaKey | None = None
-    """The public key that data keys are encrypted under; None for no encryption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.crc32c import crc32c
+from resnap.storage.encryption import new_cipher
 from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError
 from resnap.storage.layouts.aiven import keys
 from resnap.storage.layouts.aiven.body import (
-    AivenForm,
     LogBody,
     StoredLog,
     is_compressed_already,
@@ -28,7 +28,6 @@ from resnap.storage.layouts.aiven.body import (
     stored_log,
 )
 from resnap.storage.layouts.aiven.chunks import INT_MAX, ListedSizes
-from resnap.storage.layouts.aiven.encryption import new_cipher
 from resnap.storage.layouts.aiven.listing import list_copies, vouched_by_copies
 from resnap.storage.layouts.aiven.log import REMEDY, copied_log_dir, copied_segment
 from resnap.storage.layouts.aiven.manifest import (
@@ -55,12 +54,13 @@ from resnap.storage.layouts.protocol import (
     check_key_length,
     known_topic_id,
 )
+from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.layouts.aiven.encryption import SegmentCipher
+    from resnap.storage.encryption import SegmentCipher
     from resnap.storage.layouts.aiven.listing import AivenListing
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.protocol import NewSegment, SegmentFile, StoredManifest, Vouched
@@ -92,7 +92,7 @@ class _Contents(NamedTuple):
 class Aiven:
     """Three objects for each segment, as the plugin reads them, and one of ours beside the leases."""
 
-    form: AivenForm = field(default_factory=AivenForm)
+    form: SegmentForm = field(default_factory=SegmentForm)
     """How segments are written."""
     name: str = "aiven"
     folders: int = 2
@@ -289,7 +289,7 @@ def _small(key: str, body: bytes) -> NewObject:
     return NewObject(key, lambda: io.BytesIO(body), len(body), crc32c(body))
 
 
-def _contents(segment: NewSegment, form: AivenForm) -> _Contents:
+def _contents(segment: NewSegment, form: SegmentForm) -> _Contents:
     """Return what will be stored; of an encrypted segment no two calls give the same."""
     files = {one.kind: one for one in segment.files}
     cipher, encryption = None, None
@@ -299,7 +299,7 @@ def _contents(segment: NewSegment, form: AivenForm) -> _Contents:
     return _Contents(_stored_log(files[ObjectKind.LOG], form, cipher), *_stored_indexes(files, cipher), encryption)
 
 
-def _stored_log(log: SegmentFile, form: AivenForm, cipher: SegmentCipher | None) -> StoredLog:
+def _stored_log(log: SegmentFile, form: SegmentForm, cipher: SegmentCipher | None) -> StoredLog:
     compresses = form.compression == "zstd" or (
         form.compression == "heuristic" and not is_compressed_already(log.open_body)
     )

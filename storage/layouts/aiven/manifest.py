@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from resnap.storage.encryption import OVERHEAD_BYTES, WrappedKey
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.aiven.chunks import (
     INT_MAX,
@@ -26,7 +27,6 @@ from resnap.storage.layouts.aiven.chunks import (
     decode_sizes,
     encode_sizes,
 )
-from resnap.storage.layouts.aiven.encryption import OVERHEAD_BYTES, WrappedKey
 from resnap.storage.layouts.aiven.metadata import SegmentMetadata, segment_record, told_segment
 from resnap.storage.layouts.aiven.pieces import compressed, decompressed, frame_content_size
 from resnap.storage.layouts.aiven.strict_json import Fields, parsed, shown

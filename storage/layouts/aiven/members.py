@@ -11,14 +11,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from resnap.storage.encryption import OVERHEAD_BYTES
 from resnap.storage.errors import FormatError, in_file
-from resnap.storage.layouts.aiven.encryption import OVERHEAD_BYTES
 from resnap.storage.layouts.aiven.keys import parse_key
 from resnap.storage.layouts.aiven.pieces import original_piece
 
 if TYPE_CHECKING:
+    from resnap.storage.encryption import KeyRing, SegmentCipher
     from resnap.storage.layouts.aiven.chunks import Chunk
-    from resnap.storage.layouts.aiven.encryption import KeyRing, SegmentCipher
     from resnap.storage.layouts.aiven.manifest import AivenManifest, IndexRange
 
 LOG_FILE: Final = "log"
@@ -31,7 +31,7 @@ INDEX_NAMES: Final = {
 }
 """By suffix in a log dir: what a manifest calls it; in the order in which they are stored."""
 MARK: Final = "#."
-_KEY_PARTS: Final = 3
+KEY_PARTS: Final = 3
 """Number of parts of a key without its prefix."""
 _KEPT_CHUNKS: Final = 2
 """What looks back over the edge of a chunk finds the one before it."""
@@ -61,7 +61,7 @@ def member_of(locator: str) -> Member | None:
 
 def stem_of(locator: str) -> str | None:
     """Return what the locators of the objects of a segment begin with, if ``locator`` is one of them."""
-    if parse_key("/".join(locator.split("/")[-_KEY_PARTS:])) is None:
+    if parse_key("/".join(locator.split("/")[-KEY_PARTS:])) is None:
         return None
     return locator.rpartition(".")[0]
 

@@ -1,11 +1,8 @@
-"""What the layout ``aiven`` tells of a segment beside its objects: the broker's metadata, and the plugin's own.
+"""What a manifest of the layout ``aiven`` says of its segment: what the broker knew when copying began.
 
-``remoteLogSegmentMetadata`` in a manifest is what the broker knew when copying began; the plugin writes it and never
-reads it. Custom metadata stand in the broker's ``__remote_log_metadata``, and only where the plugin was asked for them:
-tagged fields as in Kafka's protocol, ascending, at most 128 bytes by default. We only read them: without any, the
-plugin finds a segment by its ids and the key prefix that it is set to.
+The plugin writes it, and never reads it.
 
-Source: ``KafkaTypeSerdeModule``, ``SegmentCustomMetadataSerde`` of the plugin; ``TaggedFields`` of Kafka.
+Source: ``KafkaTypeSerdeModule`` of the plugin.
 """
 
 from __future__ import annotations
@@ -13,11 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from resnap.storage.errors import FormatError
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.messages.varint import read_unsigned_varint, read_varlong
 
-_REMOTE_SIZE, _OBJECT_PREFIX, _OBJECT_KEY = range(3)
 _LONG_END: Final = 1 << 63
 
 
@@ -37,17 +31,6 @@ class SegmentMetadata:
     event_timestamp_ms: int
     leader_epochs: tuple[LeaderEpoch, ...]
     """Those of the segment alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CustomMetadata:
-    """The fields of ``custom.metadata.fields.include``; None are those that are left out."""
-
-    remote_size: int | None = None
-    """Bytes of the three objects."""
-    object_prefix: str | None = None
-    object_key: str | None = None
-    """Without prefix and suffix."""
 
 
 def segment_record(segment: SegmentMetadata) -> dict[str, Any]:
@@ -75,57 +58,6 @@ def told_segment(values: object) -> SegmentMetadata | None:
         return _told_segment(values)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-
-
-def read_custom_metadata(data: bytes) -> CustomMetadata:
-    """Return what ``data`` hold; fields that are not known are passed over.
-
-    Raises:
-        FormatError: cut short, too long, or tags that do not ascend.
-
-    """
-    found: dict[int, tuple[int, int]] = {}
-    count, at = read_unsigned_varint(data, 0) if data else (0, 0)
-    for _ in range(count):
-        tag, start = read_unsigned_varint(data, at)
-        size, start = read_unsigned_varint(data, start)
-        if tag <= max(found, default=-1) or start + size > len(data):
-            raise FormatError("custom metadata: field", position=at, expected="ascending tags, whole fields", found=tag)
-        at = start + size
-        found[tag] = (start, at)
-    if at != len(data):
-        raise FormatError("custom metadata", position=at, expected="their end", found=f"{len(data) - at} bytes more")
-    return CustomMetadata(
-        remote_size=_number(data, found.get(_REMOTE_SIZE)),
-        object_prefix=_string(data, found.get(_OBJECT_PREFIX)),
-        object_key=_string(data, found.get(_OBJECT_KEY)),
-    )
-
-
-def _number(data: bytes, place: tuple[int, int] | None) -> int | None:
-    if place is None:
-        return None
-    value, end = read_varlong(data[: place[1]], place[0])
-    _check_end(end, place)
-    return value
-
-
-def _string(data: bytes, place: tuple[int, int] | None) -> str | None:
-    if place is None:
-        return None
-    length, start = read_unsigned_varint(data[: place[1]], place[0])
-    _check_end(start + length - 1, place)
-    try:
-        return data[start : place[1]].decode()
-    except UnicodeDecodeError:
-        raise FormatError("custom metadata: text", position=start, expected="UTF-8", found="something else") from None
-
-
-def _check_end(end: int, place: tuple[int, int]) -> None:
-    if end != place[1]:
-        raise FormatError(
-            "custom metadata: length", position=place[0], expected=place[1] - place[0], found=end - place[0]
-        )
 
 
 def _told_segment(values: Any) -> SegmentMetadata:  # noqa: ANN401 - whatever stood there

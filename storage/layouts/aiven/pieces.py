@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.storage.errors import FormatError
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.aiven.encryption import SegmentCipher
+    from resnap.storage.encryption import SegmentCipher
 
 ZSTD_LEVEL: Final = 3
 """What the plugin compresses at, by default."""

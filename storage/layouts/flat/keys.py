@@ -11,7 +11,6 @@ The segment id comes from the content: what is shipped under a key is the same, 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from uuid import UUID, uuid5
 
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from resnap.storage.stores.key_part import key_part
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
@@ -31,12 +31,6 @@ SEGMENT_ID_NAMESPACE: Final = UUID("9347e368-7f13-48b2-a80e-cd487a8de498")
 """Namespace of the UUIDv5 that segment ids are; drawn once, and must never change."""
 MANIFEST_EXTENSION: Final = "manifest"
 EXTENSIONS: Final = frozenset({*ObjectKind, MANIFEST_EXTENSION})
-UNKNOWN: Final = "none"
-
-_FRONT_BYTES: Final = 100
-_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
-_RESERVED: Final = frozenset({UNKNOWN, ".", ".."})
-
 _PART: Final = r"(?:[A-Za-z0-9._-]|=[0-9A-F]{2})+(?:=sha256-[0-9a-f]{64})?"
 _KEY = re.compile(
     rf"(?P<cluster>{_PART})/(?P<topic>{_PART})/(?P<topic_id>{_PART})/(?P<partition>0|[1-9][0-9]{{0,9}})"
@@ -174,31 +168,3 @@ def manifest_place(info: ObjectInfo) -> FlatKey | None:
     """Return of what the manifest ``info`` is; None for every other object, and for a tombstone."""
     place = parse_key(info.key)
     return place if place and place.extension == MANIFEST_EXTENSION and not is_tombstone(info) else None
-
-
-def key_part(name: str | None) -> str:
-    """Return ``name`` as a part of a key, ``none`` for None; different names give different parts.
-
-    Raises:
-        ValueError: ``name`` is empty.
-
-    """
-    if name is None:
-        return UNKNOWN
-    if not name:
-        raise ValueError("an empty name cannot be part of a key; a name that is not known is None")
-    raw = name.encode()
-    # A name that would mean something else as a part of a key gets its first letter escaped, to tell them apart.
-    escaped = "".join(
-        chr(byte) if byte in _PLAIN and not (name in _RESERVED and at == 0) else f"={byte:02X}"
-        for at, byte in enumerate(raw)
-    )
-    return escaped if len(escaped) <= MAX_KEY_PART_BYTES else _shortened(escaped, raw)
-
-
-def _shortened(escaped: str, raw: bytes) -> str:
-    front = escaped[:_FRONT_BYTES]
-    cut_escape = front.rfind("=", _FRONT_BYTES - 2)
-    if cut_escape >= 0:
-        front = front[:cut_escape]
-    return f"{front}=sha256-{hashlib.sha256(raw).hexdigest()}"

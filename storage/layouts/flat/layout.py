@@ -40,6 +40,7 @@ from resnap.storage.layouts.protocol import (
     length_of,
 )
 from resnap.storage.log.names import TopicPartition
+from resnap.storage.stores.key_part import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -195,7 +196,7 @@ class Flat:
         parsed = keys.manifest_place(info)
         if parsed is None:
             return None
-        return Place(parsed.partition, parsed.base_offset, None if parsed.topic_id == keys.UNKNOWN else parsed.topic_id)
+        return Place(parsed.partition, parsed.base_offset, None if parsed.topic_id == UNKNOWN else parsed.topic_id)
 
     def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment that a manifest names."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from resnap.storage.disk import FileDigest
 from resnap.storage.errors import in_file
-from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, UNKNOWN, is_tombstone, parse_key
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, parse_key
 from resnap.storage.layouts.flat.topics import TopicIds, listing_prefix, topic_ids_of
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import parse_key as parse_brokers_key
@@ -16,6 +16,7 @@ from resnap.storage.layouts.manifest import ObjectKind, read_manifest
 from resnap.storage.layouts.protocol import StoredManifest, Vouched
 from resnap.storage.log.names import OFFSET_DIGITS
 from resnap.storage.messages.wire import uuid_bytes
+from resnap.storage.stores.key_part import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

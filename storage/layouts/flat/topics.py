@@ -15,9 +15,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError
-from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, UNKNOWN, parse_key
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, parse_key
 from resnap.storage.layouts.manifest import ObjectKind, read_manifest
 from resnap.storage.layouts.same_log import shared_batch, stored_piece
+from resnap.storage.stores.key_part import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

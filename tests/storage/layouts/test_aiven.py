@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.storage.encryption import OVERHEAD_BYTES, KeyRing, RsaKey, WrappedKey, new_cipher
 from resnap.storage.errors import ConfigurationError, FormatError
 from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.chunks import (
@@ -19,7 +20,6 @@ from resnap.storage.layouts.aiven.chunks import (
     decode_sizes,
     encode_sizes,
 )
-from resnap.storage.layouts.aiven.encryption import OVERHEAD_BYTES, KeyRing, RsaKey, WrappedKey, new_cipher
 from resnap.storage.layouts.aiven.keys import object_key, parse_key, segment_id, topic_folder
 from resnap.storage.layouts.aiven.manifest import (
     AivenManifest,
@@ -29,11 +29,7 @@ from resnap.storage.layouts.aiven.manifest import (
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.aiven.metadata import (
-    CustomMetadata,
-    SegmentMetadata,
-    read_custom_metadata,
-)
+from resnap.storage.layouts.aiven.metadata import SegmentMetadata
 from resnap.storage.layouts.aiven.pieces import compressed, decompressed, frame_content_size, stored_piece
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
@@ -376,48 +372,6 @@ def test_nothing_is_written_that_could_not_be_read() -> None:
     )
     with pytest.raises(ValueError, match="expected 1808, found 1807"):
         write_manifest(wrong)
-
-
-# Custom metadata
-
-
-# What the plugin wrote for a segment of three objects of 678, 76 and 687 bytes, asked for all its fields.
-CUSTOM_METADATA_OF_THE_PLUGIN: Final = (
-    bytes.fromhex("03 00 02 c216 01 08 08") + b"tiered/" + bytes.fromhex("02 49 49")
-    + b"one-5RNveczLSxiXSO5PtHCXeg/0/00000000000000000000-HZETdFIqTISOgntbSPAOyg"
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        (
-            CUSTOM_METADATA_OF_THE_PLUGIN,
-            CustomMetadata(
-                remote_size=678 + 76 + 687,
-                object_prefix="tiered/",
-                object_key="one-5RNveczLSxiXSO5PtHCXeg/0/00000000000000000000-HZETdFIqTISOgntbSPAOyg",
-            ),
-        ),
-        (bytes.fromhex("02 00 02 c801 02 04 04") + b"foo", CustomMetadata(remote_size=100, object_key="foo")),
-        (bytes.fromhex("01 01 01 01"), CustomMetadata(object_prefix="")),
-        (bytes.fromhex("02 00 01 01 07 02 abcd"), CustomMetadata(remote_size=-1)),
-        (b"", CustomMetadata()),
-    ],
-)
-def test_custom_metadata_are_tagged_fields(data: bytes, told: CustomMetadata) -> None:
-    assert read_custom_metadata(data) == told
-    for end in range(1, len(data)):
-        with pytest.raises(FormatError):
-            read_custom_metadata(data[:end])
-
-
-@given(st.binary(max_size=40))
-def test_other_bytes_are_custom_metadata_or_refused(data: bytes) -> None:
-    try:
-        read_custom_metadata(data)
-    except FormatError:
-        return
 
 
 # Pieces

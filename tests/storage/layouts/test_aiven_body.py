@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.crc32c import crc32c
+from resnap.storage.encryption import KeyRing, RsaKey, new_cipher
 from resnap.storage.errors import VerificationError
 from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.body import LogBody, is_compressed_already, stored_log
-from resnap.storage.layouts.aiven.encryption import KeyRing, RsaKey, new_cipher
 from resnap.storage.layouts.aiven.pieces import original_piece
 from tests.builders import a_batch
 

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.storage.encryption import KeyRing, RsaKey
 from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, UsageError
 from resnap.storage.key_file import KeyFile
-from resnap.storage.layouts.aiven.encryption import KeyRing, RsaKey
 from resnap.storage.layouts.aiven.members import ChunkedReader, Member, member_of
+from resnap.storage.layouts.aiven.opening import stored_segment
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.readers import BytesReader
@@ -115,7 +116,7 @@ def chunked(fixture_set: Sets) -> dict[str, tuple[ChunkedReader, bytes]]:
         member = member_of(log_dir.partitions[0].segments[1].path)
         assert member is not None
         stored = BytesReader(sources.read(f"{member.stem}.log"))
-        reader = sources.segment(member.stem).open_log(stored, member.locator)
+        reader = stored_segment(sources, member.stem).open_log(stored, member.locator)
         assert isinstance(reader, ChunkedReader)
         made[name] = (reader, sources.read(member.locator))
     return made
@@ -137,7 +138,7 @@ def test_only_the_chunks_that_are_asked_for_are_fetched_and_two_are_kept(fixture
     log_dir, sources = opened(fixture_set(ZSTD))
     member = member_of(log_dir.partitions[0].segments[0].path)
     assert member is not None
-    segment = sources.segment(member.stem)
+    segment = stored_segment(sources, member.stem)
     fetched: list[tuple[int, int]] = []
 
     class Watched(BytesReader):

@@ -15,7 +15,6 @@ import pytest
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, VerificationError
-from resnap.storage.layouts.aiven.body import AivenForm
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
@@ -28,6 +27,7 @@ from resnap.storage.layouts.protocol import (
     TopicIdUnknownError,
     length_of,
 )
+from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
@@ -47,8 +47,8 @@ LAYOUTS: Final[dict[str, Layout]] = {
     "flat": Flat(),
     "local-tiered": layout_named("local-tiered"),
     "aiven": Aiven(),
-    "aiven, in small chunks": Aiven(AivenForm(chunk_size=100, compression="zstd")),
-    "aiven, under a prefix": Aiven(AivenForm(key_prefix="tiered/kafka/")),
+    "aiven, in small chunks": Aiven(SegmentForm(chunk_size=100, compression="zstd")),
+    "aiven, under a prefix": Aiven(SegmentForm(key_prefix="tiered/kafka/")),
 }
 IDS_IN_KEYS: Final = sorted(LAYOUTS.keys() - {"flat"})
 PAYMENTS: Final = TopicPartition("payments", 3)

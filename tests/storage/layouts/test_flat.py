@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from resnap.storage.layouts.flat.keys import (
     EXTENSIONS,
     FlatKey,
-    key_part,
     manifest_prefix,
     object_key,
     parse_key,
     segment_id,
 )
+from resnap.storage.stores.key_part import key_part
 from resnap.storage.stores.protocol import MAX_KEY_BYTES, check_key
 from tests.cases import each
 from tests.storage.layouts.manifests import topics

@@ -1,4 +1,4 @@
-"""The envelope that encrypted segments of the layout ``aiven`` come in.
+"""The envelope that encrypted segments come in: data keys, wrapped by RSA keys that users hold.
 
 Each segment has a fresh data key (AES-256) and 32 fresh bytes that are authenticated with each piece. The manifest
 holds the data key, encrypted under the public key of a pair of RSA keys: OAEP with SHA3-512 for the hash and for MGF1,
@@ -7,7 +7,8 @@ can be replaced.
 
 Nothing here that holds a key shows it: not in ``repr``, not in a message.
 
-Source: ``RsaEncryptionProvider``, ``AesEncryptionProvider``, ``RsaKeyReader`` of the plugin.
+Source: ``RsaEncryptionProvider``, ``AesEncryptionProvider``, ``RsaKeyReader`` of Aiven's
+tiered-storage-for-apache-kafka, 1.0.0.
 """
 
 from __future__ import annotations

@@ -1,0 +1,167 @@
+"""Opens the files of a segment in the layout ``aiven``, which lie in pieces inside its objects, by locators of members.
+
+An object is reached through whatever opens locators (``Opener``). A manifest is read once for all files of its segment:
+nobody changes one that is there.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+from resnap.storage.encryption import DataKeyError
+from resnap.storage.errors import ConfigurationError, FileGoneError, FormatError, ObjectNotFoundError, in_file
+from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
+from resnap.storage.layouts.aiven.manifest import read_manifest
+from resnap.storage.layouts.aiven.members import KEY_PARTS, LOG_FILE, Member, StoredSegment, member_of, stem_of
+from resnap.storage.readers import BytesReader, FileFacts, RangeReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from resnap.storage.encryption import KeyRing
+    from resnap.storage.layouts.aiven.manifest import Encryption
+    from resnap.storage.stores.protocol import ObjectStore
+
+_KEYS_TRIED: Final = 16
+"""Data keys that are tried before a private key counts as the wrong one."""
+_LOST: Final = "what is encrypted under a data key that is lost cannot be read: only another copy of the manifest helps"
+
+
+class Opener(Protocol):
+    """What opens locators of objects, as ``storage.sources.files.Sources``; a value that can be hashed."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def keys(self) -> KeyRing:
+        """What encrypted segments are read by."""
+        ...
+
+    def open(self, locator: str, *, end: int | None = None) -> AbstractContextManager[RangeReader]:
+        """Open an object, or a file, for as long as the context lasts."""
+        ...
+
+    def read(self, locator: str) -> bytes:
+        """Return the whole of it."""
+        ...
+
+    def read_range(self, locator: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end)."""
+        ...
+
+    def facts(self, locator: str) -> FileFacts:
+        """Return size and time."""
+        ...
+
+    def store(self, url: str) -> ObjectStore:
+        """Return the store at ``url``."""
+        ...
+
+
+@contextmanager
+def opened_member(opener: Opener, member: Member, end: int | None) -> Iterator[RangeReader]:
+    """Open a file of a segment for as long as the context lasts; nothing is read ahead from ``end`` on.
+
+    Raises:
+        FormatError: its manifest, or the file, is damaged.
+        ConfigurationError: it is encrypted, and its private key is not at hand.
+        ObjectNotFoundError: the segment has none.
+
+    """
+    segment = stored_segment(opener, member.stem)
+    if member.suffix == LOG_FILE:
+        with opener.open(f"{member.stem}.{LOG}", end=segment.stored_end(end)) as stored:
+            yield segment.open_log(stored, member.locator)
+        return
+    place, indexes = segment.index_range(member.suffix), f"{member.stem}.{INDEXES}"
+    if place is None:
+        raise ObjectNotFoundError(f"{member.locator}: the segment has none", key=member.locator)
+    piece = opener.read_range(indexes, place.position, place.position + place.size) if place.size else b""
+    with in_file(member.locator):
+        data = segment.index(piece, place)
+    yield BytesReader(data, member.locator)
+
+
+def facts_of_member(opener: Opener, member: Member) -> FileFacts:
+    """Return what the file itself would show, while the objects it lies in are as its manifest says."""
+    segment = stored_segment(opener, member.stem)
+    if member.suffix != LOG_FILE:
+        found = opener.facts(f"{member.stem}.{INDEXES}")
+        return FileFacts(segment.index_size(member.suffix) or 0, found.mtime_ns, 0)
+    found, chunks = opener.facts(f"{member.stem}.{LOG}"), segment.manifest.chunks
+    size = chunks.file_size if found.size_bytes == chunks.stored_size else -found.size_bytes
+    return FileFacts(size, found.mtime_ns, 0)
+
+
+def member_meant(opener: Opener, locator: str) -> Member | None:
+    """Return the file of a segment that ``locator`` asks for, or that the ``.log`` object there stands for."""
+    stem = stem_of(locator)
+    if stem is None or not locator.endswith(f".{LOG}"):
+        return member_of(locator)
+    try:
+        opener.facts(f"{stem}.{MANIFEST}")
+    except (FileGoneError, ObjectNotFoundError):
+        return None
+    return Member(stem, LOG_FILE)
+
+
+def stored_segment(opener: Opener, stem: str) -> StoredSegment:
+    """Return how the segment is stored whose objects' locators begin with ``stem``.
+
+    Raises:
+        FormatError: its manifest is damaged.
+        ConfigurationError: it is encrypted, and its private key is not at hand.
+        FileGoneError, ObjectNotFoundError: the manifest is not there.
+        LogDirError, StoreError: it cannot be read.
+
+    """
+    try:
+        return _segment(stem, opener, os.getpid())
+    except DataKeyError as error:
+        if not _opens_others("/".join(stem.split("/")[:-KEY_PARTS]), opener, os.getpid()):
+            raise ConfigurationError(str(error), hint=error.hint) from error
+        with in_file(f"{stem}.{MANIFEST}"):
+            raise FormatError("manifest: dataKey", position=0, found="another", expected="one that the private key"
+                              " opens, as it opens those of other segments", hint=_LOST) from error  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _segment(stem: str, opener: Opener, process: int) -> StoredSegment:  # noqa: ARG001 - a fork reads its own
+    locator = f"{stem}.{MANIFEST}"
+    with in_file(locator):
+        manifest = read_manifest(opener.read(locator))
+    try:
+        return StoredSegment.of(manifest, opener.keys)
+    except ConfigurationError as error:
+        raise type(error)(f"{locator}: {error}", hint=error.hint) from error
+
+
+@lru_cache(maxsize=32)
+def _opens_others(url: str, opener: Opener, process: int) -> bool:  # noqa: ARG001 - as above
+    """Whether the private keys at hand open segments below ``url``, of which a few are tried."""
+    store = opener.store(url)
+    encrypted = (key for info in store.list() if (key := _encrypted(store, info.key)) is not None)
+    return any(_is_opened(key, opener.keys) for key in islice(encrypted, _KEYS_TRIED))
+
+
+def _encrypted(store: ObjectStore, key: str) -> Encryption | None:
+    """Return how the segment is encrypted whose manifest lies under ``key``; None of every other object."""
+    if not key.endswith(f".{MANIFEST}") or parse_key(key) is None:
+        return None
+    try:
+        return read_manifest(store.get(key)).encryption
+    except (FormatError, ObjectNotFoundError):
+        return None
+
+
+def _is_opened(encryption: Encryption, keys: KeyRing) -> bool:
+    try:
+        keys.cipher(encryption.data_key, encryption.aad)
+    except ConfigurationError:
+        return False
+    return True
