@@ -8,7 +8,7 @@ next request, but not after a time-out.
 Nothing is sent from here: ``Generated.wants_block`` says that a request is to be sent, and ``on_response`` or
 ``on_timeout`` hear what came of it. Methods may be called from several threads.
 
-Source: ``RPCProducerIdManager`` of 3.6 to 4.1, ``NodeToControllerChannelManager``.
+Source: ``RPCProducerIdManager`` of 3.6 to 4.4, ``NodeToControllerChannelManager``.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class BrokerProducerIds:
 
     def _is_sane(self, response: AllocateProducerIdsResponse) -> bool:
         first, size = response.producer_id_start, response.producer_id_len
-        # As in Kafka, the last id in use may be the first of the next block, and a block may be empty.
-        return first >= max(self._current.block.last, 0) and 0 <= size <= MAX_PRODUCER_ID - first
+        # A block may be empty, as in Kafka; before 4.3 it might also begin with the last id in use, given twice then.
+        return first > self._current.block.last and first >= 0 and 0 <= size <= MAX_PRODUCER_ID - first
 
 
 def asks_the_controller(inter_broker_protocol: str) -> bool:

@@ -9,11 +9,12 @@ again; an open transaction is aborted first, under an epoch that fences whoever 
 or a new producer id is given where the epochs are used up. Who sends the same again gets the same again, as long as the
 coordinator remembers the epoch before: a failover forgets it.
 
-Source: ``TransactionCoordinator`` and ``TransactionStateManager``, as in 3.9.1 and 4.1.1.
+Source: ``TransactionCoordinator`` and ``TransactionStateManager``, as in 3.9.1, 4.1.1 and 4.3.0.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -152,14 +153,20 @@ class TransactionCoordinator:
         return PendingAppend(transactional_id=transactional_id, transition=transition)
 
     def abort_timed_out(self, now_ms: int) -> list[PendingAppend]:
-        """Fence each producer whose transaction has been open for longer than its time-out; return what to write."""
+        """Fence each producer whose transaction has been open for longer than its time-out; return what to write.
+
+        One that cannot be fenced now, for want of a producer id, is left for the next call.
+        """
         late = [
             metadata for metadata in self.transactions.values()
             if metadata.state is TransactionState.ONGOING and metadata.pending is None
             and metadata.start_ms + metadata.timeout_ms < now_ms
         ]  # fmt: skip
-        found = [self._fence(metadata, now_ms) for metadata in late]
-        return [one for one in found if isinstance(one, PendingAppend)]
+        appends = []
+        for metadata in late:
+            with suppress(RefusedError):
+                appends.append(self._fence(metadata, now_ms))
+        return appends
 
     def expired(self, now_ms: int, expiration_ms: int) -> list[str]:
         """Return the idle transactional ids that nobody has used for ``transactional.id.expiration.ms``."""
@@ -236,17 +243,23 @@ class TransactionCoordinator:
             return metadata.prepare_rotation(self._draw(), timeout_ms, now_ms, remember_epoch=expected is not None)
         return metadata.prepare_increment(timeout_ms, expected, now_ms)
 
-    def _fence(self, metadata: TransactionMetadata, now_ms: int) -> Answer | PendingAppend:
+    def _fence(self, metadata: TransactionMetadata, now_ms: int) -> PendingAppend:
         """Abort an open transaction under the next epoch, so that whoever opened it is fenced.
 
         Before 4.0 the epoch counts from here on, written or not; if it cannot be written, the next fence takes the same
-        one again. With transactions v2 the abort itself brings it.
+        one again. With transactions v2 the abort itself brings it, and where the epochs are used up a new producer id:
+        up to 4.2 the last epoch was given away then, and no later transaction could be ended.
+
+        Raises:
+            RefusedError: there is no epoch left, or no producer id to go on with; nothing has changed.
+
         """
+        next_id = self._draw() if self._v2 and metadata.is_exhausted else NO_PRODUCER_ID
         fence = metadata.prepare_fence()
         metadata.pending = None
         if not self._v2:
             metadata.producer_epoch, metadata.last_producer_epoch = fence.producer_epoch, NO_PRODUCER_EPOCH
-        transition = metadata.prepare_end(commit=False, now_ms=now_ms, client_v2=self._v2)
+        transition = metadata.prepare_end(commit=False, now_ms=now_ms, client_v2=self._v2, next_producer_id=next_id)
         return PendingAppend(
             transactional_id=metadata.transactional_id, transition=transition, is_epoch_fence=True
         )  # fmt: skip

@@ -140,14 +140,14 @@ def test_after_a_time_out_the_next_request_goes_out_at_once() -> None:
     assert ids.generate(60_000).wants_block
 
 
-def test_a_block_that_goes_back_is_refused_and_one_at_the_last_id_taken() -> None:
+def test_a_block_that_begins_with_an_id_in_use_is_refused() -> None:
     ids = BrokerProducerIds(0)
     ids.generate(0)
     ids.on_response(AllocateProducerIdsResponse(producer_id_start=1000, producer_id_len=1000), 0)
     ids.generate(0)
-    assert not ids.on_response(AllocateProducerIdsResponse(producer_id_start=0, producer_id_len=1000), 0)
-    assert not ids.on_response(AllocateProducerIdsResponse(producer_id_start=1998, producer_id_len=1000), 0)
-    assert ids.on_response(AllocateProducerIdsResponse(producer_id_start=1999, producer_id_len=1000), 0)
+    for first in (0, 1998, 1999):
+        assert not ids.on_response(AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=1000), 0)
+    assert ids.on_response(AllocateProducerIdsResponse(producer_id_start=2000, producer_id_len=1000), 0)
 
 
 def test_empty_blocks_give_no_id_and_do_not_hang() -> None:

@@ -372,6 +372,30 @@ def test_with_v2_the_last_epoch_brings_a_new_producer_id(v2: Coordinated) -> Non
     assert (v2.metadata.producer_id, v2.metadata.producer_epoch) == (PID + 1, 0)
 
 
+def test_with_v2_a_fence_in_the_last_epoch_brings_a_new_producer_id_too(v2: Coordinated) -> None:
+    v2.known(State.ONGOING, epoch=LAST)
+    assert v2.init() == error(AGAIN)
+    assert (v2.metadata.producer_epoch, v2.metadata.next_producer_id) == (32_767, PID + 1)
+    v2.write_markers()
+    assert (v2.metadata.producer_id, v2.metadata.producer_epoch) == (PID + 1, 0)
+    v2.begin(PID + 1, 0, client_v2=True)
+    assert v2.end(PID + 1, 0, client_v2=True) == given(PID + 1, 1)
+
+
+def test_a_transaction_that_cannot_be_fenced_for_want_of_a_producer_id_is_left_for_the_next_time() -> None:
+    def nothing() -> int:
+        raise RefusedError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "no block has come yet")
+
+    v2 = Coordinated(v2=True)
+    metadata = v2.known(State.ONGOING, epoch=LAST)
+    late = v2.now + TIMEOUT_MS + 1
+    empty = TransactionCoordinator(nothing, transactions_v2=True)
+    empty.transactions = v2.coordinator.transactions
+    assert empty.abort_timed_out(late) == []
+    assert (metadata.pending, metadata.producer_epoch) == (None, LAST)
+    assert len(v2.coordinator.abort_timed_out(late)) == 1
+
+
 def test_should_return_ok_on_end_txn_v2_if_end_txn_v2_retry_epoch_overflow(v2: Coordinated) -> None:
     v2.known(State.ONGOING, epoch=LAST)
     v2.end(PID, LAST, client_v2=True)
