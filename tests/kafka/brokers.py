@@ -118,18 +118,22 @@ class Broker:
         secure: Mapping[str, int] | None = None,
         node: int = 1,
         joins: Broker | None = None,
+        voters: str | None = None,
+        cluster_id: str = CLUSTER_ID,
     ) -> None:
         """Choose ports, which stay the same over all starts; what it writes goes beside the first log dir.
 
         ``secure`` are the ports of further listeners, by security protocol, of a broker of KRaft. One that ``joins``
-        another one's cluster is no controller, and has log dirs in a folder of its own.
+        another one's cluster is no controller, and has log dirs in a folder of its own; nor is one whose quorum
+        ``voters`` names. New log dirs are formatted for ``cluster_id``.
         """
         self.release, self.log_dirs = release, log_dirs
         self.root = log_dirs[0].parent
         self.output = self.root / f"broker-{release.version}.log"
         self.port, self._controller, self._zookeeper = free_port(), free_port(), zookeeper
         self._properties, self._secure = properties or {}, secure or {}
-        self.node, self._joins = node, joins
+        self.node, self._cluster_id = node, cluster_id
+        self._voters = f"1@127.0.0.1:{joins._controller}" if joins else voters
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0
         """How much it had told when it was started last."""
@@ -167,7 +171,7 @@ class Broker:
         """Start the process and wait for nothing."""
         self.started_at, settings = len(self.printed()), self._write_properties()
         if self._zookeeper is None and not (self.log_dirs[0] / "meta.properties").exists():
-            self.release.tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", settings)
+            self.release.tool("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", settings)
         with self.output.open("ab") as output:
             command = self.release.command("kafka.Kafka", settings)
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -219,13 +223,13 @@ class Broker:
     def _of_kraft(self) -> dict[str, object]:
         more = "".join(f",{protocol}://127.0.0.1:{port}" for protocol, port in self._secure.items())
         protocols = "".join(f",{protocol}:{protocol}" for protocol in self._secure)
-        controller = "" if self._joins else f",CONTROLLER://127.0.0.1:{self._controller}"
+        own = "" if self._voters else f",CONTROLLER://127.0.0.1:{self._controller}"
         return {
-            "process.roles": "broker" if self._joins else "broker,controller",
+            "process.roles": "broker,controller" if own else "broker",
             "node.id": self.node,
-            "listeners": f"PLAINTEXT://{self.address}{controller}{more}",
+            "listeners": f"PLAINTEXT://{self.address}{own}{more}",
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@127.0.0.1:{(self._joins or self)._controller}",
+            "controller.quorum.voters": self._voters or f"1@127.0.0.1:{self._controller}",
             "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}",
         }
 
