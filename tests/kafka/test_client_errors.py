@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.kafka.releases import Release
 
-RELEASES: Final = {"2.5.1": (2, 5), "3.9.1": (3, 9), "4.1.1": (4, 1)}
+RELEASES: Final = {"2.5.1": (2, 5), "3.9.1": (3, 9), "4.1.1": (4, 1), "4.4.0": (4, 4)}
 ERRORS: Final = [error for error in KafkaError if error is not KafkaError.NONE]
 STATES: Final = {
     "ABORTABLE_ERROR": ClientState.ABORTABLE,
@@ -204,7 +204,7 @@ def run(release: Release, port: int, lives: list[Life]) -> list[str]:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize("version", ["2.5.1", "3.9.1", pytest.param("4.1.1", marks=pytest.mark.heavy), "4.4.0"])
 def test_real_producers_do_what_the_table_says(version: str, release: Callable[[str], Release]) -> None:
     at = RELEASES[version]
     lives = produce_lives(at) + coordinator_lives(at)

@@ -126,7 +126,8 @@ UNSHOWN: Final = UserScramCredentialRecord(
 """What Kafka's tool leaves out of what it shows."""
 SINCE_4_0: Final = (ClearElrRecord(topic_name=""),)
 SINCE_4_4: Final = (UnregisterControllerRecord(controller_id=3),)
-"""And of these only classes of Kafka 4.4 say something; its dump tool is of a module of its own."""
+"""And of these only classes of Kafka 4.4 say something; its dump tool is of a module of its own, and
+``test_messages.py`` asks the classes."""
 
 
 def as_dumped(records: list[MetadataRecord], first_offset: int, timestamp: int) -> list[DumpedRecord]:
@@ -144,7 +145,9 @@ def as_dumped(records: list[MetadataRecord], first_offset: int, timestamp: int) 
     ]
 
 
-@pytest.mark.parametrize(("version", "younger"), [("3.9.1", ()), ("4.1.1", SINCE_4_0)])
+@pytest.mark.parametrize(
+    ("version", "younger"), [("3.9.1", ()), pytest.param("4.1.1", SINCE_4_0, marks=pytest.mark.heavy)]
+)
 def test_kafkas_own_tool_shows_every_record_that_we_wrote(
     version: str, younger: tuple[MetadataRecord, ...], release: Callable[[str], Release], tmp_path: Path
 ) -> None:

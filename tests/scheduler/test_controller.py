@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.storage.log.record import write_data_batch
 from resnap.storage.messages.wire import ZERO_UUID
 from resnap.tiering.controller.metadata.records import ConfigRecord, FeatureLevelRecord, RegisterBrokerRecord
 from resnap.tiering.controller.metadata.writer import open_metadata_log
+from tests.scheduler.installed import copied
 from tests.tiering.controller.metadata.metadata_dump import dumped_records
 
 if TYPE_CHECKING:
@@ -213,3 +215,27 @@ def test_an_audit_says_which_partition_it_could_not_read(command: Resnap, kraft:
     ran = command("controller", "audit", data)
     assert ran.code == 3
     assert "payments-0/partition.metadata" in ran.err
+
+
+def test_a_cluster_younger_than_this_release_is_read_and_what_is_skipped_is_named_once(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data = copied(fixture_set("kafka-4.4.0-kraft").data, tmp_path / "data")
+    with open_metadata_log(data / "__cluster_metadata-0", leader_id=1, timestamp=START) as log:
+        log.append([FeatureLevelRecord(name="metadata.version", feature_level=99)], timestamp=START)
+        after, epoch = log.end_offset, log.leader_epoch
+    (file,) = (data / "__cluster_metadata-0").glob("*.log")
+    values = [b"\x01" + bytes(kind) + b"whatever" for kind in ((45, 0), (45, 1), (45, 0), (45, 0), (4, 7))]
+    with file.open("ab") as end:
+        end.write(write_data_batch(offset=after, values=values, timestamps=START, leader_epoch=epoch))
+
+    skipped = ["1 record of CONFIG_RECORD, version 7,", "4 records of type 45,"]
+    for verb in ("image", "producer-ids", "audit"):
+        told = command("controller", verb, data)
+        assert [told.out.count(f"Note: {one} unknown to this release") for one in skipped] == [1, 1], verb
+    assert command("scan", data, "--topic", "payments").code == 0
+    described = command("quota", "describe", "--metadata-log", data, "--output", "json")
+    assert "alice" in described.out
+    refused = command("controller", "config", data, "--output", "json")
+    assert (refused.code, refused.error["type"]) == (1, "MetadataVersionError")
+    assert "CONFIG_RECORD, version 7" in refused.error["message"]

@@ -2,7 +2,7 @@
 
 KIP-730 wants the request limited, and an authorization error to end the broker that asks. Kafka has neither as written:
 the general quota of requests delays the answers, and a broker only logs an error and asks again. Here whoever embeds it
-gives the delay, and ``broker_ids`` asks again as Kafka's brokers do.
+gives the delay, and ``broker_ids`` says which error is to end the broker.
 
 Source: ``ControllerApis.handleAllocateProducerIdsRequest``, ``KafkaController.allocateProducerIds``; KIP-730.
 """

@@ -8,6 +8,9 @@ next request, but not after a time-out.
 Nothing is sent from here: ``Generated.wants_block`` says that a request is to be sent, and ``on_response`` or
 ``on_timeout`` hear what came of it. Methods may be called from several threads.
 
+After an authorization error KIP-730 has the broker end, since it is set up wrongly; Kafka's own log it and ask again.
+Both can be done here: ``is_unauthorized`` is what ends a broker that keeps to the KIP.
+
 Source: ``RPCProducerIdManager`` of 3.6 to 4.4, ``NodeToControllerChannelManager``.
 """
 
@@ -47,10 +50,16 @@ class Generated:
 
 
 class BrokerProducerIds:
-    """The producer ids that one broker gives out."""
+    """The producer ids that one broker gives out.
+
+    Attributes:
+        is_unauthorized: whether the last answer of the controller was CLUSTER_AUTHORIZATION_FAILED.
+
+    """
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
+        self.is_unauthorized = False
         self._lock = Lock()
         self._current = ClaimedBlock(EMPTY)
         self._next: ProducerIdsBlock | None = None
@@ -78,6 +87,7 @@ class BrokerProducerIds:
     def on_response(self, response: AllocateProducerIdsResponse, now_ms: int) -> bool:
         """Take in an answer; tell whether it brought a block. One that makes no sense counts as a failure."""
         with self._lock:
+            self.is_unauthorized = response.error_code is KafkaError.CLUSTER_AUTHORIZATION_FAILED
             if response.error_code is KafkaError.NONE and self._is_sane(response):
                 self._next = ProducerIdsBlock(
                     broker_id=self.broker_id, first=response.producer_id_start, size=response.producer_id_len

@@ -140,6 +140,16 @@ def test_after_a_time_out_the_next_request_goes_out_at_once() -> None:
     assert ids.generate(60_000).wants_block
 
 
+def test_an_authorization_error_says_that_the_broker_is_to_end_until_the_controller_lets_it_in() -> None:
+    ids, refused = BrokerProducerIds(0), KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    told = []
+    for error in (KafkaError.STALE_BROKER_EPOCH, refused, KafkaError.NONE):
+        ids.generate(0)
+        ids.on_response(AllocateProducerIdsResponse(error_code=error, producer_id_len=1000), 0)
+        told.append(ids.is_unauthorized)
+    assert told == [False, True, False]
+
+
 def test_a_block_that_begins_with_an_id_in_use_is_refused() -> None:
     ids = BrokerProducerIds(0)
     ids.generate(0)
