@@ -15,7 +15,7 @@ from resnap.scheduler.job.contract import Caller, PartitionState, Result, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of
-from resnap.scheduler.output.rendering import PARTITION, Column, human_count
+from resnap.scheduler.output.rendering import PARTITION, Column, human_count, some
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.cluster.replica_check import ReplicaCheck
@@ -41,8 +41,8 @@ _LOSSES: Final = {
 }
 """Names of the counts in rows."""
 _HEAL: Final = (
-    "let it not become a leader, and move leadership away if it leads; docs/lost-producer-state.md says what clients"
-    " notice, and how to give it its state back"
+    "keep it from leading, and move leadership away if it leads; docs/lost-producer-state.md says what clients notice,"
+    " and how to heal it"
 )
 
 
@@ -127,9 +127,9 @@ def _not_known(found: list[ReplicaFinding]) -> Iterator[ClusterError]:
 def _lost(found: list[ReplicaFinding]) -> Iterator[LostProducerStateError]:
     lost = [one for one in found if one.state is ReplicaState.LOST]
     if lost:
-        leading = sum(one.leads for one in lost)
-        what = f"{human_count(len(lost))} replicas lack producer state that another replica of their partition has"
-        yield LostProducerStateError(f"{what}; {human_count(leading)} of them lead now", hint=_HEAL)
+        leading = human_count(sum(one.leads for one in lost))
+        what = f"{some(len(lost), 'replica')} without producer state that another replica of the partition has"
+        yield LostProducerStateError(f"{what}; leading now: {leading}", hint=_HEAL)
 
 
 def _replica_row(one: ReplicaFinding) -> Row:
@@ -138,6 +138,7 @@ def _replica_row(one: ReplicaFinding) -> Row:
         **identity(one.topic_partition),
         "brokerId": one.broker_id,
         "leader": one.leader,
+        "leads": one.leads,
         "state": one.state.value,
         **{name: counts[loss] for loss, name in _LOSSES.items()},
         "reason": one.why,
@@ -192,7 +193,7 @@ class ReplicasView(View["Checked | Ended"]):
     columns: ClassVar[Sequence[Column]] = (
         PARTITION,
         Column(key="brokerId", title="BROKER", right=True),
-        Column(key="leads", title="LEADS", of=lambda row: "yes" if row["brokerId"] == row["leader"] else ""),
+        Column(key="leads", title="LEADS", show=lambda leads: "yes" if leads else ""),
         Column(key="state", title="STATE"),
         _lost_count(Loss.PRODUCER, "PRODUCERS"),
         _lost_count(Loss.EPOCH, "EPOCHS"),
@@ -234,7 +235,7 @@ class ReplicasView(View["Checked | Ended"]):
         known = self._totals
         yield ""
         yield (
-            f"{human_count(known['replicas'])} replicas of {human_count(known['partitions'])} partitions:"
+            f"{some(known['replicas'], 'replica')} of {some(known['partitions'], 'partition')}:"
             f" {human_count(known['lost'])} lost state, {human_count(known['lagging'])} lagging,"
             f" {human_count(known['unknown'])} not known."
         )

@@ -19,6 +19,7 @@ from tests.benchmarks import (
     floor,
     quota,
     quota_day,
+    replicas,
     sanity,
     scaling,
     service,
@@ -48,6 +49,7 @@ BENCHMARKS = {
         sanity,
         quota,
         quota_day,
+        replicas,
         upload,
         service,
     )

@@ -214,7 +214,7 @@ class Broker:
 
     def _of_zookeeper(self) -> dict[str, object]:
         return {
-            "broker.id": 1,
+            "broker.id": self.node,
             "listeners": f"PLAINTEXT://{self.address}",
             "zookeeper.connect": self._zookeeper,
             "zookeeper.connection.timeout.ms": 60_000,

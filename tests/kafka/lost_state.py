@@ -18,7 +18,7 @@ from tests.kafka.releases import HERE
 from tests.scheduler.files import bases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.kafka.releases import Release
@@ -60,17 +60,26 @@ class LostState:
         return int(told["records"]), told["sha256"]
 
 
-def send_batch(broker: Broker, producer_id: int, sequence: int = 0) -> int:
+def send_batch(broker: Broker, producer_id: int, topic: str = TOPIC) -> int:
     """Send a batch of one record in a producer's name; return its offset."""
-    told = broker.release.run(_SEQUENCES, "batch", "127.0.0.1", broker.port, TOPIC, producer_id, 0, sequence)
+    told = broker.release.run(_SEQUENCES, "batch", "127.0.0.1", broker.port, topic, producer_id, 0, 0)
     error, offset = told.split()
     assert error == "NONE", error
     return int(offset)
 
 
 @contextmanager
-def lost_state(release: Release, root: Path, *, more: dict[str, object] | None = None) -> Iterator[LostState]:
-    """Give the partition, while both brokers run."""
+def lost_state(
+    release: Release,
+    root: Path,
+    *,
+    more: dict[str, object] | None = None,
+    before_replica: Callable[[Path], None] = lambda _: None,
+) -> Iterator[LostState]:
+    """Give the partition, while both brokers run.
+
+    ``more`` are properties of both; ``before_replica`` is called with the remote folder before there is a replica.
+    """
     remote, own = root / "remote", QUICK | (more or {})
     for folder in (remote, root / "one", root / "two"):
         folder.mkdir(parents=True)
@@ -92,6 +101,7 @@ def lost_state(release: Release, root: Path, *, more: dict[str, object] | None =
         RawClient(leader.port, "aborted later")  # which aborts what the earlier instance has left open
         leader.drive("append", TOPIC, 0, 2)
         eventually(lambda: bases(partition)[0] > batch_offset, "no segment is deleted locally")
+        before_replica(remote)
         leader.drive("reassign", TOPIC, 0, "1,2")
         yield LostState(
             leader=leader, follower=follower, remote=remote, aborted=client.producer_id, batch_offset=batch_offset

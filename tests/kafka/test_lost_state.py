@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kafka.brokers import Broker, zookeeper
 from tests.kafka.lost_state import IDEMPOTENT, TOPIC, lost_state
+from tests.kafka.repaired_kafka import repaired
+from tests.scheduler.api.whole import whole
+from tests.scheduler.files import EMPTY_SNAPSHOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.kafka.lost_state import LostState
     from tests.kafka.releases import Release
-    from tests.scheduler.conftest import Resnap
+    from tests.scheduler.conftest import Ran, Resnap
 
 pytestmark = pytest.mark.kafka
 
@@ -41,6 +47,9 @@ def test_a_new_replica_from_remote_storage_is_found_before_clients_notice_it(
         assert by_id.keys() >= {IDEMPOTENT}
         assert found.error["type"] == "LostProducerStateError"
 
+        if not more:
+            _check_service(tmp_path / "service", lost)
+
         before = lost.read()
         assert lost.sent_again(lost.leader) == lost.batch_offset
         assert lost.read() == before
@@ -48,3 +57,62 @@ def test_a_new_replica_from_remote_storage_is_found_before_clients_notice_it(
         records, _ = lost.read()
         assert records == before[0] + 1, "the aborted record is served as committed"
         assert lost.sent_again(lost.follower) > lost.batch_offset, "the batch is appended a second time"
+
+
+def _check_service(root: Path, lost: LostState) -> None:
+    """Let the service find it, and look at its metric and its page."""
+    (root / "data").mkdir(parents=True)
+    cluster = {"RESNAP_BOOTSTRAP_SERVER": lost.leader.address}
+    with whole(root, root / "data", environment=cluster) as service, service.client() as client:
+        assert 'resnap_replicas{state="lost"} 0.0' in client.get("/metrics").text
+        run = service.over(client, client.post("/v1/replica-checks", json={"topics": [TOPIC]}).headers["Location"])
+        assert [error["code"] for error in run["errors"]] == ["LostProducerStateError"]
+        assert run["totals"]["lost"] == 1
+        assert 'resnap_replicas{state="lost"} 1.0' in client.get("/metrics").text
+        page = client.get(f"/runs/{run['id']}").text
+        assert "broker 2 has lost state of the producers" in page
+        (one,) = client.get(f"/v1/runs/{run['id']}/partitions").json()["partitions"]
+        assert (one["topic"], one["state"], one["row"]["replicas"][0]["state"]) == (TOPIC, "failed", "lost")
+
+
+def test_brokers_that_are_too_old_to_be_asked_are_not_in_order(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    kafka = release("2.7.2")
+    with zookeeper(kafka, tmp_path / "zookeeper") as address, ExitStack() as stack:
+        brokers = []
+        for node in (1, 2):
+            (tmp_path / str(node)).mkdir()
+            brokers.append(Broker(kafka, [tmp_path / str(node) / "data"], zookeeper=address, node=node))
+            stack.enter_context(brokers[-1].running())
+        brokers[0].drive("assign", TOPIC, "1,2")
+        found = command("replicas", "--bootstrap-server", brokers[0].address, "--output", "json")
+    assert found.code == 16, (found.out, found.err)
+    assert {one["state"] for one in found.document["replicas"]} == {"unknown"}
+    assert found.document["summary"]["unknown"] == 2
+    assert "does not support the 'DescribeProducersRequest" in found.error["message"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("version", ["3.9.1", "4.4.0"])
+def test_with_one_method_of_kafka_repaired_nothing_is_lost_but_what_remote_snapshots_lack(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
+) -> None:
+    kafka = repaired(release(version), tmp_path / "repaired")
+
+    def replicas(lost: LostState) -> Ran:
+        return command("replicas", "--bootstrap-server", lost.leader.address, "--topic", TOPIC, "--output", "json")
+
+    with lost_state(kafka, tmp_path / "right") as lost:
+        assert replicas(lost).code == 0
+        before = lost.read()
+        lost.lead(lost.follower)
+        assert lost.read() == before
+        assert lost.sent_again(lost.follower) == lost.batch_offset
+
+    def empty_all(remote: Path) -> None:
+        for snapshot in remote.rglob("*.snapshot"):
+            snapshot.write_bytes(EMPTY_SNAPSHOT)
+
+    with lost_state(kafka, tmp_path / "empty", before_replica=empty_all) as lost:
+        assert replicas(lost).code == 4, "remote snapshots are live state now, and these are empty"

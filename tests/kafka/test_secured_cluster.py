@@ -96,6 +96,7 @@ def test_a_cluster_behind_tls_and_scram_is_reached_as_kafkas_own_tools_reach_it(
         for listener, properties in (("SASL_SSL", trust | login), ("SSL", trust | {"security.protocol": "SSL"})):
             status = command("remote", "status", *by(properties, listener))
             assert (status.code, status.document["partitions"][0]["startOffset"]) == (0, 0), status.err
+            assert command("replicas", *by(properties, listener)).code == 0
 
         jks = {"ssl.truststore.location": tmp_path / "broker-trust.jks"}
         strange = {"ssl.truststore.location": keys.pem_of("stranger-trust.jks"), "ssl.truststore.type": "PEM"}
