@@ -5,8 +5,8 @@ that run's own start would have ended. With the rows goes what the run knew of i
 when it had seen everything, and the clocks.
 
 Rows that cannot matter any more are left out (``pruned``): idle producers that have expired, and of which a later
-batch would inherit nothing. What a pruned producer's later batches may still ask for is told by ``forsaken``; the run
-is then repeated without its anchor.
+batch would inherit nothing. Whether a pruned producer's later batches need more, ``must_be_given_up`` says; the run is
+then repeated without its anchor.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def may_be_pruned(unknown: Array, run: Run) -> bool:
     return bool((is_open | (unknown["timestamp"] > run.anchor.pruned_ms)).any())
 
 
-def forsaken(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> bool:
+def must_be_given_up(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> bool:
     """Whether ``run`` met a producer of which rows that were left out of its anchor may matter after all."""
     if run.anchor is None or run.anchor.pruned_ms is None:
         return False

@@ -4,7 +4,7 @@ A log has a beginning, offset 0. Where the first segment at hand begins later, b
 those below, or a window leaves them unread, producers may be alive whose last batch lies below. What they had at the
 first offset W that is read is known by the snapshots at or above it:
 
-- An entry of the snapshot at W is what stood at W.
+- An entry of the snapshot at W is the state at W.
 - So is an entry of the first snapshot M above W that has the producer, if its last batch and its transaction lie below
   W, and no batch of the producer lies in [W, M). While its transaction is open, or it has never had a marker, none can;
   for all others the run is read up to M, and shows it (``Lesson``): an entry does not say where its last marker lies.
@@ -12,7 +12,7 @@ first offset W that is read is known by the snapshots at or above it:
   once the run has shown that it is not.
 
 Of a transaction that began below W and goes on in the run any snapshot at or above W that shows it open tells where it
-began, and the coordinator epoch before it; the batch that stood at W is not known then.
+began, and the coordinator epoch before it; the batch of the entry at W is not known then.
 
 Such entries are rows of a summary like any others (``kernel.summary``), and come before those of the first segment:
 what the batches say later is composed onto them. That a snapshot does *not* have a producer proves nothing.
@@ -41,13 +41,13 @@ class Base(NamedTuple):
     """What is known of producers at the first offset of a run."""
 
     shown: Array
-    """The entries that stood there (``evidence.SHOWN_DTYPE``), by producer id."""
+    """The entries that were there (``evidence.SHOWN_DTYPE``), by producer id."""
     undecided: Array
-    """Entries of producers of which it is not known what stood there."""
+    """Entries of producers of which it is not known what was there."""
     without_batch: Array
-    """Entries that stood there if the run has no batch of their producers before they were seen."""
+    """Entries that were there if the run has no batch of their producers before they were seen."""
     begun: Array
-    """Entries of which only the transaction stood there: its producer went on with it in the run."""
+    """Entries of which only the transaction was there: its producer went on with it in the run."""
 
     @property
     def rows(self) -> Array:
@@ -75,7 +75,7 @@ class Base(NamedTuple):
         return ids
 
     def lessons(self, state: Array, read_from: int, reached: int) -> list[Lesson]:
-        """Return of whom something else stood at ``read_from`` than was taken for it.
+        """Return of whom something else was there at ``read_from`` than was taken for it.
 
         ``state`` is that of the whole run, which was read up to the offset ``reached``.
         """
@@ -84,10 +84,10 @@ class Base(NamedTuple):
         moved = (touched < shown["first_seen"]) & (shown["first_seen"] > read_from)
         moved |= self._is_unsure(read_from) & (shown["first_seen"] > reached)
         later = _touched_at(others, state)
-        stood = (later >= others["first_seen"]) & (others["first_seen"] <= reached)
+        unmoved = (later >= others["first_seen"]) & (others["first_seen"] <= reached)
         return [
-            *_lessons(shown[moved], touched[moved], has_stood=False),
-            *_lessons(others[stood], later[stood], has_stood=True),
+            *_lessons(shown[moved], touched[moved], was_there=False),
+            *_lessons(others[unmoved], later[unmoved], was_there=True),
         ]
 
 
@@ -97,16 +97,16 @@ class Lesson(NamedTuple):
     producer_id: int
     up_to: int
     """Offset of its first batch in the run; boundaries up to there must be made once more."""
-    has_stood: bool
-    """Whether its entry stood there after all; else it is not known what did."""
+    was_there: bool
+    """Whether its entry was there after all; else it is not known what did."""
     kept_until_ms: int
     """Timestamp of the entry; the largest while its transaction is open."""
 
 
-def _lessons(shown: Array, touched: IntArray, *, has_stood: bool) -> list[Lesson]:
+def _lessons(shown: Array, touched: IntArray, *, was_there: bool) -> list[Lesson]:
     until = np.where(shown["current_txn_first_offset"] == NONE, shown["timestamp"], NEVER)
     of_each = zip(shown["producer_id"].tolist(), touched.tolist(), until.tolist(), strict=True)
-    return [Lesson(producer_id, up_to, has_stood, until_ms) for producer_id, up_to, until_ms in of_each]
+    return [Lesson(producer_id, up_to, was_there, until_ms) for producer_id, up_to, until_ms in of_each]
 
 
 def _touched_at(shown: Array, state: Array) -> IntArray:
@@ -127,11 +127,11 @@ _FIRST: Final = ("first_marker_offset", "first_data_offset")
 NO_BASE: Final = Base(NOTHING_SHOWN, NOTHING_SHOWN, NOTHING_SHOWN, NOTHING_SHOWN)
 
 
-def base_of(evidence: Evidence, read_from: int, *, begins: int, stood: Collection[int] = ()) -> Base:
+def base_of(evidence: Evidence, read_from: int, *, begins: int, unmoved: Collection[int] = ()) -> Base:
     """Return what ``evidence`` tells of producers at the offset ``read_from``, where a run begins.
 
     The first segment at hand begins at ``begins``; where more may be read, an open transaction that only older
-    snapshots show is no doubt. Of the producers ``stood`` an earlier reading has shown that an entry without a batch
+    snapshots show is no doubt. Of the producers ``unmoved`` an earlier reading has shown that an entry without a batch
     is not of the run.
     """
     if not read_from or not (len(evidence.below) or evidence.open):
@@ -147,7 +147,7 @@ def base_of(evidence: Evidence, read_from: int, *, begins: int, stood: Collectio
     if read_from > begins:
         earlier = earlier[earlier["current_txn_first_offset"] == NONE]
     may_be_of_run = (later["last_offset"] == NONE) & (later["first_seen"] > read_from)
-    may_be_of_run &= ~np.isin(later["producer_id"], list(stood))
+    may_be_of_run &= ~np.isin(later["producer_id"], list(unmoved))
     without_batch, later = (
         _first_of_each(later[may_be_of_run], later["first_seen"][may_be_of_run]),
         later[~may_be_of_run],

@@ -172,7 +172,7 @@ def undoubted_state(
     None also where non-transactional data met an open transaction, and where evidence has a say.
     """
     evidence = boundary.evidence
-    evident = bool(run.read_from(plan)) and bool(evidence.spanning or evidence.standing)
+    evident = bool(run.read_from(plan)) and bool(evidence.spanning or evidence.at_boundary)
     is_below = bool(len(base.undecided)) or bool(plan.moved)
     if boundary.coverage is Coverage.BEYOND_WINDOW or run.cut_through or evident or is_below:
         return None
@@ -194,7 +194,7 @@ _ALWAYS_MS: Final = int(np.iinfo(np.int64).max)
 
 def idle_state(boundary: Boundary) -> BoundaryState:
     """Return the entries at a boundary for which nothing was read: those that evidence shows to stand there."""
-    entries = _with_entries(np.zeros(0, dtype=ENTRY_DTYPE), boundary.evidence.standing.values())
+    entries = _with_entries(np.zeros(0, dtype=ENTRY_DTYPE), boundary.evidence.at_boundary.values())
     return BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
 
 
@@ -226,7 +226,7 @@ def _survives(state: Array, kept_after_ms: int) -> BoolArray:
 def _beyond_window(state: Array, boundary: Boundary) -> BoundaryState:
     """Keep the producers that evidence names, where their transactions are open: all others have expired by T."""
     named = boundary.evidence.spanning
-    stands = boundary.evidence.standing
+    stands = boundary.evidence.at_boundary
     wanted = [pid for pid in named if pid not in stands]
     rows = state[np.isin(state["producer_id"], wanted) & (state["txn_first_offset"] != NONE)]
     entries = entries_of(rows)
@@ -310,7 +310,7 @@ def _silent_from_ms(run: Run, silence_ms: int, oldest_clock_ms: int | None) -> i
 
 def _believed(plan: PartitionPlan, run: Run, boundary: Boundary) -> dict[int, ProducerEntry]:
     """Return what evidence shows to stand at ``boundary``; nothing, if the log has been read from its first offset."""
-    return boundary.evidence.standing if run.read_from(plan) else {}
+    return boundary.evidence.at_boundary if run.read_from(plan) else {}
 
 
 def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Array) -> dict[int, ProducerEntry]:

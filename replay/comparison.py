@@ -1,4 +1,4 @@
-"""What a snapshot that is there is worth, once a replay has told what belongs in it.
+"""What a snapshot that is there is worth, once a replay has shown what belongs in it.
 
 A broker's own snapshot may rightly hold producers whose records are gone, may have dropped producers that its periodic
 check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). Of a log that

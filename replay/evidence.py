@@ -64,8 +64,8 @@ class BoundaryEvidence:
     """First offset of each."""
     shown: dict[int, ProducerEntry] = field(default_factory=dict)
     """Entry that a snapshot at or after the boundary has of it: first offset and coordinator epoch are the same."""
-    standing: dict[int, ProducerEntry] = field(default_factory=dict)
-    """Those entries of them that stood at the boundary exactly so, since no batch came in between."""
+    at_boundary: dict[int, ProducerEntry] = field(default_factory=dict)
+    """Those entries of them that were so at the boundary, since no batch came in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Evidence:
                 known.spanning[seen.entry.producer_id] = seen.first_offset
                 known.shown[seen.entry.producer_id] = seen.entry
                 if seen.entry.last_offset < offset:
-                    known.standing[seen.entry.producer_id] = seen.entry
+                    known.at_boundary[seen.entry.producer_id] = seen.entry
         return found
 
     def vouches_for(self, offset: int) -> bool:

@@ -1,6 +1,6 @@
 """What a run reads, cut into splits; and parts of a segment put together as if it had been scanned in one.
 
-That the parts fit costs nothing to check, and stands in for trust in the index that told where to cut: each must end at
+That the parts fit costs nothing to check, and stands in for trust in the index that said where to cut: each must end at
 the very byte where the next begins, with offsets that go on from it. Where that does not hold, or a part is damaged,
 the segment is scanned again, whole, and what is wrong is said as it is said of a segment that nobody cut.
 """

@@ -95,9 +95,9 @@ class PartitionPlan:
     evidence: Evidence
     high_watermark: int | None
     moved: frozenset[int] = frozenset()
-    """Producers of which an earlier round has shown that what snapshots show did not stand where the run begins."""
-    stood: frozenset[int] = frozenset()
-    """Producers whose entry without a batch did."""
+    """Producers of which an earlier round has shown that what snapshots show was not the state where the run begins."""
+    unmoved: frozenset[int] = frozenset()
+    """Producers whose entry without a batch was."""
     keep_in: str | None = None
     """Directory for the states that later replays may begin with; None to keep none."""
 
@@ -227,7 +227,7 @@ def _runs(
 
 
 def _end_for_base(segments: Sequence[SegmentSpan], start: int, rules: ReplayRules, evidence: Evidence) -> int:
-    """Return the end of the segments to read before it is sure what stood where the one at ``start`` begins."""
+    """Return the end of the segments to read before it is sure what the state was where the one at ``start`` begins."""
     read_from = segments[start].base_offset
     kept_after_ms = None if rules.as_of.roll else rules.kept_after_ms(rules.as_of.now_ms)
     up_to = base_of(evidence, read_from, begins=segments[0].base_offset).to_be_read_up_to(read_from, kept_after_ms)
@@ -248,7 +248,7 @@ def _begun_in(segments: tuple[SegmentSpan, ...], full: list[Boundary]) -> int:
 def _begun_at(boundary: Boundary) -> int | None:
     """Return where the oldest transaction begins that must be replayed to know its entry at ``boundary``."""
     known = boundary.evidence
-    return min((first for pid, first in known.spanning.items() if pid not in known.standing), default=None)
+    return min((first for pid, first in known.spanning.items() if pid not in known.at_boundary), default=None)
 
 
 def _before_aborted(segments: Sequence[SegmentSpan], start: int, earliest: int, evidence: Evidence) -> int:

@@ -83,7 +83,7 @@ def _at_boundary(evidence: BoundaryEvidence, ids: IdRange) -> BoundaryEvidence:
         return {producer_id: value for producer_id, value in by_id.items() if ids.holds(producer_id)}
 
     return replace(
-        evidence, spanning=held(evidence.spanning), shown=held(evidence.shown), standing=held(evidence.standing)
+        evidence, spanning=held(evidence.spanning), shown=held(evidence.shown), at_boundary=held(evidence.at_boundary)
     )
 
 
@@ -95,15 +95,15 @@ def of_range(summary: SplitSummary, ids: IdRange) -> SplitSummary:
 def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
     """Return what the ranges say together of one boundary; its digest is not known yet."""
     outcome = max((one.outcome for one in ranges), key=_GRAVITY.index)
-    forsaken = any(one.unexplained_since_ms == 0 for one in ranges)
-    outcome = Outcome.UNEXPLAINED if forsaken else outcome
+    given_up = any(one.unexplained_since_ms == 0 for one in ranges)
+    outcome = Outcome.UNEXPLAINED if given_up else outcome
     of_outcome = [one for one in ranges if one.outcome is outcome]
     if outcome is not Outcome.REBUILT:
         return replace(
             of_outcome[0],
             unexplained_since_ms=min(_known(of_outcome, lambda one: one.unexplained_since_ms), default=None),
             moved=frozenset().union(*(one.moved for one in of_outcome)),
-            stood=frozenset().union(*(one.stood for one in of_outcome)),
+            unmoved=frozenset().union(*(one.unmoved for one in of_outcome)),
             # If reasons differ only in an offset, take the one with the smallest offset.
             reason=min(_known(of_outcome, lambda one: one.reason), key=lambda text: (len(text), text), default=None),
         )

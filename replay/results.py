@@ -67,9 +67,9 @@ class BoundaryResult:
     comparison: Comparison | None = None
     unexplained_since_ms: int | None = None
     moved: frozenset[int] = frozenset()
-    """Producers of which the run has shown that they did not stand where it begins as snapshots show them."""
-    stood: frozenset[int] = frozenset()
-    """Those of which it has shown that they did."""
+    """Producers of which the run has shown that they were not where it begins as snapshots show them."""
+    unmoved: frozenset[int] = frozenset()
+    """Those of which it has shown that they were."""
     reason: str | None = None
     """Why it was not rebuilt."""
 
@@ -159,10 +159,10 @@ def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | 
     """Return the plan that reads further back, or None if ``result`` is final."""
     since_ms = unexplained_since(result)
     moved = plan.moved.union(*(one.moved for one in result.boundaries))
-    stood = plan.stood.union(*(one.stood for one in result.boundaries))
-    if since_ms is None and (moved, stood) == (plan.moved, plan.stood):
+    unmoved = plan.unmoved.union(*(one.unmoved for one in result.boundaries))
+    if since_ms is None and (moved, unmoved) == (plan.moved, plan.unmoved):
         return None
-    further = replace(plan, moved=moved, stood=stood)
+    further = replace(plan, moved=moved, unmoved=unmoved)
     return further if since_ms is None else reach_back(further, since_ms)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resnap.replay.anchor import forsaken, keep_state, kept_places, may_be_pruned
+from resnap.replay.anchor import keep_state, kept_places, may_be_pruned, must_be_given_up
 from resnap.replay.base_state import NEVER, NO_BASE, Base, base_of
 from resnap.replay.boundary_state import (
     BoundaryState,
@@ -72,7 +72,7 @@ class RunCombine:
     _base: Base = NO_BASE
     _reached: int = 0
     """Up to this offset everything has been read."""
-    _forsaken: bool = False
+    _given_up: bool = False
     """The anchor that the run began with has gone, or lacks what turned out to matter."""
 
     def __post_init__(self) -> None:
@@ -110,18 +110,18 @@ class RunCombine:
 
     def _begin(self, kept: SplitSummary) -> None:
         """Take the state that the run begins with."""
-        self._forsaken = kept.error is not None
+        self._given_up = kept.error is not None
         self._compacted = kept.facts.compacted
         self._oldest_clock_ms = kept.facts.oldest_server_clock_ms
         unknown = np.concatenate((self._base.shown, self._base.begun))
         for piece in kept.pieces:
             unknown = unknown[~np.isin(unknown["producer_id"], piece.rows["producer_id"])]
             self._table.append(piece)
-        self._forsaken = self._forsaken or may_be_pruned(unknown, self.run)
+        self._given_up = self._given_up or may_be_pruned(unknown, self.run)
 
     def _keep(self, segment_index: int) -> None:
         offset = self.plan.segments[segment_index].next_base_offset
-        if segment_index not in self._kept_places or offset is None or self._is_forsaken():
+        if segment_index not in self._kept_places or offset is None or self._is_given_up():
             return
         anchor = keep_state(
             self.plan, self.run, self._seen, offset, oldest_clock_ms=self._oldest_clock_ms, compacted=self._compacted
@@ -129,10 +129,10 @@ class RunCombine:
         if anchor is not None:
             self._anchors.append(anchor)
 
-    def _is_forsaken(self) -> bool:
-        if not self._forsaken and self.run.anchor is not None:
-            self._forsaken = forsaken(self._state, self.plan, self.run, self._oldest_clock_ms)
-        return self._forsaken
+    def _is_given_up(self) -> bool:
+        if not self._given_up and self.run.anchor is not None:
+            self._given_up = must_be_given_up(self._state, self.plan, self.run, self._oldest_clock_ms)
+        return self._given_up
 
     def finish(self) -> RunResult:
         """Return what came out; boundaries that were not reached lie above damage."""
@@ -143,13 +143,13 @@ class RunCombine:
         above = blind_outcome(self._error)
         unseen = [self._result(boundary, above, reason=str(self._error)) for boundary in missed]
         boundaries = (*self._learnt(), *unseen)
-        if self._forsaken:
+        if self._given_up:
             boundaries = tuple(
                 self._result(found.boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0) for found in boundaries
             )
         return RunResult(
             boundaries=boundaries,
-            anchors=() if self._forsaken else tuple(self._anchors),
+            anchors=() if self._given_up else tuple(self._anchors),
             first_unstable_offset=self._first_unstable_offset,
             compacted=self._compacted,
             batches=self._batches,
@@ -160,7 +160,7 @@ class RunCombine:
 
     def _learnt(self) -> Iterator[BoundaryResult]:
         """Yield what was made; of boundaries whose base the whole run has shown to be another, only that it is."""
-        known = self.plan.moved | self.plan.stood
+        known = self.plan.moved | self.plan.unmoved
         lessons = self._base.lessons(self._state, self._start_offset, self._reached)
         lessons = [one for one in lessons if one.producer_id not in known]
         for found in self._results:
@@ -170,10 +170,10 @@ class RunCombine:
             if not (of_it and is_made):
                 yield self._with_past(found) if is_made else found
                 continue
-            moved, stood = (
-                frozenset(one.producer_id for one in of_it if one.has_stood == has_stood) for has_stood in (False, True)
+            moved, unmoved = (
+                frozenset(one.producer_id for one in of_it if one.was_there == was_there) for was_there in (False, True)
             )
-            yield replace(self._result(found.boundary, Outcome.UNEXPLAINED), moved=moved, stood=stood)
+            yield replace(self._result(found.boundary, Outcome.UNEXPLAINED), moved=moved, unmoved=unmoved)
 
     def _with_past(self, found: BoundaryResult) -> BoundaryResult:
         """Name also who appears only above the boundary, and was there before: its entry is not known.
@@ -183,7 +183,7 @@ class RunCombine:
         if self._start_offset > self.plan.known_from(self.run) or not self._start_offset:
             return found
         named = with_a_past(self._state, found.boundary.offset, self.plan.evidence.open)
-        self._forsaken = self._forsaken or (self.run.anchor is not None and bool(named))
+        self._given_up = self._given_up or (self.run.anchor is not None and bool(named))
         return replace(found, left_out=fewest((*found.left_out, *named)))
 
     def _count(self, split: SplitSummary) -> None:
@@ -207,7 +207,7 @@ class RunCombine:
         if self._at_high_watermark:
             return
         self._at_high_watermark = True
-        self._is_forsaken()
+        self._is_given_up()
         is_open = self._state["txn_first_offset"] != NONE
         found = [*self._state["txn_first_offset"][is_open].tolist(), *self._open_since_before()]
         if may_have_begun_below(self._state, self.plan, self.run, self._oldest_clock_ms).any():
@@ -248,7 +248,7 @@ class RunCombine:
     def _found(self, boundary: Boundary) -> BoundaryState | BoundaryResult:
         """Return the state at ``boundary``, or the result that tells why there is none."""
         as_of_ms, needed_since_ms = self._as_of_ms(boundary), self._needed_since_ms(boundary)
-        if needed_since_ms is None and not self._is_forsaken():
+        if needed_since_ms is None and not self._is_given_up():
             found = undoubted_state(
                 self._table, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms,
                 base=self._base,
@@ -259,7 +259,7 @@ class RunCombine:
         if len(illegal):
             reason = f"non-transactional data inside an open transaction at offset {int(illegal.min())}"
             return self._result(boundary, Outcome.ILLEGAL, reason=reason)
-        if self._is_forsaken():
+        if self._is_given_up():
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0)
         if needed_since_ms is not None:
             return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=needed_since_ms)
@@ -314,4 +314,4 @@ def _begun_with(plan: PartitionPlan, run: Run) -> Base:
     """Return the base of ``run``; nothing of one for boundaries beyond the window, where evidence names who matters."""
     if run is not plan.runs[-1] or any(boundary.coverage is not Coverage.WINDOW for boundary in run.boundaries[-1:]):
         return NO_BASE
-    return base_of(plan.evidence, run.read_from(plan), begins=plan.segments[0].base_offset, stood=plan.stood)
+    return base_of(plan.evidence, run.read_from(plan), begins=plan.segments[0].base_offset, unmoved=plan.unmoved)

@@ -2,7 +2,7 @@
 
 What the system does not give back from a call, as on a network mount whose server is gone, nobody can end. So each read
 has a thread of its own, of which there are few, and who asked waits for a time and no longer. Where all of them are
-stuck the next one is told at once, and whatever reads no log dir goes on. The threads keep no process from its end.
+stuck the next one is refused at once, and whatever reads no log dir goes on. The threads keep no process from its end.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _COMPACTED_BY: Final = {
     " nothing tells its cleanup.policy now",
 }
 _COMPACTED_ONCE: Final = (
-    "if cleanup.policy of the topic no longer contains compact, have that told by --metadata-log or"
+    "if cleanup.policy of the topic no longer contains compact, have that said by --metadata-log or"
     " --bootstrap-server; else leave the topic out (--topic): tiered storage does not take compacted topics"
 )
 """What to do where the cleaner has been there, and the topic may have another policy by now."""

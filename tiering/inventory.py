@@ -4,7 +4,7 @@ Each closed segment [B, N) needs ``N.snapshot``. That a file is useless can be s
 can not: a valid snapshot without entries is normal where nobody produces idempotently, and is also what a broker
 writes, without looking, when it finds no snapshot at all. So ``EMPTY`` and ``PRESENT`` are both unproven.
 
-Compaction is told by the topic's configuration where that is given, else by the cleaner's checkpoint; else it is taken
+Compaction is known by the topic's configuration where that is given, else by the cleaner's checkpoint; else it is taken
 to be absent. What batches show of it comes with a replay (``PartitionResult.compacted``).
 
 Source: ``ProducerStateManager.removeStraySnapshots``; ``LogCleanerManager`` for the checkpoint.

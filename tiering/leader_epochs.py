@@ -1,4 +1,4 @@
-"""From which segment on leader epochs are known, told by the checkpoint and a few batch headers.
+"""From which segment on leader epochs are known, by the checkpoint and a few batch headers.
 
 A broker asks its checkpoint alone, and cannot tier a segment of which it has no epoch: it stops there for good.
 Messages of magic 0 and 1 carry none, so what was written before 0.11, or under an older message format, never gets one.
@@ -52,7 +52,7 @@ def known_epochs(partition: PartitionDir, sources: Sources) -> KnownEpochs:
     try:
         epochs = checkpointed_epochs(partition.leader_epochs, sources)
     except LogDirError:
-        return ALL_KNOWN  # nothing says that they are not: what cannot be read is told by whoever ships
+        return ALL_KNOWN  # nothing says that they are not: what cannot be read is reported by whoever ships
     first = epochs[0] if epochs else None
     start = partition.log_start_offset
     uncovered = [

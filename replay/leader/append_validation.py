@@ -2,7 +2,7 @@
 
 ``ProducerAppend`` is one producer's part of one append. It starts from what is known of the producer, and takes the
 batches one after the other, each validated against the ones before it; nothing is known of them outside until the
-manager takes the whole. What an accepted batch does to the entry is not told here: that is ``producer_state``.
+manager takes the whole. What an accepted batch does to the entry is not said here: that is ``producer_state``.
 
 By origin:
 

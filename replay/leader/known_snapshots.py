@@ -1,6 +1,6 @@
 """The producer snapshots of one partition, which a manager writes, loads and deletes: as files, or in memory.
 
-A manager knows its snapshots by offset, and looks at the place where they lie only when it is told to: a file may be
+A manager knows its snapshots by offset, and looks at the place where they lie only when it is asked to: a file may be
 gone that it still knows of.
 
 Source: ``ProducerStateManager`` (``snapshots``) and ``SnapshotFile``.

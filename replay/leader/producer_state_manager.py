@@ -64,7 +64,7 @@ class Appended:
     completed: tuple[CompletedTransaction, ...] = ()
     """Transactions with data that it ended."""
     duplicate: BatchMetadata | None = None
-    """The batch that had come before; then nothing was appended, and the producer is told the offsets of old."""
+    """The batch that had come before; then nothing was appended, and the producer gets the earlier offsets."""
 
 
 class ProducerStateManager:

@@ -4,7 +4,7 @@ Of an index entry only the position is used: it is where an append began, so a b
 is the last one of that append, and says nothing of where the batch after it lies. Entries are looked up by the task
 that scans a part, so the driver reads no index, and the same byte leads every task to the same batch.
 
-An index may be missing, damaged, or filled with zeros ahead of time. None of that is told here: what is not found is
+An index may be missing, damaged, or filled with zeros ahead of time. None of that is said here: what is not found is
 taken for the end of the file, and whether parts fit together is seen once they have been read (``parts``).
 """
 

@@ -218,7 +218,7 @@ def hop(block: memoryview, *, room: int, at: int, most: int | None = None) -> tu
                 break  # the zeros of a preallocated file
             damage = _damage(magic, length, at + position)
             if damage is not None and starts:
-                break  # it is told once all before it has been taken
+                break  # it is reported once all before it has been taken
             if damage is not None:
                 raise damage
         following = position + LOG_OVERHEAD + length

@@ -2,7 +2,7 @@
 
 A file is written whole or not at all, under a name that its content gives: two runs that write the same state write
 the same file. It carries the layout of its rows and a checksum, so that a file of another version, or one that was cut
-or changed, is told from a state; whoever reads it then does without.
+or changed, is distinguished from a state; whoever reads it then does without.
 """
 
 from __future__ import annotations

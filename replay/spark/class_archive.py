@@ -132,8 +132,8 @@ def _dump_base(java: JavaRuntime, path: Path) -> bool:
 
 def _key(java: JavaRuntime, jars: list[Path]) -> str:
     """Return what tells one Java and one set of jars from another: times and sizes are what the JVM compares, too."""
-    told = [java.version, java.origin]
+    facts = [java.version, java.origin]
     for jar in jars:
         status = jar.stat()
-        told.append(f"{jar} {status.st_size} {status.st_mtime_ns}")
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+        facts.append(f"{jar} {status.st_size} {status.st_mtime_ns}")
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]

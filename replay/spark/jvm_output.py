@@ -31,7 +31,7 @@ CHATTER: Final = (
 WORKER_DROPPED: Final = re.compile(
     r'Traceback [^\n]*\n(?:  File "[^"]*pyspark/daemon\.py"[^\n]*\n(?:    [^\n]*\n)*)+BrokenPipeError: [^\n]*\n'
 )
-"""A Python worker that Spark no longer needed, and that had not been told before it wrote its last byte."""
+"""A Python worker that Spark no longer needed, and that had not been ended before it wrote its last byte."""
 
 _ENDED: Final = re.compile(r"\S+ \S+ ERROR \w+: Application has been killed\. Reason: (?P<reason>[^\n]*)\n?")
 _HELD_PIECES: Final = 1000
@@ -86,8 +86,8 @@ class JvmOutput:
         self._thread.join(_JOIN_TIMEOUT_S)
         with self._lock:
             lines = "".join(self._held or ()).splitlines()
-        told = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", " "))]
-        return "; ".join(told[:_QUOTED_LINES])
+        causes = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", " "))]
+        return "; ".join(causes[:_QUOTED_LINES])
 
     def _carry(self) -> None:
         with open(self._source, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123 - a descriptor

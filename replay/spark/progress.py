@@ -1,4 +1,4 @@
-"""Progress of a replay on Spark: what its tasks have added up so far and how many run, told while the driver waits.
+"""Progress of a replay on Spark: what its tasks have added up so far and how many run, reported while the driver waits.
 
 Segments and bytes come from an accumulator, to which each task adds when it ends; the number of running tasks comes
 from Spark's own status, asked for by job group. The same group lets the jobs be cancelled when nobody waits for them
@@ -53,7 +53,7 @@ class JobWatch:
     phase: Phase = "scanning"
     ended: threading.Event = field(default_factory=threading.Event)
     stopped_by: Exception | None = None
-    """What somebody who was told raised, so that the work ends."""
+    """What the receiver of a report raised, so that the work ends."""
 
     def report(self) -> None:
         """Tell at intervals, and once more at the end; for a thread of its own."""
@@ -64,23 +64,23 @@ class JobWatch:
             _cancel(self.context, self.group)
 
     def _report(self) -> None:
-        told = 0
+        reported = 0
         while not self.ended.wait(INTERVAL_S):
             if self.stop.is_set():
                 _cancel(self.context, self.group)
                 return
-            told = self._advance(told)
+            reported = self._advance(reported)
             if self.watcher is not None:
-                # A JVM that has died is told by whoever waits for it.
+                # A JVM that has died is reported by whoever waits for it.
                 with suppress(Py4JError, OSError):
                     running = running_tasks(self.context, self.group)
                     self.watcher.at_work(self.phase, running)
-        self._advance(told)
+        self._advance(reported)
 
-    def _advance(self, told: int) -> int:
+    def _advance(self, reported: int) -> int:
         now: int = self.done.value
-        if now > told and self.progress is not None:
-            self.progress(now // _SEGMENT - told // _SEGMENT, now % _SEGMENT - told % _SEGMENT)
+        if now > reported and self.progress is not None:
+            self.progress(now // _SEGMENT - reported // _SEGMENT, now % _SEGMENT - reported % _SEGMENT)
         return now
 
 

@@ -46,13 +46,13 @@ def check_reach(context: SparkContext, plans: Iterable[PartitionPlan], sink_url:
     directory = local_path(sink_url)
     if directory is not None:
         with _mark(directory) as mark:
-            told = _ask(context, _Question((*needed, mark), None, sources))
+            answers = _ask(context, _Question((*needed, mark), None, sources))
             where = {mark: f"the destination {directory}"}
     else:
         into = sink_url if is_store_url(sink_url) else None
-        told = _ask(context, _Question(tuple(needed), into, sources))
+        answers = _ask(context, _Question(tuple(needed), into, sources))
         where = {sink_url: f"the destination {sink_url}"}
-    for locator, said in told.items():
+    for locator, said in answers.items():
         raise UsageError(
             f"executors of {context.master} cannot reach {where.get(locator, locator)}: {said}",
             hint=_REACH if is_store_url(locator) and local_path(locator) is None else _MOUNT,

@@ -65,7 +65,7 @@ class AdmissionControl:
         self._reads, self._complain = DiskReads(1, turn_s=0), complain
         self._within_s = READ_S
         self._is_told = False
-        """Whether it was told that a disk does not answer."""
+        """Whether it was logged that a disk does not answer."""
 
     def charge(self, principal: str, things: Iterable[str]) -> None:
         """Take what a call is about: each new one of ``things``, such as a partition, costs as much as one producer id.

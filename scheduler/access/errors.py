@@ -10,7 +10,7 @@ class AccessError(ResnapError):
 
 
 class UnauthenticatedError(AccessError):
-    """No token, or one that is not known, was revoked, or has expired; which of these is not told."""
+    """No token, or one that is not known, was revoked, or has expired; which of these is not said."""
 
 
 class TooManyFailuresError(AccessError):

@@ -19,8 +19,8 @@ def validated(
 ) -> Response:
     """Return ``answer`` with its ETag, or 304 where the caller has it already."""
     body = answer.model_dump_json(by_alias=True).encode()
-    told = {"Cache-Control": "no-cache", **(headers or {})}
-    return tagged(request, Response(body, status, headers=told, media_type="application/json"))
+    sent = {"Cache-Control": "no-cache", **(headers or {})}
+    return tagged(request, Response(body, status, headers=sent, media_type="application/json"))
 
 
 def tagged(request: Request, answer: Response) -> Response:

@@ -39,7 +39,7 @@ TAIL_EVENTS: Final = 10_000
 AT_ONCE: Final = 500
 """Events that are sent in one piece."""
 PACE_S: Final = 1.0
-"""What happens within it is told together: many small partitions are done in a second, and each would wake all."""
+"""What happens within it is sent together: many small partitions are done in a second, and each would wake all."""
 BEAT_S: Final = 10.0
 """A comment after so long of silence, so that what stands between does not take the connection for dead."""
 TICK_S: Final = 1.0

@@ -53,8 +53,8 @@ def list_plans(request: Request, services: Serving, _: Viewer, limit: Limit = PA
     before = decoded(cursor, str)
     plans = services.plans.page(limit=limit + 1, before=before[0] if before else None)
     page, following = cut(plans, limit, lambda plan: encoded(plan.id))
-    told = [PlanAnswer.of(plan, rows=False) for plan in page]
-    return validated(request, PlansAnswer(plans=told, next_cursor=following))
+    answers = [PlanAnswer.of(plan, rows=False) for plan in page]
+    return validated(request, PlansAnswer(plans=answers, next_cursor=following))
 
 
 @router.get("/{plan_id}", response_model=PlanAnswer, summary="One plan", responses={304: {}, **problems("not-found")})

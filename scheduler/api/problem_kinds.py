@@ -224,7 +224,7 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
         hint="raise the limit that detail names, then start the service again", retry_after_s=30,
     ),
     errors.CancelledError: Kind(
-        code="cancelled", status=503, title="The work was told to end", hint=_WAIT, retry_after_s=10
+        code="cancelled", status=503, title="The work was asked to end", hint=_WAIT, retry_after_s=10
     ),
     TooManyStreamsError: Kind(
         code="too-many-streams", status=503, title="As many event streams are open as may",

@@ -89,16 +89,16 @@ def _raise_again(_number: int, _frame: FrameType | None) -> None:
 
 def _watch(read: int) -> None:
     """Wake up the main thread until it has heard; end the process at a second signal, or when the grace is over."""
-    told = _interrupts(read, None)
-    while not told:
-        told = _interrupts(read, None)
+    heard = _interrupts(read, None)
+    while not heard:
+        heard = _interrupts(read, None)
     end_pauses()
     end = time.monotonic() + GRACE_S
-    while told < 2 and time.monotonic() < end:  # noqa: PLR2004 - the second
+    while heard < 2 and time.monotonic() < end:  # noqa: PLR2004 - the second
         if not _HEARD or _LOST:
             signal.pthread_kill(threading.main_thread().ident or 0, _WAKES_UP)
         time.sleep(_AGAIN_S)
-        told += _interrupts(read, 0)
+        heard += _interrupts(read, 0)
     _end_as_it_stands()
 
 

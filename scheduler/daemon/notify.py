@@ -45,7 +45,7 @@ class Notifier:
         return self._send("WATCHDOG=1", _status(status), timeout_s=0)
 
     def _send(self, *assignments: str, timeout_s: float = SEND_TIMEOUT_S) -> bool:
-        """Send one datagram; False if nobody was told."""
+        """Send one datagram; False if there is nobody to notify."""
         if not self.address or self.address[0] not in "/@":
             return False
         name = "\0" + self.address[1:] if self.address.startswith("@") else self.address

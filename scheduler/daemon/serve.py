@@ -45,7 +45,7 @@ GONE_MS: Final = 60_000
 a caller who is there and does not read."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep the interpreter from others. Whoever answers lets go of it with each byte that is sent,
-and a replay that takes it then keeps it for so long: with Python's own 5 ms, 150 streams were told within a second."""
+and a replay that takes it then keeps it for so long: with Python's own 5 ms, 150 streams got theirs in a second."""
 
 
 class Daemon:

@@ -64,7 +64,7 @@ class HeldCheck:
     ) -> Iterator[VerificationError]:
         """Yield, for each partition of which anybody is missing in the store, what is wrong.
 
-        ``warn`` is told where that cannot be found out here.
+        ``warn`` is called where that cannot be found out here.
 
         Raises:
             ResnapError: the replay failed.

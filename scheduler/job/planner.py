@@ -182,39 +182,41 @@ class Planner:
         """Plan the boundaries that are wanted, less those that stand below ``sink_url``, where that is known."""
         partition = selected.inventory.partition
         cached = self.run_cache.look_up(selected.inventory) if self.run_cache is not None else None
-        standing: tuple[CachedBoundary, ...] = ()
+        still_valid: tuple[CachedBoundary, ...] = ()
         facts: ReplayFacts | None = None
         if self.run_cache is not None and cached is not None and sink_url is not None:
             if not cached.is_same_directory:
                 facts = self._facts(partition)
                 cached = cached.supported_by(facts.evidence, self.rules)
-            standing = self.run_cache.standing(cached, wanted, sink_url)
-        if standing and self.rules.max_reach_back_ms is not None:
+            still_valid = self.run_cache.still_valid(cached, wanted, sink_url)
+        if still_valid and self.rules.max_reach_back_ms is not None:
             facts = facts or self._facts(partition)
             whole = plan_replay(selected.inventory, facts, wanted, self.rules, high_watermark=high_watermark)
-            standing = standing if is_cached_as_well(standing, whole) else ()
-        if sink_url is not None and len(standing) == len(wanted):
+            still_valid = still_valid if is_cached_as_well(still_valid, whole) else ()
+        if sink_url is not None and len(still_valid) == len(wanted):
             plan = nothing_to_read(selected.topic_partition, self.rules)
         else:
             facts = facts or self._facts(partition)
-            plan, standing = self._left(selected.inventory, facts, wanted, standing, high_watermark)
-        return self._planned(selected, plan, cached, standing)
+            plan, still_valid = self._left(selected.inventory, facts, wanted, still_valid, high_watermark)
+        return self._planned(selected, plan, cached, still_valid)
 
     def _left(
         self,
         inventory: PartitionInventory,
         facts: ReplayFacts,
         wanted: tuple[int, ...],
-        standing: tuple[CachedBoundary, ...],
+        still_valid: tuple[CachedBoundary, ...],
         high_watermark: int | None,
     ) -> tuple[PartitionPlan, tuple[CachedBoundary, ...]]:
         """Plan what of ``wanted`` is not unchanged; a replay of the whole log makes again what was made of a part."""
-        made = {known.offset for known in standing}
+        made = {known.offset for known in still_valid}
         left = [offset for offset in wanted if offset not in made]
         plan = plan_replay(inventory, facts, left, self.rules, high_watermark=high_watermark)
-        whole = tuple(known for known in standing if plan.rules.full and known.is_whole(plan.segments[0].base_offset))
-        if not plan.rules.full or whole == standing:
-            return plan, standing
+        whole = tuple(
+            known for known in still_valid if plan.rules.full and known.is_whole(plan.segments[0].base_offset)
+        )
+        if not plan.rules.full or whole == still_valid:
+            return plan, still_valid
         return self._left(inventory, facts, wanted, whole, high_watermark)
 
     def past_retention(self, planned: Planned, sink_url: str) -> Planned | None:
@@ -228,7 +230,9 @@ class Planner:
         segments = now.inventory.partition.segments
         if not segments or segments[0].base_offset <= before.segments[0].base_offset:
             return None
-        made = {boundary.offset for boundary in planned.plan.boundaries} | {known.offset for known in planned.standing}
+        made = {boundary.offset for boundary in planned.plan.boundaries} | {
+            known.offset for known in planned.still_valid
+        }
         wanted = tuple(offset for offset in now.inventory.partition.boundaries if offset in made)
         given = planned.plan.high_watermark
         return self.boundaries(now, wanted, None if given == before.high_watermark else given, sink_url)
@@ -238,12 +242,12 @@ class Planner:
         selected: SelectedPartition,
         plan: PartitionPlan,
         cached: CachedPartition | None = None,
-        standing: tuple[CachedBoundary, ...] = (),
+        still_valid: tuple[CachedBoundary, ...] = (),
     ) -> Planned:
         if self.run_cache is not None and cached is not None:
             plan = self.run_cache.begin(plan, cached)
         self.engine.needed_for(plan)
-        return Planned(selected=selected, plan=plan, cached=cached, standing=standing)
+        return Planned(selected=selected, plan=plan, cached=cached, still_valid=still_valid)
 
     def order(self, order: TierOrder) -> Planned:
         """Plan what must be known to ship what is left of a partition."""

@@ -56,13 +56,13 @@ class Planned:
     plan: PartitionPlan
     cached: CachedPartition | None = None
     """What is known from earlier runs; None where that is not asked."""
-    standing: tuple[CachedBoundary, ...] = ()
+    still_valid: tuple[CachedBoundary, ...] = ()
     """Boundaries that need not be made, since an earlier run has made them."""
 
     @property
     def is_settled(self) -> bool:
         """Whether an earlier run has made all that is wanted."""
-        return bool(self.standing) and not self.plan.boundaries
+        return bool(self.still_valid) and not self.plan.boundaries
 
     @property
     def cost(self) -> Cost:

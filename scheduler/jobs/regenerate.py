@@ -106,7 +106,7 @@ def _regenerate(
         for replayed in _past_retention(planner, planned, sink_url, progress):
             one = replayed.planned
             partition = one.selected.inventory.partition
-            made, unchanged = (prints_of(partition, found) for found in (replayed.result.boundaries, one.standing))
+            made, unchanged = (prints_of(partition, found) for found in (replayed.result.boundaries, one.still_valid))
             indexes = _indexes(area, partition, [*made, *unchanged], planner.engine.reading.sources)
             area.leave(partition, made, unchanged, partial(_fingerprints, planner), indexes)
             if planner.run_cache is not None and one.cached is not None:
@@ -151,7 +151,7 @@ def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> N
     """Have what was made of a partition counted, and charged to whoever asked for it."""
     selected, result = replayed.planned.selected, replayed.result
     made = [one.boundary.offset for one in result.boundaries if one.outcome is Outcome.REBUILT]
-    unchanged = [known.offset for known in replayed.planned.standing]
+    unchanged = [known.offset for known in replayed.planned.still_valid]
     context.observer.made(selected, "regenerated", into, frozenset([*made, *unchanged]))
     context.observer.snapshots(
         selected.log_dir.cluster_id,

@@ -37,7 +37,7 @@ class Rebuilt(Result):
     @classmethod
     def of(cls, replayed: Replayed, *more: ResnapError, counts: bool = True) -> Self:
         """Return the result of a replay, with faults that the job found; ``counts`` is whether it did some work."""
-        result, unchanged = replayed.result, replayed.planned.standing
+        result, unchanged = replayed.result, replayed.planned.still_valid
         made = any(one.outcome is Outcome.REBUILT for one in result.boundaries)
         is_whole = result.error is None and all(one.outcome is Outcome.REBUILT for one in result.boundaries)
         done = PartitionState.DONE if made else PartitionState.NOTHING_TO_DO
@@ -73,7 +73,7 @@ def _warnings(replayed: Replayed) -> Iterator[str]:
         )
     for found in result.boundaries:
         yield from _left_out(result.topic_partition, found.boundary.offset, found.left_out)
-    for known in replayed.planned.standing:
+    for known in replayed.planned.still_valid:
         yield from _left_out(result.topic_partition, known.offset, known.left_out)
 
 
@@ -176,7 +176,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         if not isinstance(result, Rebuilt):
             return
         topic_partition, found = result.replayed.result.topic_partition, result.replayed.result
-        for known in result.replayed.planned.standing:
+        for known in result.replayed.planned.still_valid:
             self._known.append((topic_partition, known))
             yield known_row(topic_partition, known)
         self._results.append(found)

@@ -38,7 +38,7 @@ def set_up(stream: TextIO, form: LogFormat, *, is_verbose: bool = False) -> None
     """Log to ``stream`` from now on, whoever logs in this process: our packages from INFO on, or DEBUG if verbose.
 
     ``auto`` is ``console`` on a terminal, else ``json``. Called once when a service starts, and again when its settings
-    have changed. An HTTP server is to be told to leave logging alone (uvicorn: ``log_config=None``).
+    have changed. An HTTP server must be set to leave logging alone (uvicorn: ``log_config=None``).
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_formatter(("console" if stream.isatty() else "json") if form == "auto" else form))

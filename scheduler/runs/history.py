@@ -202,7 +202,7 @@ class History:
     def fail_orphans(self) -> list[Run]:
         """Mark what a service that ended left at work as failed, and return those runs; called before any work.
 
-        What waited is left alone: nothing of it was begun, and whoever asked for it was told that it would be done.
+        What waited is left alone: nothing of it was begun, and whoever asked for it was promised that it would be done.
         """
         orphans = [run for run in self.open_runs() if run.state is not RunState.QUEUED]
         for run in orphans:

@@ -17,7 +17,7 @@ class Ids:
     """Makes ids of 20 letters and digits: 50 bits of milliseconds, 50 random ones. Thread-safe.
 
     A clock that goes back, or stands still, does not break their order, nor does one that was set back between two
-    processes, if the second is told the ``newest`` id that the first has made.
+    processes, if the second is given the ``newest`` id that the first has made.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """What a run tells while it works: progress at most once a second, partitions as they are done, errors.
 
-Whoever works reports from any thread. A run that shall end is told so by the next thing it reports: an error that no
+Whoever works reports from any thread. A run that shall end learns so by the next thing it reports: an error that no
 part of the work takes for a failure of its own.
 """
 
@@ -56,7 +56,7 @@ class RunReport:
 
         """
         if self._cancelled.is_set():
-            raise CancelledError("the run was told to end")
+            raise CancelledError("the run was asked to end")
 
     def progress(self, task: str) -> Progress:
         """Return what ``task`` of this run reports to."""

@@ -1,4 +1,4 @@
-"""What an operator is told before the service starts: what cannot work is refused, what does nothing is warned of."""
+"""What an operator learns before the service starts: what cannot work is refused, what does nothing is warned of."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ def static_properties(path: Path) -> dict[str, str]:
 
 def node_named(static: Mapping[str, str]) -> str | None:
     """Return whose ``server.properties`` they are; None where they do not tell, as with an id that is generated."""
-    told = static.get("node.id", static.get("broker.id", "")).strip()
-    return None if told in ("", "-1") else told
+    stated = static.get("node.id", static.get("broker.id", "")).strip()
+    return None if stated in ("", "-1") else stated
 
 
 def value_in(layers: Iterable[Layer], name: str) -> object:

@@ -88,11 +88,11 @@ def load_settings(
     layers = [given, from_environment]
     read = files or _read_files(layers, directory)
     layers.append(read.configuration)
-    live, told = _from_cluster(layers) if ask_cluster else ({}, ())
+    live, warned = _from_cluster(layers) if ask_cluster else ({}, ())
     said = NOTHING if places is None else _from_metadata(layers, read.static, places)
-    stranger = None if read.properties is None else of_another_node(read.properties, places or ())
+    of_another = None if read.properties is None else of_another_node(read.properties, places or ())
     layers += [live, said.layer, read.static]
-    warnings = (*told, *said.warnings, *filter(None, [stranger]))
+    warnings = (*warned, *said.warnings, *filter(None, [of_another]))
     origins = origins_of(layers)
     try:
         return Settings(

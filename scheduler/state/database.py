@@ -62,7 +62,7 @@ class Database:
         """Those that nobody uses."""
         self._readers_guard = threading.Lock()
         self._is_closed = False
-        with ExitStack() as at_failure, _told(path):
+        with ExitStack() as at_failure, _translated(path):
             at_failure.push(self._lock)
             self._writer = self._open()
             self._migrate()
@@ -76,7 +76,7 @@ class Database:
             StateError: there is no room, or the file cannot be written; nothing was changed.
 
         """
-        with self._guard, _told(self.path):
+        with self._guard, _translated(self.path):
             if self._writer.in_transaction:  # a caller's caller has begun: its commit is ours
                 yield self._writer
                 return
@@ -89,18 +89,18 @@ class Database:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
-            told, self._once_kept = self._once_kept, []
-            for tell in told:
-                tell()
+            due, self._once_kept = self._once_kept, []
+            for call in due:
+                call()
 
-    def once_kept(self, tell: Callable[[], None]) -> None:
-        """Within a transaction: call ``tell`` when it is kept, before another begins; not at all if it is not."""
-        self._once_kept.append(tell)
+    def once_kept(self, call: Callable[[], None]) -> None:
+        """Within a transaction: run ``call`` when it is kept, before another begins; not at all if it is not."""
+        self._once_kept.append(call)
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Give a connection for reading; what it sees within one statement is one commit."""
-        with _told(self.path):
+        with _translated(self.path):
             connection = self._reader()
             try:
                 yield connection
@@ -245,7 +245,7 @@ def _statements(script: str) -> Iterator[str]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _translated(path: Path) -> Iterator[None]:
     """Say what an error of SQLite, or of the disk, means here."""
     try:
         yield

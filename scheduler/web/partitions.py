@@ -13,7 +13,7 @@ from resnap.scheduler.runs.sightings import SeenPartition
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, resnap
 from resnap.scheduler.web.pages import api_command, destination_of, link, page, partition_path
-from resnap.scheduler.web.timeline import BOUNDARIES, cells, state_of, told
+from resnap.scheduler.web.timeline import BOUNDARIES, cells, spread_of, state_of
 from resnap.scheduler.web.words import READINESS
 from resnap.storage.errors import ResnapError
 
@@ -49,7 +49,7 @@ def show_partition(
         "word": READINESS[seen.judgement.readiness],
         "error": error,
         "cells": cells(boundaries),
-        "told": told(boundaries),
+        "spread": spread_of(boundaries),
         "boundaries": [(one, BOUNDARIES[state_of(one)], state_of(one) in _USABLE) for one in shown],
         "has_details": any(one.detail for one in shown),
         "count": len(boundaries),

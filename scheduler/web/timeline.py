@@ -48,7 +48,7 @@ def cells(boundaries: Sequence[SeenBoundary], most: int = MOST_CELLS) -> list[Ce
     return [_cell(boundaries[at : at + size]) for at in range(0, len(boundaries), size)]
 
 
-def told(boundaries: Sequence[SeenBoundary]) -> str:
+def spread_of(boundaries: Sequence[SeenBoundary]) -> str:
     """Return how many boundaries are in each state, worst first."""
     counts = Counter(map(state_of, boundaries))
     return ", ".join(f"{counts[state]:,} {word.text}" for state, word in BOUNDARIES.items() if counts[state])
@@ -59,4 +59,4 @@ def _cell(boundaries: Sequence[SeenBoundary]) -> Cell:
     found = set(map(state_of, boundaries))
     word = next(word for state, word in BOUNDARIES.items() if state in found)
     where = f"{first}" if first == last else f"{first} to {last}"
-    return Cell(first=first, last=last, word=word, title=f"{where}: {told(boundaries)}")
+    return Cell(first=first, last=last, word=word, title=f"{where}: {spread_of(boundaries)}")

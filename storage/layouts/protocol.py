@@ -442,7 +442,7 @@ class BrokersObject(NamedTuple):
     part: str
     """What it holds, in the layout's own words."""
     stem: str | None
-    """Its key without suffix, if brokers are told of it; it may lie under any prefix then."""
+    """Its key without suffix, if it is announced to brokers; it may lie under any prefix then."""
 
 
 class ReadByBrokers(Tiered, Protocol):

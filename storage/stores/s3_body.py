@@ -43,7 +43,7 @@ class S3Body(io.RawIOBase):
         self._open_body, self._size_bytes, self._crc32c, self._key = open_body, size_bytes, crc32c, key
         self._chunks = self._read()
         self._chunk = b""
-        self._at = self._told = 0
+        self._at = self._reported = 0
         """Of the chunk, and of all, what was given out."""
 
     def __len__(self) -> int:
@@ -64,19 +64,19 @@ class S3Body(io.RawIOBase):
             raise
         end = len(self._chunk) if size < 0 else min(self._at + size, len(self._chunk))
         piece, self._at = self._chunk[self._at : end], end
-        self._told += len(piece)
+        self._reported += len(piece)
         return piece
 
     def tell(self) -> int:
         """Return how much was read."""
-        return self._told
+        return self._reported
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go back to the start, the one place that botocore goes to: to send all of it again."""
         if (offset, whence) != (0, io.SEEK_SET):
             raise io.UnsupportedOperation(f"seek to {offset} from {whence}: expected the start")
         self._chunks.close()
-        self._chunks, self._chunk, self._at, self._told = self._read(), b"", 0, 0
+        self._chunks, self._chunk, self._at, self._reported = self._read(), b"", 0, 0
         return 0
 
     def send(self, put: Callable[..., object]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from resnap.storage.kafka_errors import KafkaError
 from resnap.tiering.controller.transactions.client_errors import (
-    BatchFate,
+    BatchOutcome,
     ClientState,
     CoordinatorRequest,
     ProduceSituation,
@@ -133,8 +133,8 @@ def seen_at_coordinator(script: Script, request: CoordinatorRequest, failed: str
         looked = script.count(broker_of.FIND_COORDINATOR)
         usual = 1 if request is CoordinatorRequest.INIT_PRODUCER_ID else 2  # of the transactional id, and of the group
         assert script.count(KEYS[request]) == 2
-        return Reaction(batch=BatchFate.RETRY if looked == usual else BatchFate.FIND_COORDINATOR)
-    return Reaction(batch=BatchFate.FAIL, state=STATES[state], bumps_epoch=asked_for_an_epoch(script))
+        return Reaction(batch=BatchOutcome.RETRY if looked == usual else BatchOutcome.FIND_COORDINATOR)
+    return Reaction(batch=BatchOutcome.FAIL, state=STATES[state], bumps_epoch=asked_for_an_epoch(script))
 
 
 def asked_for_an_epoch(script: Script) -> bool:
@@ -148,21 +148,21 @@ def seen_of_batches(script: Script, life: Life, failed: str, state: str) -> Reac
     if failed != "fine":
         now = STATES.get(state, ClientState.UNCHANGED)
         bumped = asked_for_an_epoch(script) if life.at.transactional else last.epoch == 1
-        return Reaction(batch=BatchFate.FAIL, state=now, bumps_epoch=bumped)
+        return Reaction(batch=BatchOutcome.FAIL, state=now, bumps_epoch=bumped)
     if not life.at.transactional:
         tries = tries[:-1]  # another batch came after it
     if len(tries) == 1:
-        return Reaction(batch=BatchFate.SUCCEED)
-    return Reaction(batch=fate(tries, life), bumps_epoch=tries[-1].epoch > tries[0].epoch)
+        return Reaction(batch=BatchOutcome.SUCCEED)
+    return Reaction(batch=outcome(tries, life), bumps_epoch=tries[-1].epoch > tries[0].epoch)
 
 
-def fate(tries: list[Asked], life: Life) -> BatchFate:
+def outcome(tries: list[Asked], life: Life) -> BatchOutcome:
     """Return what became of a batch that was sent again; what was split comes back whole if it is small enough."""
     first, again = tries[0], tries[1]
     if life.error is KafkaError.MESSAGE_TOO_LARGE and life.at.records > 1:
-        return BatchFate.SPLIT
+        return BatchOutcome.SPLIT
     is_renumbered = again.epoch == first.epoch and again.sequence != first.sequence
-    return BatchFate.RENUMBER if is_renumbered else BatchFate.RETRY
+    return BatchOutcome.RENUMBER if is_renumbered else BatchOutcome.RETRY
 
 
 def differences(release: Release, lives: list[Life]) -> list[str]:

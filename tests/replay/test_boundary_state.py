@@ -91,8 +91,8 @@ def entry(found: BoundaryState, pid: int = 7) -> ProducerEntry:
 
 def shown(first_offset: int, last_offset: int, *, pid: int = 7) -> BoundaryEvidence:
     seen = ProducerEntry(pid, 0, 8, last_offset, 0, RECENT_MS, 2, first_offset)
-    standing = {pid: seen} if last_offset < BOUNDARY else {}
-    return BoundaryEvidence(spanning={pid: first_offset}, shown={pid: seen}, standing=standing)
+    at_boundary = {pid: seen} if last_offset < BOUNDARY else {}
+    return BoundaryEvidence(spanning={pid: first_offset}, shown={pid: seen}, at_boundary=at_boundary)
 
 
 def test_a_transaction_that_was_begun_unseen_asks_for_more_and_is_left_out_meanwhile() -> None:

@@ -160,16 +160,16 @@ def test_a_transaction_whose_entry_is_known_exactly_needs_no_reading() -> None:
     assert made.runs[-1].start == 18
     by_offset = {boundary.offset: boundary.evidence for boundary in made.boundaries}
     assert by_offset[400].spanning == {}
-    assert by_offset[500].standing.keys() == {7}
-    assert by_offset[2_300].standing.keys() == {7}
+    assert by_offset[500].at_boundary.keys() == {7}
+    assert by_offset[2_300].at_boundary.keys() == {7}
 
 
 def test_an_entry_stands_only_where_no_batch_of_it_came_later() -> None:
     hanging = Evidence(open=(open_since(450, seen_at=900, last_offset=700),))
     by_offset = {boundary.offset: boundary.evidence for boundary in plan(evidence=hanging).boundaries}
     assert by_offset[700].spanning == {7: 450}
-    assert by_offset[700].standing == {}
-    assert by_offset[800].standing.keys() == {7}
+    assert by_offset[700].at_boundary == {}
+    assert by_offset[800].at_boundary.keys() == {7}
     assert by_offset[1_000].spanning == {}
 
 

@@ -72,7 +72,7 @@ def open_since(offset: int, coordinator_epoch: int = 0) -> Evidence:
     return replace(VOUCHED, open=(OpenTransaction(seen_at=30, entry=entry),))
 
 
-def standing(cached: CachedPartition, evidence: Evidence, rules: ReplayRules = RULES) -> list[int]:
+def still_valid(cached: CachedPartition, evidence: Evidence, rules: ReplayRules = RULES) -> list[int]:
     return list(cached.supported_by(evidence, rules).results.boundaries)
 
 
@@ -83,16 +83,16 @@ def test_other_evidence_takes_with_it_the_boundaries_that_rest_on_it(
     found = look_up(cached_files(inventory, tmp_path / "state"), inventory, RULES, SOURCES)
     assert list(found.results.boundaries) == [10, 20, 30]
     assert not found.is_same_directory
-    assert standing(found, VOUCHED) == [10, 20, 30]
+    assert still_valid(found, VOUCHED) == [10, 20, 30]
     # Wherever the transaction seems to begin, it may settle what had been in doubt of it.
-    assert standing(found, open_since(since)) == [offset for offset in (10, 20, 30) if offset <= since]
+    assert still_valid(found, open_since(since)) == [offset for offset in (10, 20, 30) if offset <= since]
 
 
 def test_of_a_log_that_was_read_from_its_first_offset_no_evidence_counts(
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
     found = look_up(cached_files(inventory, tmp_path / "state", read_from=0), inventory, RULES, SOURCES)
-    assert standing(found, open_since(5)) == standing(found, Evidence()) == [10, 20, 30]
+    assert still_valid(found, open_since(5)) == still_valid(found, Evidence()) == [10, 20, 30]
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_once_nothing_vouches_for_what_was_left_unread_nothing_stands_above_it(
 ) -> None:
     files = cached_files(inventory, tmp_path / "state", read_from=read_from, coverage=coverage)
     found = look_up(files, inventory, RULES, SOURCES)
-    assert standing(found, VOUCHED) == standing(found, Evidence(newest_empty=30)) == [10, 20, 30]
-    assert standing(found, Evidence()) == []
+    assert still_valid(found, VOUCHED) == still_valid(found, Evidence(newest_empty=30)) == [10, 20, 30]
+    assert still_valid(found, Evidence()) == []
     # An empty snapshot vouches for nothing where there are signs of transactions.
     aborted = AbortedTxn(producer_id=3, first_offset=31, last_offset=32, last_stable_offset=31)
-    assert standing(found, Evidence(newest_empty=30, aborted=(aborted,))) == []
+    assert still_valid(found, Evidence(newest_empty=30, aborted=(aborted,))) == []
 
 
 def test_where_the_log_begins_later_now_nothing_need_vouch_for_what_is_gone(
@@ -117,7 +117,7 @@ def test_where_the_log_begins_later_now_nothing_need_vouch_for_what_is_gone(
     files = cached_files(inventory, tmp_path / "state")
     Path(inventory.partition.segments[0].path).unlink()
     cut = take_partition_inventory(load_partition_dir(Path(str(inventory.partition.path))))
-    assert standing(look_up(files, cut, RULES, SOURCES), Evidence()) == [10, 20, 30]
+    assert still_valid(look_up(files, cut, RULES, SOURCES), Evidence()) == [10, 20, 30]
 
 
 def test_under_a_limit_nothing_need_vouch_as_nothing_did_when_it_was_planned(
@@ -125,7 +125,7 @@ def test_under_a_limit_nothing_need_vouch_as_nothing_did_when_it_was_planned(
 ) -> None:
     limited = replace(RULES, max_reach_back_ms=0)
     found = look_up(cached_files(inventory, tmp_path / "state", limited), inventory, limited, SOURCES)
-    assert standing(found, Evidence(), limited) == [10, 20, 30]
+    assert still_valid(found, Evidence(), limited) == [10, 20, 30]
 
 
 def test_under_roll_none_stands_of_which_the_segment_above_was_active_or_has_changed(
@@ -133,10 +133,10 @@ def test_under_roll_none_stands_of_which_the_segment_above_was_active_or_has_cha
 ) -> None:
     roll = replace(RULES, as_of=AsOf(now_ms=START_MS, roll=True))
     files = cached_files(inventory, tmp_path / "state", roll)
-    assert standing(look_up(files, inventory, roll, SOURCES), VOUCHED, roll) == [10, 20]
+    assert still_valid(look_up(files, inventory, roll, SOURCES), VOUCHED, roll) == [10, 20]
     Path(inventory.partition.segments[2].path).touch()
     changed = take_partition_inventory(load_partition_dir(Path(str(inventory.partition.path))))
-    assert standing(look_up(files, changed, roll, SOURCES), VOUCHED, roll) == [10]
+    assert still_valid(look_up(files, changed, roll, SOURCES), VOUCHED, roll) == [10]
 
 
 def test_what_nobody_has_held_against_the_evidence_is_not_kept_with_a_directory_that_changed(

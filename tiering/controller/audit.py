@@ -1,8 +1,8 @@
 """Whether every producer id in a log dir was really allocated: each must lie in exactly one block.
 
 An id in no block was never given out by this cluster: the log, or part of it, is of another one, or the metadata log
-is. An id in two blocks may belong to two producers at once, which break each other's sequences. Both are told with the
-files and batches that carry them.
+is. An id in two blocks may belong to two producers at once, which break each other's sequences. Both are named with
+the files and batches that carry them.
 
 The log dir is read first and the metadata log after it, so that a block that is given out meanwhile is known by then.
 """

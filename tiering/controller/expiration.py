@@ -92,7 +92,7 @@ class BrokerExpiration:
 
     broker_id: int | None
     has_own_setting: bool | None
-    """Whether the broker is of 3.4 or later, and so knows ``producer.id.expiration.ms``; None where untold."""
+    """Whether the broker is of 3.4 or later, and so knows ``producer.id.expiration.ms``; None where unknown."""
     settings: Mapping[str, Effective]
     """By name, all of them, also those that this broker does not know."""
 

@@ -5,7 +5,7 @@ is asked for: followers get producer state by fetching, and the coordinator writ
 transactional id is an id like any other.
 
 Error 89 is known to clients from 2.7 on. Of those that speak a version of PRODUCE from before 2.8 some are older, and
-would take it for an unknown error that they do not retry: they are let through, and told to wait.
+would take it for an unknown error that they do not retry: they are let through, and asked to wait.
 
 Source: KIP-936, *Client Errors*; ``KafkaApis.handleProduceRequest``; KIP-219 (delivery of throttle times); KIP-599.
 """

@@ -42,7 +42,7 @@ class Sensors:
         return self.bucket.take(ids, rate, now_ms)
 
     def record_throttle(self, throttle_ms: int, now_ms: int) -> None:
-        """Count a time that somebody was told to wait; none is none."""
+        """Count a time that somebody had to wait; none is none."""
         if throttle_ms > 0:
             self._last_ms = now_ms
             self.charges.throttled += 1

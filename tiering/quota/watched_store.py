@@ -1,4 +1,4 @@
-"""A store beside exact sets of what it was told: the oracle of a simulation.
+"""A store beside exact sets of what it was given: the oracle of a simulation.
 
 The sets follow the store's own layers, opened and dropped with them. An oracle with layers of its own would close them
 early at other moments, as soon as it is sized otherwise, and then remember ids for longer or for less long: it would

@@ -39,7 +39,7 @@ class StoredSegment:
     objects: set[str] = field(default_factory=set)
     """What each of them is, in the layout's own words."""
     stems: set[str] = field(default_factory=set)
-    """Their keys without suffixes, where brokers are told of them; more than one where there are copies."""
+    """Their keys without suffixes, where they are announced to brokers; more than one where there are copies."""
     size_bytes: int = 0
 
     @property

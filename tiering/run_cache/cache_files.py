@@ -143,10 +143,10 @@ def decoded(data: bytes, directory: Path) -> CachedResults:
 
     """
     head, _, body = data.partition(b"\n")
-    told = json.loads(head)
-    if told["version"] != VERSION:
-        raise ValueError(f"version {told['version']}")
-    if told["crc32c"] != crc32c(body):
+    header = json.loads(head)
+    if header["version"] != VERSION:
+        raise ValueError(f"version {header['version']}")
+    if header["crc32c"] != crc32c(body):
         raise ValueError("its checksum is wrong")
     content: dict[str, Any] = json.loads(body)
     known = [_boundary(one) for one in content["boundaries"]]

@@ -179,13 +179,13 @@ def _living(below: Array, rules: ReplayRules) -> Array:
     return kept
 
 
-def is_cached_as_well(standing: Iterable[CachedBoundary], plan: PartitionPlan) -> bool:
-    """Whether all that ``plan`` would make is ``standing``, each made from at least as far back.
+def is_cached_as_well(still_valid: Iterable[CachedBoundary], plan: PartitionPlan) -> bool:
+    """Whether all that ``plan`` would make is ``still_valid``, each made from at least as far back.
 
     Where a limit is set to how far back reading goes, a boundary may gain by what is read for the others, and by what
     is in doubt at them. So all of them stand, or none.
     """
-    known = {boundary.offset: boundary for boundary in standing}
+    known = {boundary.offset: boundary for boundary in still_valid}
     starts: dict[int, int | None] = {boundary.offset: None for boundary in plan.idle}
     for run in plan.runs:
         starts |= dict.fromkeys((boundary.offset for boundary in run.boundaries), plan.segments[run.start].base_offset)
@@ -257,10 +257,11 @@ def evidence_key(known: BoundaryEvidence | None, coverage: Coverage, read_from: 
     """
     if known is None or (coverage is Coverage.WINDOW and read_from == 0):
         return ""
-    told = [
-        (pid, first, _epoch_shown(known, pid), known.standing.get(pid)) for pid, first in sorted(known.spanning.items())
+    facts = [
+        (pid, first, _epoch_shown(known, pid), known.at_boundary.get(pid))
+        for pid, first in sorted(known.spanning.items())
     ]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16] if told else ""
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16] if facts else ""
 
 
 def _epoch_shown(known: BoundaryEvidence, producer_id: int) -> tuple[int, int] | None:

@@ -114,8 +114,8 @@ def with_result(
         if not _moves_on(one, rules) and (known := cached_boundary(one, now_ms))
     ]
     # The directory kept with them from now on must not vouch for files that nobody has looked at.
-    stood = results.boundaries if cached.is_checked or cached.is_same_directory else {}
-    boundaries = dict(stood) | {known.offset: known for known in made}
+    kept = results.boundaries if cached.is_checked or cached.is_same_directory else {}
+    boundaries = dict(kept) | {known.offset: known for known in made}
     anchors = nearest_and_farther([*results.anchors, *(result.anchors if result else ())])
     return replace(
         results,
@@ -193,7 +193,7 @@ class RunCache:
             return replace(blank, stored=self.files.load(inventory.partition))
         return look_up(self.files, inventory, self.rules, self.sources)
 
-    def standing(self, cached: CachedPartition, wanted: Iterable[int], url: str) -> tuple[CachedBoundary, ...]:
+    def still_valid(self, cached: CachedPartition, wanted: Iterable[int], url: str) -> tuple[CachedBoundary, ...]:
         """Return the boundaries of which the snapshot below ``url`` is the one that an earlier run made."""
         known = cached.results.boundaries
         topic_partition = cached.partition.topic_partition

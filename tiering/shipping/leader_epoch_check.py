@@ -37,8 +37,8 @@ def contradiction(said: Sequence[LeaderEpoch], seen: Sequence[LeaderEpoch], star
     if theirs == ours:
         return None
     at = min(one.start_offset for one in set(theirs) ^ set(ours))
-    found, told = epochs_in(seen, at, at + 1)[0].epoch, epochs_in(said, at, at + 1)[0].epoch
-    return f"at offset {at} a batch is of leader epoch {found}, {{}} says {told}"
+    found, stated = epochs_in(seen, at, at + 1)[0].epoch, epochs_in(said, at, at + 1)[0].epoch
+    return f"at offset {at} a batch is of leader epoch {found}, {{}} says {stated}"
 
 
 @dataclass(slots=True)

@@ -218,7 +218,7 @@ class EpochHistory:
         """Return the leader epochs that begin below the end of the closed ``segment``, with all history.
 
         A checkpoint begins at the log start, which may lie inside the segment. What it tells beyond the segment, up to
-        ``end_offset``, is told, too.
+        ``end_offset``, is reported, too.
 
         Raises:
             LeaderEpochsUnknownError: none is known where the segment, or the log in it, starts.

@@ -80,7 +80,7 @@ class PartitionShipment:
     already: int = 0
     """Segments that an earlier run has shipped."""
     counted: int = 0
-    """Segments that progress was told of."""
+    """Segments that were reported as progress."""
     failures: list[ResnapError] = field(default_factory=list)
     newest_snapshot: bytes | None = None
     """Of what this run has shipped, that of the highest offset."""
@@ -303,7 +303,7 @@ def _check_rests_on(one: ToShip, shipped: Iterable[Shipped]) -> None:
         raise NotLedToError(
             f"{one.segment.path}: it would leave a gap: the segment at offset {one.rests_on}, on which it rests, was"
             " not shipped",
-            hint="run again, when what is wrong with that one has been mended",
+            hint="run again, when what is wrong with that one has been repaired",
         )
 
 

@@ -106,11 +106,11 @@ class ShippedTopic:
             StoreError: the store failed.
 
         """
-        told = list(segments)
-        unknown = [one for one in told if one.origin is None]
+        given = list(segments)
+        unknown = [one for one in given if one.origin is None]
         origins = each(lambda one: self._layout.origin_of(one, self.store), unknown, remote=bool(unknown))
         known = {one.manifest_key: origin for one, origin in zip(unknown, origins, strict=True)}
-        return [replace(one, origin=one.origin or known[one.manifest_key]) for one in told]
+        return [replace(one, origin=one.origin or known[one.manifest_key]) for one in given]
 
     def retained(self, partition: int, topic_id: str | None) -> RetentionNote | None:
         """Return what `retain` has left of a partition; None where it has deleted nothing.

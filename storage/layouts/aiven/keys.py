@@ -44,7 +44,7 @@ class AivenKey:
     """A key of this layout, taken apart."""
 
     prefix: str = ""
-    """What stands before the topic, up to the last slash: a prefix without one cannot be told from the topic."""
+    """What is before the topic, up to the last slash: a prefix without one looks like part of the topic."""
     topic: str
     topic_id: str
     partition: int

@@ -134,8 +134,8 @@ def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
     if metadata is None:
         raise FormatError("manifest: remoteLogSegmentMetadata", position=0, expected="what a broker tells of a segment",
                           found="something else, or nothing")  # fmt: skip
-    told = (metadata.topic_id, metadata.partition, metadata.start_offset, metadata.segment_id)
-    if told != (place.topic_id, place.partition, place.base_offset, place.segment_id):
+    stated = (metadata.topic_id, metadata.partition, metadata.start_offset, metadata.segment_id)
+    if stated != (place.topic_id, place.partition, place.base_offset, place.segment_id):
         raise FormatError("manifest: remoteLogSegmentMetadata", position=0, expected="the segment that its key names",
                           found=f"{metadata.segment_id} of {metadata.topic}-{metadata.partition}")  # fmt: skip
     if not place.topic.endswith(metadata.topic) or metadata.end_offset < metadata.start_offset:

@@ -58,12 +58,12 @@ def read_origin(data: bytes) -> SnapshotOrigin:
 
     """
     try:
-        told = parsed(data, limit=MAX_ORIGIN_BYTES)
+        values = parsed(data, limit=MAX_ORIGIN_BYTES)
     except FormatError as error:
         raise FormatError("origin of a snapshot", position=error.position, expected=error.expected,
                           found=error.found, hint=_HINT) from error  # fmt: skip
     try:
-        match told:
+        match values:
             case {"version": 1, "snapshotOrigin": dict(record), "crc32c": str(carried)} if carried == _checksum(record):
                 return origin_from(record)
     except ValueError as error:

@@ -44,9 +44,9 @@ def decompressed(frame: bytes, size: int) -> bytes:
         FormatError: it is no zstd frame, tells no size or another one, or is damaged.
 
     """
-    told = frame_content_size(frame)
-    if told != size:
-        raise FormatError("zstd frame: content size", position=0, expected=size, found=told)
+    stated = frame_content_size(frame)
+    if stated != size:
+        raise FormatError("zstd frame: content size", position=0, expected=size, found=stated)
     if size > len(frame) * _MOST_PER_BYTE:
         raise FormatError("zstd frame: content size", position=0, expected=f"{len(frame) * _MOST_PER_BYTE} at most",
                           found=size)  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.runs.looking import SeenBoundary
-from resnap.scheduler.web.timeline import BOUNDARIES, cells, told
+from resnap.scheduler.web.timeline import BOUNDARIES, cells, spread_of
 from resnap.scheduler.web.words import outcome_lines
 from tests.scheduler.api.whole import Whole, whole
 
@@ -222,7 +222,7 @@ def test_a_timeline_has_so_many_cells_at_most_and_leaves_nothing_out(count: int,
 def test_a_cell_is_shown_as_the_worst_that_is_in_it() -> None:
     some = [boundary(0), boundary(1, "missing", made=True), boundary(2, "empty"), boundary(3, "missing")]
     assert [one.word.text for one in cells(some, most=2)] == ["made", "missing"]
-    assert told(some) == "1 missing, 1 made, 1 empty, 1 present"
+    assert spread_of(some) == "1 missing, 1 made, 1 empty, 1 present"
     assert len({word.sign for word in BOUNDARIES.values()}) == len(BOUNDARIES)
 
 

@@ -2,7 +2,7 @@
 
 Batches follow one another without a gap, since nothing compacts this log. The last one of the active segment may be
 torn, as a writer that is killed, or is in the middle of it, leaves it: cut short, or zeros. Kafka cuts that off when it
-next opens the log, because nobody was ever told that it was written; here it ends the reading. Anywhere else, and with
+next opens the log, because it was never acknowledged; here it ends the reading. Anywhere else, and with
 any other fault, it is damage.
 
 Source: ``RecordsIterator`` and ``KafkaMetadataLog`` in Kafka's raft and core modules.

@@ -94,7 +94,7 @@ class Broker:
 
     @property
     def newest_metadata_version(self) -> int | None:
-        """The newest level of ``metadata.version`` that it can run, which tells its release; None where untold."""
+        """The newest level of ``metadata.version`` that it can run, which shows its release; None where unknown."""
         levels = (feature.max_supported_version for feature in self.features if feature.name == METADATA_VERSION)
         return next(levels, None)
 

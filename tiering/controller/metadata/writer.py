@@ -1,8 +1,8 @@
 """Appends to a metadata log, durably, as the one leader of a quorum of one.
 
 What ``append`` has returned from is on disk: a kill or a loss of power takes nothing of it back, and leaves at most a
-torn batch behind it, of which nobody was told. Opening cuts that off, reads everything before it, and begins a leader
-epoch of its own, so that it can be seen who wrote what. The log is Kafka's: its own tools and brokers read it.
+torn batch behind it that was never acknowledged. Opening cuts that off, reads everything before it, and begins a
+leader epoch of its own, so that it can be seen who wrote what. The log is Kafka's: its own tools and brokers read it.
 
 Source: ``KafkaRaftClient.onBecomeLeader``, ``BatchAccumulator``, ``RecordsSnapshotWriter`` in Kafka's raft module.
 """

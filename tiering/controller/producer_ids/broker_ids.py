@@ -1,6 +1,6 @@
 """The broker's side: one id for each that asks, out of blocks that are fetched ahead (KIP-730).
 
-There is a block in use and room for the next. When 90 % of the first are taken, or none is left, the caller is told to
+There is a block in use and room for the next. When 90 % of the first are taken, or none is left, the caller is asked to
 send a request; there is one at a time. Until the block has come, who asks for an id gets COORDINATOR_LOAD_IN_PROGRESS,
 and clients ask again: nobody waits. The very first ask therefore always fails. After a failure 50 ms pass before the
 next request, but not after a time-out.

@@ -44,7 +44,7 @@ _UNAUTHORIZED: Final = {
 }
 
 
-class BatchFate(Enum):
+class BatchOutcome(Enum):
     """What becomes of the batch, or of the request."""
 
     RETRY = "sent again as it is"
@@ -68,7 +68,7 @@ class ClientState(Enum):
 class Reaction:
     """What a producer does about an error."""
 
-    batch: BatchFate
+    batch: BatchOutcome
     state: ClientState = ClientState.UNCHANGED
     bumps_epoch: bool = False
     """An idempotent producer at once, by itself; a transactional one asks its coordinator, after it has aborted."""
@@ -117,11 +117,11 @@ class ProduceSituation:
 def on_produce_error(error: KafkaError, at: ProduceSituation) -> Reaction:
     """Return what a producer does about ``error`` in a produce response; NONE is no error."""
     if error is KafkaError.DUPLICATE_SEQUENCE_NUMBER:
-        return Reaction(batch=BatchFate.SUCCEED)
+        return Reaction(batch=BatchOutcome.SUCCEED)
     if error is KafkaError.MESSAGE_TOO_LARGE and at.records > 1:
-        return Reaction(batch=BatchFate.SPLIT)
+        return Reaction(batch=BatchOutcome.SPLIT)
     if _ends_producer(_heard(error, at.release), at.release):
-        return Reaction(batch=BatchFate.FAIL, state=ClientState.FATAL)
+        return Reaction(batch=BatchOutcome.FAIL, state=ClientState.FATAL)
     if at.has_retries and at.in_time and (retried := _retried(error, at)):
         return retried
     return _failed(error, at)
@@ -154,24 +154,24 @@ def _retried(error: KafkaError, at: ProduceSituation) -> Reaction | None:
             return _after_out_of_order(at)
         case KafkaError.UNKNOWN_PRODUCER_ID:
             return _after_unknown_producer(at)
-    return Reaction(batch=BatchFate.RETRY) if _is_retriable(error, at.release) else None
+    return Reaction(batch=BatchOutcome.RETRY) if _is_retriable(error, at.release) else None
 
 
 def _after_out_of_order(at: ProduceSituation) -> Reaction | None:
     if not at.has_unresolved and (at.was_renumbered or not at.follows_last_acked):
-        return Reaction(batch=BatchFate.RETRY)  # an earlier batch is on its way, and this one will fit then
+        return Reaction(batch=BatchOutcome.RETRY)  # an earlier batch is on its way, and this one will fit then
     if at.transactional:
         return None
-    return Reaction(batch=BatchFate.RETRY, bumps_epoch=not at.has_unresolved or at.starts_at_unresolved)
+    return Reaction(batch=BatchOutcome.RETRY, bumps_epoch=not at.has_unresolved or at.starts_at_unresolved)
 
 
 def _after_unknown_producer(at: ProduceSituation) -> Reaction | None:
     if at.log_start_offset == -1 or at.was_renumbered:
-        return Reaction(batch=BatchFate.RETRY)
+        return Reaction(batch=BatchOutcome.RETRY)
     if not at.transactional:
-        return Reaction(batch=BatchFate.RETRY, bumps_epoch=True)
+        return Reaction(batch=BatchOutcome.RETRY, bumps_epoch=True)
     if at.last_acked_offset < at.log_start_offset:
-        return Reaction(batch=BatchFate.RENUMBER)  # retention took what it had written: no loss
+        return Reaction(batch=BatchOutcome.RENUMBER)  # retention took what it had written: no loss
     return None
 
 
@@ -180,11 +180,11 @@ def _failed(error: KafkaError, at: ProduceSituation) -> Reaction:
         # With no retries left it is unknown whether an earlier attempt was written, so its sequence cannot be used
         # again; but these two errors say that there is a gap already.
         bumps = at.answered and (at.has_retries or error in _GAPS)
-        return Reaction(batch=BatchFate.FAIL, bumps_epoch=bumps)
+        return Reaction(batch=BatchOutcome.FAIL, bumps_epoch=bumps)
     if at.is_aborting:
-        return Reaction(batch=BatchFate.FAIL)
+        return Reaction(batch=BatchOutcome.FAIL)
     bumps = at.can_bump and not at.is_ending and not at.transactions_v2
-    return Reaction(batch=BatchFate.FAIL, state=ClientState.ABORTABLE, bumps_epoch=bumps)
+    return Reaction(batch=BatchOutcome.FAIL, state=ClientState.ABORTABLE, bumps_epoch=bumps)
 
 
 def after_unresolved(*, transactional: bool, can_bump: bool, all_acked: bool) -> Reaction:
@@ -197,11 +197,11 @@ def after_unresolved(*, transactional: bool, can_bump: bool, all_acked: bool) ->
 
     """
     if all_acked:
-        return Reaction(batch=BatchFate.FAIL)
+        return Reaction(batch=BatchOutcome.FAIL)
     if not transactional:
-        return Reaction(batch=BatchFate.FAIL, bumps_epoch=True)
+        return Reaction(batch=BatchOutcome.FAIL, bumps_epoch=True)
     state = ClientState.ABORTABLE if can_bump else ClientState.FATAL
-    return Reaction(batch=BatchFate.FAIL, state=state, bumps_epoch=can_bump)
+    return Reaction(batch=BatchOutcome.FAIL, state=state, bumps_epoch=can_bump)
 
 
 def bumped_by_itself(epoch: int) -> int | None:
@@ -256,14 +256,14 @@ def on_coordinator_error(
     """
     error = _heard(error, release)
     if _is_sent_elsewhere(request, error):
-        return Reaction(batch=BatchFate.FIND_COORDINATOR)
+        return Reaction(batch=BatchOutcome.FIND_COORDINATOR)
     if _is_retried(request, error, release):
-        return Reaction(batch=BatchFate.RETRY)
+        return Reaction(batch=BatchOutcome.RETRY)
     if _ends_producer(error, release) and error in _MAPPING_LOST:
-        return Reaction(batch=BatchFate.FAIL, state=ClientState.FATAL)
+        return Reaction(batch=BatchOutcome.FAIL, state=ClientState.FATAL)
     if error in _MAPPING_LOST and request not in _NEVER_ABORTABLE and (can_bump or transactions_v2):
-        return Reaction(batch=BatchFate.FAIL, state=ClientState.ABORTABLE, bumps_epoch=not transactions_v2)
-    return Reaction(batch=BatchFate.FAIL, state=_state_after(request, error, release))
+        return Reaction(batch=BatchOutcome.FAIL, state=ClientState.ABORTABLE, bumps_epoch=not transactions_v2)
+    return Reaction(batch=BatchOutcome.FAIL, state=_state_after(request, error, release))
 
 
 def _is_sent_elsewhere(request: CoordinatorRequest, error: KafkaError) -> bool:

@@ -16,7 +16,7 @@ from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.record_batch import NO_SEQUENCE
 from resnap.tiering.controller.transactions.client_batches import NOBODY, ClientBatch, PartitionSequences
 from resnap.tiering.controller.transactions.client_errors import (
-    BatchFate,
+    BatchOutcome,
     ClientState,
     CoordinatorRequest,
     ProduceSituation,
@@ -163,14 +163,14 @@ class ClientSequences:
     def refused(self, batch: ClientBatch, error: KafkaError, *, log_start_offset: int = -1) -> Reaction:
         """Hear that a broker refused a batch, do what follows, and return it."""
         if batch.is_done:  # it expired before the answer came
-            return Reaction(batch=BatchFate.FAIL)
+            return Reaction(batch=BatchOutcome.FAIL)
         reaction = on_produce_error(error, self._situation(batch, log_start_offset))
-        fates: dict[BatchFate, Callable[[ClientBatch], None]] = {
-            BatchFate.RETRY: self._put_back, BatchFate.RENUMBER: self._renumber, BatchFate.SPLIT: self._split,
-            BatchFate.SUCCEED: self.acknowledged,
+        outcomes: dict[BatchOutcome, Callable[[ClientBatch], None]] = {
+            BatchOutcome.RETRY: self._put_back, BatchOutcome.RENUMBER: self._renumber, BatchOutcome.SPLIT: self._split,
+            BatchOutcome.SUCCEED: self.acknowledged,
         }  # fmt: skip
-        if reaction.batch in fates:
-            fates[reaction.batch](batch)
+        if reaction.batch in outcomes:
+            outcomes[reaction.batch](batch)
             self._note_bump(batch.partition, reaction)
         else:
             self._fail(batch, error, reaction, closes_gap=batch.attempts < self._retries)

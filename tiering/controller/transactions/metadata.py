@@ -145,7 +145,7 @@ class TransactionMetadata:
         )  # fmt: skip
 
     def prepare_fence(self) -> Transition:
-        """Bump the epoch, which nobody is told, so that whoever has the transaction open is fenced."""
+        """Bump the epoch, which no client learns, so that whoever has the transaction open is fenced."""
         if self.producer_epoch == MAX_EPOCH:
             raise self._illegal("cannot be fenced: no epoch is left")
         epoch = self.producer_epoch if self.has_failed_epoch_fence else self.producer_epoch + 1

@@ -6,7 +6,7 @@ import pytest
 
 from resnap.storage.kafka_errors import KafkaError
 from resnap.tiering.controller.transactions.client_errors import (
-    BatchFate,
+    BatchOutcome,
     ClientState,
     CoordinatorRequest,
     ProduceSituation,
@@ -18,7 +18,7 @@ from resnap.tiering.controller.transactions.client_errors import (
 )
 from tests.cases import each
 
-FAIL, RETRY = BatchFate.FAIL, BatchFate.RETRY
+FAIL, RETRY = BatchOutcome.FAIL, BatchOutcome.RETRY
 FATAL, ABORTABLE = ClientState.FATAL, ClientState.ABORTABLE
 Request = CoordinatorRequest
 AGAIN = Reaction(batch=RETRY)
@@ -86,16 +86,16 @@ def test_idempotence_with_multiple_inflights_where_first_fails_fatally() -> None
 
 
 def test_idempotent_split_batch_and_send() -> None:
-    assert idempotent(10, records=2) == transactional(10, records=2) == Reaction(batch=BatchFate.SPLIT)
+    assert idempotent(10, records=2) == transactional(10, records=2) == Reaction(batch=BatchOutcome.SPLIT)
 
 
 def test_correct_handling_of_duplicate_sequence_error() -> None:
-    assert idempotent(46) == transactional(46) == Reaction(batch=BatchFate.SUCCEED)
+    assert idempotent(46) == transactional(46) == Reaction(batch=BatchOutcome.SUCCEED)
 
 
 def test_transactional_unknown_producer_handling_when_retention_limit_reached() -> None:
     reached = {"log_start_offset": 10, "last_acked_offset": 5}
-    assert transactional(59, **reached) == Reaction(batch=BatchFate.RENUMBER)
+    assert transactional(59, **reached) == Reaction(batch=BatchOutcome.RENUMBER)
 
 
 def test_idempotent_unknown_producer_handling_when_retention_limit_reached() -> None:
@@ -196,12 +196,12 @@ def test_before_3_4_only_two_errors_of_init_producer_id_were_retried(code: int, 
 @pytest.mark.parametrize("request_", Request)
 def test_coordinator_not_available(request_: Request) -> None:
     for code in (15, 16):
-        assert on_coordinator_error(request_, KafkaError(code)).batch is BatchFate.FIND_COORDINATOR
+        assert on_coordinator_error(request_, KafkaError(code)).batch is BatchOutcome.FIND_COORDINATOR
 
 
 def test_a_commit_of_offsets_that_timed_out_looks_for_its_coordinator() -> None:
     reaction = on_coordinator_error(Request.TXN_OFFSET_COMMIT, KafkaError.REQUEST_TIMED_OUT)
-    assert reaction.batch is BatchFate.FIND_COORDINATOR
+    assert reaction.batch is BatchOutcome.FIND_COORDINATOR
 
 
 @each("request_", Request)
@@ -312,8 +312,8 @@ def test_unsupported_init_transactions() -> None:
 
 
 def test_node_not_ready() -> None:
-    assert asked(Request.INIT_PRODUCER_ID, 15).batch is BatchFate.FIND_COORDINATOR
-    assert asked(Request.INIT_PRODUCER_ID, 16).batch is BatchFate.FIND_COORDINATOR
+    assert asked(Request.INIT_PRODUCER_ID, 15).batch is BatchOutcome.FIND_COORDINATOR
+    assert asked(Request.INIT_PRODUCER_ID, 16).batch is BatchOutcome.FIND_COORDINATOR
 
 
 # -- what real producers showed

@@ -10,7 +10,7 @@ from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_SEQUENCE
 from resnap.tiering.controller.transactions.client_batches import NOBODY
-from resnap.tiering.controller.transactions.client_errors import BatchFate, ClientState, CoordinatorRequest
+from resnap.tiering.controller.transactions.client_errors import BatchOutcome, ClientState, CoordinatorRequest
 from resnap.tiering.controller.transactions.client_sequences import ClientSequences
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Client(ClientSequences):
         return known.producer[1], known.next_sequence, known.last_acked_sequence
 
     def is_retried(self, batch: ClientBatch, error: KafkaError, *, log_start_offset: int = -1) -> bool:
-        return self.refused(batch, error, log_start_offset=log_start_offset).batch is BatchFate.RETRY
+        return self.refused(batch, error, log_start_offset=log_start_offset).batch is BatchOutcome.RETRY
 
 
 def idempotent(epoch: int = 0, **settings: int) -> Client:
@@ -638,7 +638,7 @@ def test_correct_handling_of_duplicate_sequence_error() -> None:
     client = idempotent()
     first, second = client.send(), client.send()
     client.acknowledged(second, base_offset=1_000)
-    assert client.refused(first, KafkaError.DUPLICATE_SEQUENCE_NUMBER).batch is BatchFate.SUCCEED
+    assert client.refused(first, KafkaError.DUPLICATE_SEQUENCE_NUMBER).batch is BatchOutcome.SUCCEED
     assert (first.is_done, first.error) == (True, KafkaError.NONE)
     assert (client.of().last_acked_sequence, client.of().last_acked_offset) == (1, 1_000)
 
@@ -647,7 +647,7 @@ def test_transactional_unknown_producer_handling_when_retention_limit_reached() 
     client = transactional()
     client.acknowledged(client.send(), base_offset=1_000)
     second = client.send()
-    assert client.refused(second, UNKNOWN, log_start_offset=1_010).batch is BatchFate.RENUMBER
+    assert client.refused(second, UNKNOWN, log_start_offset=1_010).batch is BatchOutcome.RENUMBER
     assert client.next_batch(TP0) is second
     assert (numbered(second), client.numbers()) == ((1, 0), (1, 1, -1))
     client.acknowledged(second, base_offset=1_011)
@@ -726,7 +726,7 @@ def test_receive_failed_batch_twice_with_transactions() -> None:
 def split_keeps_sequences(client: Client) -> None:
     """See that the halves of a batch that is too large keep its sequences."""
     batch = client.send(records=2)
-    assert client.refused(batch, TOO_LARGE).batch is BatchFate.SPLIT
+    assert client.refused(batch, TOO_LARGE).batch is BatchOutcome.SPLIT
     halves = []
     for _ in range(2):
         half = client.next_batch(TP0)
