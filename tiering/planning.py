@@ -145,6 +145,8 @@ class SavedPlan:
     rules: ReplayRules
     boundaries: Mapping[TopicPartition, tuple[int, ...]]
     fingerprints: Mapping[TopicPartition, str]
+    remote: str | None = None
+    """URL of the remote storage that was read with the sources."""
 
     def check_fresh(self, inventory: PartitionInventory) -> None:
         """Compare the closed segments with those the plan was made for.
@@ -185,6 +187,7 @@ def write_saved_plan(plan: SavedPlan) -> str:
     content = {
         "version": SAVED_PLAN_VERSION,
         "sources": list(plan.sources),
+        **({} if plan.remote is None else {"remote": plan.remote}),
         "rules": asdict(plan.rules) | {"expiry": plan.rules.expiry, "history": plan.rules.history},
         "partitions": partitions,
     }
@@ -209,6 +212,7 @@ def read_saved_plan(text: str) -> SavedPlan:
             rules=_rules(content["rules"]),
             boundaries={key: offsets for key, offsets, _ in partitions},
             fingerprints={key: digest for key, _, digest in partitions},
+            remote=None if content.get("remote") is None else _typed(str, content["remote"]),
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         found = f"{type(error).__name__}: {error}"

@@ -78,7 +78,7 @@ class Window(_asking("as_of", "full", "max_reach_back", "producer_id_expiration_
         return dict(self.model_dump(exclude_unset=True, exclude_none=True))
 
 
-class PlanBody(_asking("topics", "boundaries")):  # type: ignore[misc]
+class PlanBody(_asking("topics", "boundaries", "remote")):  # type: ignore[misc]
     """What to plan."""
 
     sources: list[Place] = Field([], max_length=64)
@@ -90,7 +90,9 @@ class PlanBody(_asking("topics", "boundaries")):  # type: ignore[misc]
     def of(cls, request: RunRequest) -> Self:
         """Return the body that asks for the same."""
         window = {name: request.settings[name] for name in Window.model_fields if name in request.settings}
-        asked = {name: request.settings[name] for name in ("topics", "boundaries") if name in request.settings}
+        asked = {
+            name: request.settings[name] for name in ("topics", "boundaries", "remote") if name in request.settings
+        }
         places = {"sources": list(request.sources), "partitions": list(request.partitions)}
         body: Self = cls.model_validate({**places, **asked, "window": window})
         return body
@@ -98,7 +100,8 @@ class PlanBody(_asking("topics", "boundaries")):  # type: ignore[misc]
     def settings(self) -> dict[str, Any]:
         """Return what the run is to set."""
         topics = {"topics": list(self.topics)} if self.topics else {}
-        return {**topics, "boundaries": self.boundaries, **self.window.settings()}
+        remote = {} if self.remote is None else {"remote": self.remote}
+        return {**topics, **remote, "boundaries": self.boundaries, **self.window.settings()}
 
 
 class PlannedRunBody(_asking("dry_run")):  # type: ignore[misc]

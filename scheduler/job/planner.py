@@ -80,7 +80,7 @@ class Planner:
         unread = {problem.path.name for problem in selection.problems}
         for topic_partition in saved.boundaries:
             if topic_partition in there:
-                saved.check_fresh(there[topic_partition].inventory)
+                saved.check_fresh(_with_log_end(there[topic_partition], self._sources, saved).inventory)
             elif scope.wants(topic_partition.topic) and str(topic_partition) not in unread:
                 raise StalePlanError(f"{topic_partition} is no longer there", hint="make a new plan")
         return selection
@@ -108,7 +108,8 @@ class Planner:
         sink_url = None if self.run_cache is None else url
         planned = []
         for selected in selection.partitions:
-            ended = _with_log_end(selected, self._sources) if boundaries == "all" and saved is None else selected
+            is_whole = boundaries == "all" or saved is not None
+            ended = _with_log_end(selected, self._sources, saved) if is_whole else selected
             wanted = wanted_boundaries(ended, boundaries, saved)
             if wanted is not None:
                 planned.append(self.boundaries(ended, wanted, scope.high_watermark, sink_url))
@@ -139,6 +140,7 @@ class Planner:
         made = list(planned)
         return SavedPlan(
             sources=tuple(s if is_store_url(s) else str(Path(s).absolute()) for s in scope.sources),
+            remote=scope.remote,
             rules=self.rules,
             boundaries={
                 p.selected.topic_partition: tuple(boundary.offset for boundary in p.plan.boundaries) for p in made
@@ -283,9 +285,15 @@ class Planner:
         return self._planned(selected, plan_replay(inventory, facts, wanted, self.rules, compare=compare))
 
 
-def _with_log_end(selected: SelectedPartition, sources: Sources) -> SelectedPartition:
-    """Return ``selected`` with its log end, which a broker loads, where a part is remote and the broker was stopped."""
-    if selected.inventory.partition.local_from is None or not selected.log_dir.clean_shutdown:
+def _with_log_end(selected: SelectedPartition, sources: Sources, saved: SavedPlan | None) -> SelectedPartition:
+    """Return ``selected`` with its log end, which a broker loads, where a part is remote and the broker was stopped.
+
+    Of a saved plan it must be among the boundaries.
+    """
+    log_end = selected.inventory.log_end
+    wanted = () if saved is None else saved.boundaries.get(selected.topic_partition, ())
+    is_ended = log_end is not None and (saved is None or log_end.offset in wanted)
+    if not is_ended or selected.inventory.partition.local_from is None or not selected.log_dir.clean_shutdown:
         return selected
     return replace(selected, inventory=with_log_end(selected.inventory, sources))
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.planning import SavedPlan
 
 
 def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
@@ -222,14 +223,14 @@ def remote_of(settings: Settings) -> str | None:
     return f"{url.rstrip('/')}/{folder}".rstrip("/")
 
 
-def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
-    """Return what the SOURCE arguments, or else ``log.dirs``, and the settings point at.
+def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan | None = None) -> Scope:
+    """Return what a saved plan, the SOURCE arguments, or else ``log.dirs``, and the settings point at.
 
     Raises:
         UsageError: neither names anything.
 
     """
-    places = tuple(sources or map(str, settings.log_dirs))
+    places = saved.sources if saved is not None else tuple(sources or map(str, settings.log_dirs))
     if not places:
         hint = "give a log dir or a partition's directory, or --server-properties FILE with log.dirs in it"
         raise UsageError("no SOURCE to work on", hint=hint)
@@ -241,5 +242,5 @@ def scope_of(settings: Settings, sources: Sequence[str] | None) -> Scope:
         high_watermark=settings.high_watermark,
         metadata_log=settings.metadata_log,
         read_ahead=settings.metadata,
-        remote=remote_of(settings),
+        remote=remote_of(settings) if saved is None else saved.remote,
     )

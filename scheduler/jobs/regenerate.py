@@ -175,6 +175,6 @@ def regenerate(
     Safe beside a live broker: nothing is written into a log dir, and nothing in it is changed.
     """
     saved = saved_plan(plan_file, sources)
-    scope = scope_of(context.settings, saved.sources if saved else sources)
+    scope = scope_of(context.settings, sources, saved)
     request = Request(scope=scope, into=into, saved=saved)
     return context.show(run(request, context), view_of(request, context))

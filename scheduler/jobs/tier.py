@@ -417,6 +417,6 @@ def tier(
     (exit code 13). Frees no local disk by itself.
     """
     saved = saved_plan(plan_file, sources)
-    scope = scope_of(context.settings, saved.sources if saved else sources)
+    scope = scope_of(context.settings, sources, saved)
     request = Request(scope=scope, to=to, saved=saved)
     return context.show(run(request, context), view_of(request, context))

@@ -82,14 +82,22 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
     """
     scheduled = [place for spec in settings.schedules for place in spec.sources]
     sources = Places.of(
-        "allow-sources", [*settings.allow_sources, *_absolute(map(str, settings.log_dirs)), *_absolute(scheduled)]
+        "allow-sources",
+        [
+            *settings.allow_sources,
+            *_absolute(map(str, settings.log_dirs)),
+            *_absolute(scheduled),
+            *([] if settings.remote is None else _absolute([settings.remote])),
+        ],
     )
+    remote = asked.settings.get("remote")
     targets = [spec.to for spec in settings.schedules if spec.to is not None]
     destinations = Places.of("allow-destinations", [*settings.allow_destinations, *_absolute(targets)])
     return replace(
         asked,
         sources=tuple(sources.admit(place) for place in asked.sources),
         destination=None if asked.destination is None else destinations.admit(asked.destination),
+        settings=asked.settings if remote is None else {**asked.settings, "remote": sources.admit(str(remote))},
     )
 
 

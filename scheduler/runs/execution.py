@@ -98,5 +98,5 @@ def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None =
     """
     if request.kind is RunKind.REPLICAS:
         return Scope(sources=(), topics=settings.topics, partitions=request.partitions)
-    scope = scope_of(settings, (saved.sources if saved else request.sources) or None)
+    scope = scope_of(settings, request.sources or None, saved)
     return replace(scope, partitions=request.partitions or scope.partitions)

@@ -46,6 +46,7 @@ class SelectionSettings(SettingGroup):
             "Remote storage of the partitions, read with the log dirs as one log; --key-prefix names the part of the"
             " layout aiven.",
             "URL",
+            for_runs=True,
         ),
     ] = None
     boundaries: Annotated[

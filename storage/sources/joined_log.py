@@ -19,6 +19,7 @@ from resnap.storage.layouts.lineage import epochs_in
 from resnap.storage.layouts.same_log import Piece, position_of, shared_batch
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.survey import PartitionProblem
+from resnap.storage.side_by_side import each
 from resnap.storage.sources.cut_log import cut_locator
 from resnap.storage.sources.log_dirs import open_source
 
@@ -52,14 +53,21 @@ def with_remote(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
             hint="give the store of the cluster that the log dir is of",
         )
     remote_parts = {one.topic_partition: one for one in stored.partitions}
-    joined: list[PartitionDir] = []
-    problems = [*log_dir.problems, *stored.problems]
-    for key, partition in wanted.items():
+
+    def join(partition: PartitionDir) -> PartitionDir | PartitionProblem:
         try:
-            joined.append(_join(partition, remote_parts.get(key), remote, sources))
+            return _join(partition, remote_parts.get(partition.topic_partition), remote, sources)
         except ResnapError as error:
-            problems.append(PartitionProblem(path=partition.path, error=error))
-    return replace(log_dir, partitions=tuple(joined), problems=tuple(problems), remote=remote)
+            return PartitionProblem(path=partition.path, error=error)
+
+    joined = list(each(join, log_dir.partitions, remote=True))
+    problems = [one for one in joined if isinstance(one, PartitionProblem)]
+    return replace(
+        log_dir,
+        partitions=tuple(one for one in joined if not isinstance(one, PartitionProblem)),
+        problems=(*log_dir.problems, *stored.problems, *problems),
+        remote=remote,
+    )
 
 
 def _join(local: PartitionDir, remote: PartitionDir | None, url: str, sources: Sources) -> PartitionDir:

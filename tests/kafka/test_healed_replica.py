@@ -1,4 +1,4 @@
-"""A replica that lost its producer state, healed while it is stopped; ``test_lost_state`` shows what happens without."""
+"""A replica that lost its producer state, healed while it is stopped; without that see ``test_lost_state``."""
 
 from __future__ import annotations
 

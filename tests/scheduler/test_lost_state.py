@@ -206,3 +206,14 @@ def test_killed_at_any_step_a_rerun_completes_and_everything_can_be_undone(
         shutil.rmtree(tmp_path / "undo")
         if disk.steps < step:
             return
+
+
+def test_a_saved_plan_of_both_parts_is_carried_out_with_the_same_remote_part(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.json"
+    made = command("plan", replica, "--remote", remote.as_uri(), "--boundaries", "all", "--save", plan, *LATER)
+    assert made.code == 0, made.err
+    ran = command("regenerate", "--plan", plan, "--into", tmp_path / "staged", *LATER[2:])
+    assert ran.code == 0, ran.err
+    check_healed(tmp_path / "staged" / "t-0", fixture_set(LOST).expected / "t-0")

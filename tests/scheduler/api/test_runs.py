@@ -269,3 +269,20 @@ def test_what_brokers_tiered_is_verified_like_what_was_shipped(
     kept = service.services.history.get(run.id)
     assert kept is not None
     assert kept.totals["snapshotsReplayed"] == len(list(remote.rglob("*.rsm-manifest"))) > 0
+
+
+def test_a_log_dir_and_its_remote_part_are_replayed_as_one_log(
+    tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    fixture = fixture_set("kafka-3.9.1-lost-state")
+    log_dir = shutil.copytree(fixture.data, tmp_path / "data")
+    remote = shutil.copytree(fixture.remote, tmp_path / "sources")
+    with whole(tmp_path, log_dir) as found, found.client() as client:
+        body = {"remote": remote.as_uri(), "boundaries": "all", "window": {"asOf": "roll"}}
+        run = found.over(client, ask(client, found, **body).headers["location"])
+        assert run["state"] == "succeeded", run
+        assert run["totals"]["snapshots"] == len(list((fixture.expected / "t-0").glob("*.snapshot")))
+        plan = client.post("/v1/plans", json=body).headers["location"]
+        made = client.post(f"{plan}/replays", json={"destination": f"{tmp_path}/out/planned"})
+        assert found.over(client, made.headers["location"])["state"] == "succeeded"
+    assert list((tmp_path / "out/planned").rglob("*.txnindex"))
