@@ -60,6 +60,13 @@ class Explanation:
     roles: dict[Role, Batch] = field(default_factory=dict)
     last: Batch | None = None
     """The last one of either kind, which gives epoch and timestamp."""
+    ended_at: int | None = None
+    """Offset of the marker that ends the open transaction further on in the log, where ``find_ends`` has found one."""
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether one is open at the offset."""
+        return Role.TRANSACTION_START in self.roles
 
     def add(self, batch: Batch) -> None:
         """Take the next batch of this producer, by the rules of ``producer_state``."""
@@ -100,6 +107,28 @@ def explain(
             if producer_id in {None, pid}:
                 found.setdefault(pid, Explanation(pid)).add(_batch(segment.base_offset, event))
     return [found[pid] for pid in sorted(found)]
+
+
+def find_ends(
+    explanations: Iterable[Explanation], segments: Iterable[SegmentSpan], offset: int, *, sources: Sources = PLAIN
+) -> None:
+    """Note where the transactions end that are open at ``offset``, as far as there is a marker in the log.
+
+    Raises:
+        FormatError: damage from ``offset`` on, before all have ended.
+        LogDirError, StoreError: a segment cannot be read.
+
+    """
+    waiting = {one.producer_id: one for one in explanations if one.has_open_transaction}
+    for segment in segments:
+        if segment.next_base_offset is not None and segment.next_base_offset <= offset:
+            continue
+        if not waiting:
+            return
+        for event in _events(segment, sources):
+            pid = int(event["producer_id"])
+            if event["offset"] >= offset and event["is_marker"] and pid in waiting:
+                waiting.pop(pid).ended_at = int(event["offset"])
 
 
 def _events(segment: SegmentSpan, sources: Sources) -> Iterator[np.void]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.inventory import Compaction, CompactionOrigin, SnapshotState
 from resnap.tiering.refusal import Reason, Refusal, refuse
 
@@ -153,10 +154,12 @@ def _in_newest_snapshot(
     if not hanging:
         return None
     first = min(hanging, key=attrgetter("current_txn_first_offset"))
+    name = transactional_ids(inventory.partition.path.parent).get(first.producer_id)
+    held = "" if name is None else f" (transactional id {name!r})"
     return HangingTransaction(
         first.current_txn_first_offset,
-        f"a transaction of producer {first.producer_id} has been open since offset {first.current_txn_first_offset}:"
-        f" others went on for {last_ms - first.timestamp} ms,"
+        f"a transaction of producer {first.producer_id}{held} has been open since offset"
+        f" {first.current_txn_first_offset}: others went on for {last_ms - first.timestamp} ms,"
         f" where transaction.max.timeout.ms is {transaction_max_timeout_ms}",
     )
 

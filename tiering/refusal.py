@@ -75,8 +75,8 @@ HINTS: Final = {
     Reason.HW_UNKNOWN: "give --high-watermark, or a log dir whose replication-offset-checkpoint lists the partition",
     Reason.ABOVE_HIGH_WATERMARK: "run again when the followers have caught up",
     Reason.ABOVE_LAST_STABLE_OFFSET: (
-        "run again when the transaction has ended; one that hangs is found and ended by kafka-transactions.sh "
-        "(find-hanging, abort)"
+        "run again when the transaction has ended; `resnap explain SOURCE TOPIC-PARTITION OFFSET` names who holds it,"
+        " and the command that ends one that hangs"
     ),
     Reason.DAMAGED: _ANOTHER_REPLICA,
     Reason.UNREADABLE: "give the user who runs resnap read access; if it has that, check the disk",

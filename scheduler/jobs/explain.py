@@ -6,17 +6,18 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.replay.explain import Explanation
+from resnap.replay.explain import Explanation, Role, find_ends
 from resnap.replay.explain import explain as explain_entries
-from resnap.scheduler.cli.flags import REMOTE, STORE
+from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.open_transactions import Holders, OpenTransaction, holders_of
 from resnap.scheduler.job.reports import explanation_rows
 from resnap.scheduler.job.sources import Scope, look
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, Row
-from resnap.storage.errors import UsageError
+from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
 from resnap.tiering.planning import load_facts
@@ -36,9 +37,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained(Result):
-    """What made the entry of one producer."""
+    """What made the entry of one producer, and whose transactional id it is, where that is known."""
 
     explanation: Explanation
+    transactional_id: str | None = None
+    open_transaction: OpenTransaction | None = None
+    """The transaction that is open at the offset, unless it ends further on in the log."""
 
 
 def run(request: Request, context: Context) -> Iterator[Explained]:
@@ -50,15 +54,45 @@ def run(request: Request, context: Context) -> Iterator[Explained]:
 
     """
     sources = reading_of(context.settings).sources
-    for one in explanations(request, sources):
-        yield Explained(explanation=one)
+    selected = look(request.scope, sources).find(request.topic_partition)
+    segments = load_facts(selected.inventory.partition, sources).segments
+    found = explain_entries(segments, request.offset, request.producer_id, sources=sources)
+    try:
+        find_ends(found, segments, request.offset, sources=sources)
+    except ResnapError as error:  # of what lies above the offset, which is not asked about
+        context.warn(f"whether transactions that are open at {request.offset} have ended is not known: {error}")
+    producer_ids = [one.producer_id for one in found if any(batch.is_transactional for batch in one.roles.values())]
+    holders = holders_of([selected.log_dir.path], request.scope.connect, producer_ids, context.warn)
+    for one in found:
+        holder = holders.by_producer_id.get(one.producer_id)
+        yield Explained(
+            explanation=one,
+            transactional_id=None if holder is None else holder.transactional_id,
+            open_transaction=_open_transaction(request.topic_partition, one, holders),
+        )
 
 
 def explanations(request: Request, sources: Sources) -> list[Explanation]:
-    """Return what ``run`` yields; ``sources`` say how segments are reached."""
+    """Return what made each entry, by producer id; ``sources`` say how segments are reached."""
     selected = look(request.scope, sources).find(request.topic_partition)
     segments = load_facts(selected.inventory.partition, sources).segments
     return explain_entries(segments, request.offset, request.producer_id, sources=sources)
+
+
+def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) -> OpenTransaction | None:
+    start, last, marker = one.roles.get(Role.TRANSACTION_START), one.last, one.roles.get(Role.LAST_MARKER)
+    if start is None or last is None or one.ended_at is not None:
+        return None
+    return OpenTransaction(
+        topic_partition=of,
+        producer_id=one.producer_id,
+        producer_epoch=last.producer_epoch,
+        coordinator_epoch=-1 if marker is None else marker.coordinator_epoch,
+        first_offset=start.base_offset,
+        since_ms=start.timestamp,
+        holder=holders.by_producer_id.get(one.producer_id),
+        is_holder_known=holders.is_complete,
+    )
 
 
 class ExplainView(View[Explained]):
@@ -67,34 +101,48 @@ class ExplainView(View[Explained]):
     name = "batches"
     kind = "batch"
     columns = tuple(
-        Column(key=key, right=key not in {"role", "isTransactional"})
+        Column(key=key, right=key not in {"role", "isTransactional", "transactionalId"})
         for key in ("producerId", "role", "baseOffset", "lastOffset", "producerEpoch", "baseSequence", "lastSequence",
-                    "timestamp", "isTransactional", "coordinatorEpoch")
+                    "timestamp", "isTransactional", "coordinatorEpoch", "transactionalId")
     )  # fmt: skip
 
-    def __init__(self, request: Request) -> None:
-        self._request, self._producers = request, 0
+    def __init__(self, request: Request, bootstrap_server: str | None) -> None:
+        self._request, self._bootstrap_server, self._producers = request, bootstrap_server, 0
+        self._open: list[OpenTransaction] = []
 
     def rows(self, result: Explained) -> list[Row]:
-        """Return the rows of one producer."""
+        """Return the rows of one producer; that of the batch which began a transaction has it, if it is open still."""
         self._producers += 1
-        return explanation_rows(result.explanation)
+        still_open, more = result.open_transaction, {}
+        if still_open is not None:
+            self._open.append(still_open)
+            more = {"openTransaction": still_open.row(self._bootstrap_server)}
+        return [
+            {
+                **row,
+                "transactionalId": result.transactional_id,
+                **(more if row["role"] == Role.TRANSACTION_START else {}),
+            }
+            for row in explanation_rows(result.explanation)
+        ]
 
     def totals(self) -> Row:
         """Return how many producers there are."""
         return {"producers": self._producers}
 
-    def closing(self) -> list[str]:
-        """Say that a producer has no entry, which an empty table would not."""
+    def closing(self) -> Iterator[str]:
+        """Yield that a producer has no entry, which an empty table would not say, and transactions that stay open."""
         asked = self._request
         if self._producers or asked.producer_id is None:
-            return [f"producers  {self._producers}"]
-        nothing = f"Producer {asked.producer_id} has no batch below offset {asked.offset} in what is left of"
-        hint = "a snapshot there has no entry of it. Without --producer-id all are shown."
-        return [f"{nothing} {asked.topic_partition}: {hint}"]
+            yield f"producers  {self._producers}"
+        else:
+            nothing = f"Producer {asked.producer_id} has no batch below offset {asked.offset} in what is left of"
+            hint = "a snapshot there has no entry of it. Without --producer-id all are shown."
+            yield f"{nothing} {asked.topic_partition}: {hint}"
+        yield from (one.text(self._bootstrap_server) for one in self._open)
 
 
-@with_settings(REMOTE, STORE)
+@with_settings(CLUSTER, REMOTE, STORE)
 def explain(
     context: Invocation,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A log dir, the partition's directory, or a URL.")],
@@ -119,4 +167,4 @@ def explain(
         offset=offset,
         producer_id=producer_id,
     )
-    context.show(run(request, context), ExplainView(request))
+    context.show(run(request, context), ExplainView(request, context.settings.bootstrap_server))

@@ -14,6 +14,7 @@ from resnap.scheduler.cli.flags import ENGINE, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.open_transactions import OpenTransaction
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection, look
 from resnap.scheduler.job.wiring import planner_of
@@ -32,6 +33,7 @@ from resnap.storage.log.survey import LOG_START_OFFSETS, LogDir
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.stores.urls import local_path
+from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.installing.stopped_broker import refuse_running
 from resnap.tiering.keeping.restoration import Replaced, Restoration, restoration_of
 from resnap.tiering.keeping.restored_log import kept_log_start, open_at_end
@@ -193,7 +195,7 @@ def _restored(one: Restoration, restorer: Restorer, progress: Progress, *, dry_r
         hint = "move it out of the log dir, or leave the topic out (--topic)"
         return replace(result, faults=(LogDirError(what, hint=hint),))
     if outcome is Restored.RESTORED:
-        return replace(result, warnings=tuple(_warnings(one)), partly_done=not dry_run)
+        return replace(result, warnings=tuple(_warnings(one, restorer.log_dir)), partly_done=not dry_run)
     return result
 
 
@@ -257,7 +259,7 @@ def _refuse_ended_below(one: Restoration, log_start: int | None, log_dir: Path) 
         )
 
 
-def _warnings(restoration: Restoration) -> Iterator[str]:
+def _warnings(restoration: Restoration, log_dir: Path) -> Iterator[str]:
     """Yield what to do about a topic without an id, and about each transaction that is open at the end."""
     topic, partition = restoration.topic_partition
     if restoration.topic_id is None:
@@ -266,15 +268,14 @@ def _warnings(restoration: Restoration) -> Iterator[str]:
             " broker with ZooKeeper makes that, one without sets the directory aside as stray; for that one give"
             " --topic-id"
         )
+    names = transactional_ids(log_dir) if restoration.open_transactions else {}
     for entry in restoration.open_transactions:
-        first = entry.current_txn_first_offset
+        one = OpenTransaction.of_entry(restoration.topic_partition, entry)
+        held = f", held by transactional id {names[entry.producer_id]!r}" if entry.producer_id in names else ""
         yield (
-            f"{topic}-{partition}: producer {entry.producer_id} (epoch {entry.producer_epoch}) has a transaction open"
-            f" since offset {first}, and its end was not shipped: consumers with read_committed stop there, and the"
+            f"{one.what}{held}, and its end was not shipped: consumers with read_committed stop there, and the"
             " producer's next commit would commit these records, too. End it before the producer comes back:"
-            f" kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition {partition}"
-            f" --start-offset {first} (brokers before 3.0: --producer-id {entry.producer_id} --producer-epoch"
-            f" {entry.producer_epoch} --coordinator-epoch {max(entry.coordinator_epoch, 0)} instead of the offset)"
+            f" {one.abort_command(None)} ({one.instead_of_offset})"
         )
 
 

@@ -52,6 +52,14 @@ class Release:
         """Run one of Kafka's own tools, such as ``kafka.tools.DumpLogSegments``; return what it prints."""
         return _output_of(self.command(main_class, *arguments))
 
+    def script(self, main_class: str, *arguments: object) -> str:
+        """Run a tool that is packed apart (``org.apache.kafka.tools``, of 3.9.1); return what it prints."""
+        tools = _brought("tools", "kafka-tools-[0-9]*.jar")
+        command = self.command(main_class, *arguments)
+        at = command.index("-cp") + 1
+        command[at] = f"{tools}/*:{command[at]}"
+        return _output_of(command)
+
     def run(self, source: Path, *arguments: object) -> str:
         """Compile the Java file ``source``, run it with ``arguments`` to its end, and return what it prints."""
         return _output_of(self.program(source, *arguments))
@@ -75,20 +83,25 @@ def find_release(version: str, classes: Path) -> Release:
     missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"NOT TESTED: real brokers need a JDK and Maven, and there is no {', '.join(missing)}")
+    jars = _brought(version, f"kafka_2.13-{version}.jar")
+    return Release(version=version, jars=jars, classes=classes)
+
+
+def _brought(profile: str, jar: str) -> Path:
+    """Return the folder with ``jar`` and all that its profile of ``pom.xml`` brings, unless it is there already."""
     kept = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache" / "resnap-tests" / "kafka"))
     kept.mkdir(parents=True, exist_ok=True)
     with (kept / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # Maven's own repository is not made for two at once
-        found = sorted(kept.rglob(f"kafka_2.13-{version}.jar"))
-        jars = found[0].parent if found else _bring(version, kept / version)
-    return Release(version=version, jars=jars, classes=classes)
+        found = sorted(kept.rglob(jar))
+        return found[0].parent if found else _bring(profile, kept / profile)
 
 
-def _bring(version: str, into: Path) -> Path:
-    """Copy the jars of a release into a new folder, which appears only once it is whole."""
+def _bring(profile: str, into: Path) -> Path:
+    """Copy the jars of a profile into a new folder, which appears only once it is whole."""
     with tempfile.TemporaryDirectory(prefix=".", dir=into.parent) as making:
         goal = ("dependency:copy-dependencies", f"-DoutputDirectory={making}/jars")
-        _output_of(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "-P", version, *goal], _MAVEN_PATIENCE_S)
+        _output_of(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "-P", profile, *goal], _MAVEN_PATIENCE_S)
         (Path(making) / "jars").rename(into)
     return into
 

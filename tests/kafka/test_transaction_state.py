@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -20,7 +21,7 @@ from resnap.tiering.controller.transactions.state_records import (
     decode_record,
     encode_record,
 )
-from tests.kafka.brokers import Broker
+from tests.kafka.brokers import Broker, eventually
 from tests.kafka.raw_client import RawClient
 from tests.kafka.releases import HERE
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.kafka.releases import Release
+    from tests.scheduler.conftest import Resnap
 
 pytestmark = pytest.mark.kafka
 
@@ -116,3 +118,39 @@ def test_what_a_broker_wrote_is_read_as_its_own_classes_read_it(
     assert (holder.transactional_id, holder.state) == ("client 0", TransactionState.ONGOING)
     assert holder.partitions == {first, second}
     assert states.transactions["appender"].state in {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_who_holds_a_hanging_transaction_is_named_and_the_command_as_printed_ends_it(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
+) -> None:
+    data = tmp_path / "data"
+    broker = Broker(release(version), [data], {"transaction.partition.verification.enable": "false"})
+    hung, going_on = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+    with broker.running():
+        broker.drive("create", TOPIC, 2)
+        unknown, known = RawClient(broker.port, "ledger"), RawClient(broker.port, "audit")
+        unknown.produce(hung)  # of which its coordinator is never told
+        known.add(going_on)
+        known.produce(going_on)
+        live = ("--bootstrap-server", broker.address)
+
+        def explained(partition: TopicPartition, *more: object) -> dict[str, Any]:
+            ran = command("explain", data, partition, 1, *more, "--output", "json")
+            assert ran.code == 0, ran.err
+            (row,) = [row for row in ran.document["batches"] if row["role"] == "transaction-start"]
+            return dict(row)
+
+        for asked in ((), live):
+            row = explained(going_on, *asked)
+            assert (row["transactionalId"], row["openTransaction"]["hanging"]) == ("audit", False)
+            assert (row["openTransaction"]["state"], row["openTransaction"]["abortCommand"]) == ("Ongoing", None)
+            row = explained(hung, *asked)
+            assert (row["transactionalId"], row["openTransaction"]["hanging"]) == ("ledger", True)
+            assert row["openTransaction"]["since"] == row["timestamp"]
+        said = command("explain", data, hung, 1, *live).out
+        assert "It hangs: transactional id 'ledger', which held it, is Empty" in said
+        (typed,) = re.findall(r"kafka-transactions\.sh ([^(]*) \(", said)
+        assert typed in row["openTransaction"]["abortCommand"]
+        release("3.9.1").script("org.apache.kafka.tools.TransactionsCommand", *typed.split())
+        eventually(lambda: "openTransaction" not in explained(hung, *live), "the transaction is open still")

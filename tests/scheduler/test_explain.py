@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import load_snapshot
+from resnap.tiering.controller.transactions.metadata import TransactionState
+from tests.logs.log_writer import PartitionWriter
+from tests.logs.transaction_log import NOW_MS, step, write_segment
 from tests.scheduler.files import bases, file_at
 
 if TYPE_CHECKING:
@@ -85,3 +89,34 @@ def test_damage_is_told_with_file_and_position(command: Resnap, broker_log: Path
     assert ran.code == 1
     assert str(path) in ran.err
     assert "at byte" in ran.err
+
+
+def test_a_transaction_that_stays_open_has_its_holder_and_the_command_that_ends_it(
+    command: Resnap, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    with PartitionWriter(data / "payments-0") as log:
+        for producer_id in (1, 2, 3, 4):
+            log.append_data(timestamps=NOW_MS, producer_id=producer_id, producer_epoch=0, base_sequence=0,
+                            transactional=True)  # fmt: skip
+        log.append_marker(timestamp=NOW_MS, producer_id=4, producer_epoch=0, coordinator_epoch=0, commit=True)
+    payments, other = TopicPartition("payments", 0), TopicPartition("payments", 1)
+    going_on = step(1, TransactionState.ONGOING, payments)
+    write_segment(data, 0, [(0, "ledger", going_on), (1, "audit", step(2, TransactionState.ONGOING, other))])
+    explain = ("explain", data, "payments-0", 4)
+    rows = [row for row in command(*explain, "--output", "json").document["batches"] if "openTransaction" in row]
+    found = {row["openTransaction"]["producerId"]: row["openTransaction"] for row in rows}
+    assert {number: (one["transactionalId"], one["hanging"]) for number, one in found.items()} == {
+        1: ("ledger", False), 2: ("audit", True), 3: (None, None),
+    }  # fmt: skip
+    abort = "kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic payments --partition 0 --start-offset"
+    assert [found[number]["abortCommand"] for number in (1, 2, 3)] == [None, f"{abort} 1", f"{abort} 2"]
+    said = command(*explain).out
+    assert "transactional id 'ledger' holds it, and is Ongoing since 2023-11-14T22:13:20.000Z; its coordinator" in said
+    assert "It hangs: transactional id 'audit', which held it, is Ongoing" in said
+    assert f"Whose it is is not known here; --bootstrap-server asks the cluster. If it hangs, end it: {abort} 2" in said
+
+    path = write_segment(data, 0, [(0, "ledger", going_on)])
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    damaged = command(*explain)
+    assert (damaged.code, "who holds transactions is not known" in damaged.err) == (0, True)

@@ -324,3 +324,16 @@ def test_a_segment_of_transaction_state_is_shown_by_its_records(command: Resnap,
     path.write_bytes(path.read_bytes()[:-1])
     write_segment(tmp_path, 20, [])
     assert command("inspect", path, "--kind", "transaction-state").code == 1
+
+
+def test_a_snapshot_names_transactional_ids_where_the_log_dir_has_their_topic(
+    command: Resnap, broker_log: Path
+) -> None:
+    path = next(path for path in sorted((broker_log / "payments-0").glob("*.snapshot")) if load_snapshot(path))
+    plain = command("inspect", path, "--output", "json").document["entries"]
+    assert not any("transactionalId" in row for row in plain)
+    producer_id = plain[0]["producerId"]
+    write_segment(broker_log, 0, [(0, "ledger", step(producer_id))], number=9)
+    named = command("inspect", path, "--output", "json").document["entries"]
+    assert [row.pop("transactionalId") for row in named] == ["ledger"] + [None] * (len(plain) - 1)
+    assert named == plain

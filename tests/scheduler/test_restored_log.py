@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from tests.logs.transaction_log import step, write_segment
 from tests.scheduler.files import bases
 
 if TYPE_CHECKING:
@@ -110,7 +111,9 @@ def test_what_is_open_at_the_end_is_named_with_the_command_that_ends_it(
     command: Resnap, log_dir: Path, tmp_path: Path
 ) -> None:
     ship(command, log_dir, tmp_path / "store", "flat")
+    write_segment(tmp_path / "new", 0, [(0, "ledger", step(8))])
     ran, row = restored(command, tmp_path / "store", tmp_path / "new")
+    assert "since offset 791, held by transactional id 'ledger', and its end was not shipped" in ran.err
     assert row["openTransactions"] == [{"producerId": 8, "producerEpoch": 4, "coordinatorEpoch": 0, "firstOffset": 791}]
     assert ran.code == 0
     assert (

@@ -138,6 +138,19 @@ class Cluster:
             brokers = self._admin.describe_cluster()["brokers"]
         return sorted(one["broker_id"] for one in brokers if not one.get("is_fenced"))
 
+    def transactions(self, producer_ids: Iterable[int]) -> dict[str, Any]:
+        """Return the library's description of the transactions of ``producer_ids``, by transactional id.
+
+        Raises:
+            ClusterError: the cluster does not answer, or is too old to be asked (3.0 is not).
+
+        """
+        with _translated("cannot learn about transactions"):
+            listed = self._admin.list_transactions(producer_id_filters=list(producer_ids))
+            names = sorted({one.transactional_id for of_broker in listed.values() for one in of_broker})
+            found: dict[str, Any] = self._admin.describe_transactions(names)
+            return found
+
     def ask(self, what: str, request: Any, broker_id: int | None = None) -> Any:  # noqa: ANN401 - messages of the library
         """Return the answer of a broker, or of any, to a message for which the library has no fitting call.
 

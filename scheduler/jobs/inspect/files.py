@@ -36,6 +36,7 @@ from resnap.storage.log.producer_snapshot import (
 )
 from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
+from resnap.tiering.controller.transactions.state_log import transactional_ids
 
 if TYPE_CHECKING:
     import struct
@@ -81,6 +82,10 @@ def _inspect_snapshot(file: OpenedFile) -> Answer:
     # A wrong checksum says nothing about where: all entries are shown before it is reported.
     end = len(data) if damage is None or damage.position == CRC_POSITION else damage.position
     entries = map(ProducerEntry._make, _entries(ENTRY, data, SNAPSHOT_HEADER.size, end))
+    names = {} if file.log_dir is None else transactional_ids(file.log_dir)
+    rows = (
+        {**producer_row(one), **({"transactionalId": names.get(one.producer_id)} if names else {})} for one in entries
+    )
     version, crc, count = SNAPSHOT_HEADER.unpack_from(data)
     head = {**_given("offset", file.base_offset), "version": version, "crc": crc, "producers": count}
     numbers = ("producerId", "producerEpoch", "coordinatorEpoch", "currentTxnFirstOffset")
@@ -88,9 +93,10 @@ def _inspect_snapshot(file: OpenedFile) -> Answer:
         *(Column(key=key, right=True) for key in numbers),
         Column(key="lastTimestamp", show=show_time),
         *(Column(key=key, right=True) for key in ("firstSequence", "lastSequence", "lastOffset", "offsetDelta")),
+        *((Column(key="transactionalId"),) if names else ()),
     )
     return Answer(head=head, name="entries", kind="producer", columns=columns,
-                  rows=_then(map(producer_row, entries), damage))  # fmt: skip
+                  rows=_then(rows, damage))  # fmt: skip
 
 
 def _inspect_offset_index(file: OpenedFile) -> Answer:

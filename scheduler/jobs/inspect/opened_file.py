@@ -36,6 +36,8 @@ class OpenedFile:
     """Whether this is the last segment of a directory, which a broker may be writing."""
     log_size: int | None = None
     """Size of the segment beside an index, if there is one."""
+    log_dir: Path | None = None
+    """The directory above that of the file, which of a partition's file is the log dir; None in a store."""
     stem: str | None = None
     """What locators of the same segment's objects begin with, where these hold it in pieces."""
     sources: Sources = PLAIN
@@ -101,6 +103,7 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[Op
             verify_crc=verify_crc,
             is_active=is_active,
             log_size=log_size,
+            log_dir=path.absolute().parent.parent,
             stem=stem,
             sources=sources,
         )

@@ -8,10 +8,12 @@ Source: ``TransactionStateManager.loadTransactionMetadata``, ``TransactionLog.re
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resnap.storage.errors import in_file
+from resnap.storage.errors import ResnapError, in_file
 from resnap.storage.log.internal_topic import partitions_of, read_partition
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.record_batch import NO_PRODUCER_ID
@@ -19,9 +21,8 @@ from resnap.tiering.controller.transactions.state_records import TRANSACTION_TOP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
-    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir, Place
     from resnap.tiering.controller.transactions.metadata import TransactionMetadata
 
 
@@ -57,6 +58,19 @@ def read_transaction_states(log_dirs: Iterable[Path]) -> TransactionStates:
     for partition in partitions_of(TRANSACTION_TOPIC, listed).values():
         unknown += _fold(partition, found)
     return TransactionStates(transactions=found, unknown=unknown)
+
+
+def transactional_ids(log_dir: Place) -> dict[int, str]:
+    """Return the transactional id of each producer id, as far as ``__transaction_state`` beside a partition has them.
+
+    Nothing where it is not there or cannot be read, or the log dir lies in a store: it is about names alone.
+    """
+    if not isinstance(log_dir, Path):
+        return {}
+    with suppress(ResnapError):
+        states = read_transaction_states([log_dir])
+        return {number: one.transactional_id for number, one in states.by_producer_id().items()}
+    return {}
 
 
 def _fold(partition: PartitionDir, into: dict[str, TransactionMetadata]) -> int:
