@@ -7,6 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from resnap.replay.evidence import segment_spans
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.job.reports import explanation_rows, producer_row
 from resnap.scheduler.job.sources import Scope, look
@@ -40,6 +41,17 @@ class SeenBoundary(NamedTuple):
     state: str
     detail: str | None
     made: bool
+
+
+class SeenSegment(NamedTuple):
+    """A segment of a partition, and up to when its records reach."""
+
+    base_offset: int
+    next_base_offset: int | None
+    """None for the active segment."""
+    size_bytes: int
+    last_ms: int
+    """Largest timestamp that its time index tells; without one, when the file was last written."""
 
 
 class LoadedSnapshot(NamedTuple):
@@ -84,6 +96,22 @@ class Looking:
                 for boundary in inventory.boundaries
             ]
         raise selection.problems[0].error
+
+    def segments(self, seen: SeenPartition) -> list[SeenSegment]:
+        """Return the segments as they are now, ascending; raises as ``boundaries``."""
+        return self.reads.run(partial(self._segments, seen))
+
+    def _segments(self, seen: SeenPartition) -> list[SeenSegment]:
+        spans = segment_spans(self._partition(seen), self.engine.reading.sources)
+        return [
+            SeenSegment(
+                base_offset=one.base_offset,
+                next_base_offset=one.next_base_offset,
+                size_bytes=one.size_bytes,
+                last_ms=one.mtime_ms if one.largest_timestamp_ms is None else one.largest_timestamp_ms,
+            )
+            for one in spans
+        ]
 
     def snapshot(self, seen: SeenPartition, offset: int) -> LoadedSnapshot:
         """Return the snapshot at ``offset``: the one beside the segments, else one that a run has made.

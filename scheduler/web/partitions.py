@@ -13,6 +13,7 @@ from resnap.scheduler.runs.sightings import SeenPartition
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, resnap
 from resnap.scheduler.web.pages import api_command, destination_of, link, page, partition_path
+from resnap.scheduler.web.segments import Mark, SegmentsPicture, segments_picture
 from resnap.scheduler.web.timeline import BOUNDARIES, cells, spread_of, state_of
 from resnap.scheduler.web.words import READINESS
 from resnap.storage.errors import ResnapError
@@ -50,6 +51,7 @@ def show_partition(
         "error": error,
         "cells": cells(boundaries),
         "spread": spread_of(boundaries),
+        "segments": None if error else _segments(services, seen, boundaries),
         "boundaries": [(one, BOUNDARIES[state_of(one)], state_of(one) in _USABLE) for one in shown],
         "has_details": any(one.detail for one in shown),
         "count": len(boundaries),
@@ -122,6 +124,24 @@ def _boundaries(services: Services, seen: SeenPartition) -> tuple[list[SeenBound
         return services.looking.boundaries(seen), None
     except ResnapError as error:
         return [], error
+
+
+def _segments(services: Services, seen: SeenPartition, boundaries: list[SeenBoundary]) -> SegmentsPicture | None:
+    """Return the picture of the segments as they are now; None where they cannot be looked at."""
+    try:
+        segments = services.looking.segments(seen)
+    except ResnapError:
+        return None
+    repairs = services.sightings.repairs(seen)
+    shipped = frozenset[int]().union(*(one.offsets for one in repairs if one.how == "shipped"))
+    live: Any = seen.row.get("live") or {}
+    offsets = {
+        "log start": seen.row["logStartOffset"],
+        "last stable offset": live.get("lastStableOffset"),
+        "high watermark": seen.row["highWatermark"],
+    }
+    marks = [Mark(name, offset) for name, offset in offsets.items() if isinstance(offset, int)]
+    return segments_picture(segments, boundaries, shipped, marks)
 
 
 def _change(producer_id: int, before: Any, after: Any) -> tuple[int, list[tuple[str, object, object]]]:  # noqa: ANN401

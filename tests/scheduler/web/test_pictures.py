@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.scheduler.runs.looking import SeenBoundary, SeenSegment
+from resnap.scheduler.web.segments import Mark, segments_picture
 from resnap.scheduler.web.svg import Box, treemap
 from tests.scheduler.api.whole import Whole, whole
 
@@ -102,3 +104,43 @@ def test_a_treemap_fills_its_place_with_boxes_as_large_as_their_values(
         share = values[int(str(rect.findtext("title")).split(":")[0][1:-1])] / sum(values)
         if min(width, height) > 20:
             assert (width + 2) * (height + 2) == pytest.approx(share * place[0] * place[1], rel=0.01)
+
+
+def test_a_partition_shows_its_segments_to_scale_with_the_offsets_that_matter(service: Whole) -> None:
+    text = shown(service, "/partitions/payments/1")
+    row = service.services.sightings.find("payments", 1)[0].row
+    drawn = [ET.fromstring(one) for one in SVG.findall(text) if "picture segments" in one]  # noqa: S314
+    assert [one.get("class") for one in drawn] == ["picture segments wide", "picture segments slim"]
+    for one in drawn:
+        rects = one.findall("rect")
+        assert len(rects) == row["segments"]
+        assert sum(rect.get("class") == "todo" for rect in rects) == row["lost"]
+        assert [rect.get("class") for rect in rects][-1] == "none"
+        assert all(str(rect.findtext("title")).startswith("from offset ") for rect in rects)
+        widths = [float(rect.get("width", "nan")) for rect in rects]
+        assert sum(widths) == pytest.approx(float(str(one.get("viewBox")).split()[2]), rel=0.05)
+        named = {found.text for found in one.findall("text")}
+        assert {f"log start {row['logStartOffset']}", f"high watermark {row['highWatermark']}"} <= named
+    assert "by the snapshot at their end: " in str(drawn[0].findtext("title"))
+
+
+def test_thousands_of_segments_are_drawn_in_columns_that_hide_no_trouble() -> None:
+    segments = [
+        SeenSegment(base_offset=10 * n, next_base_offset=None if n == 4_999 else 10 * n + 10, size_bytes=n, last_ms=n)
+        for n in range(5_000)
+    ]
+    boundaries = [
+        SeenBoundary(one.base_offset + 10, one.base_offset, one.size_bytes, "present", None, made=False)
+        for one in segments[:-1]
+    ]
+    boundaries[2_345] = boundaries[2_345]._replace(state="missing")
+    found = segments_picture(segments, boundaries, frozenset({10, 20}), [Mark("last stable offset", 23_456)])
+    assert found is not None
+    rects = ET.fromstring(found.pictures[0]).findall("rect")  # noqa: S314
+    assert len(rects) <= 240
+    assert [str(rect.findtext("title")).split(": ")[-1] for rect in rects if rect.get("class") == "todo"] == ["missing"]
+    mark = ET.fromstring(found.pictures[0]).find("line")  # noqa: S314
+    assert mark is not None
+    assert float(mark.get("x1", "nan")) == pytest.approx(1_200 * 0.469, rel=0.01)
+    assert "1 missing" in found.text
+    assert "2 shipped" in found.text
