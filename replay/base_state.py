@@ -11,7 +11,7 @@ first offset W that is read is known by the snapshots at or above it:
   An entry without a batch, which the marker of a transaction leaves behind, may be wholly of the run; it counts only
   once the run has shown that it is not.
 
-Of a transaction that began below W and goes on in the run any snapshot at or above W that shows it open tells where it
+Of a transaction that began below W and goes on in the run any snapshot at or above W that shows it open says where it
 began, and the coordinator epoch before it; the batch of the entry at W is not known then.
 
 Such entries are rows of a summary like any others (``kernel.summary``), and come before those of the first segment:
@@ -70,7 +70,7 @@ class Base(NamedTuple):
         return unsure
 
     def untouched(self, state: Array) -> IntArray:
-        """Return the producers in ``state`` of which only snapshots tell."""
+        """Return the producers in ``state`` that only snapshots show."""
         ids: IntArray = self.shown["producer_id"][_touched_at(self.shown, state) == NEVER].astype(np.int64)
         return ids
 
@@ -128,7 +128,7 @@ NO_BASE: Final = Base(NOTHING_SHOWN, NOTHING_SHOWN, NOTHING_SHOWN, NOTHING_SHOWN
 
 
 def base_of(evidence: Evidence, read_from: int, *, begins: int, unmoved: Collection[int] = ()) -> Base:
-    """Return what ``evidence`` tells of producers at the offset ``read_from``, where a run begins.
+    """Return what ``evidence`` says of producers at the offset ``read_from``, where a run begins.
 
     The first segment at hand begins at ``begins``; where more may be read, an open transaction that only older
     snapshots show is no doubt. Of the producers ``unmoved`` an earlier reading has shown that an entry without a batch

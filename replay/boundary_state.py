@@ -117,8 +117,8 @@ def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) ->
     """Return the producers of a run that first appear at ``offset`` or above it, going on from what was not read.
 
     At most ``MOST_NAMED`` of them, the smallest ids. ``state`` is that of the whole run, which begins with the first
-    segment at hand. Those that its base tells of have no first batch (``base_state``). Each transaction of version 2
-    begins at sequence 0; of such a producer the coordinator epoch tells that snapshots show beside one of the
+    segment at hand. Those that its base describes have no first batch (``base_state``). Each transaction of version 2
+    begins at sequence 0; of such a producer the coordinator epoch says that snapshots show beside one of the
     transactions ``opened`` which began before any marker of the run.
     """
     goes_on = state["first_is_marker"] | (state["first_sequence"] > 0)

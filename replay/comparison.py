@@ -4,7 +4,7 @@ A broker's own snapshot may rightly hold producers whose records are gone, may h
 check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). Of a log that
 retention has cut it may also know the coordinator epoch of a marker, and the first offset of a transaction, that are
 gone. Everything else is a difference: of a log that was read from offset 0 nothing is gone, nor is any batch that an
-entry names among what was read. What only snapshots tell of is not proven by them. Only entries that survive at T
+entry names among what was read. What only snapshots show is not proven by them. Only entries that survive at T
 count, on both sides: what a loading broker drops harms nobody.
 """
 

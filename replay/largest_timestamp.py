@@ -2,7 +2,7 @@
 
 It is the last entry of the time index, which no checksum guards: one flipped bit, and a window begins above producers
 that are alive. So an entry that contradicts the one before it in its index, or the segments on either side, is looked
-up: the batch that it names must have that timestamp. Where it has not, the headers of the segment tell the true one.
+up: the batch that it names must have that timestamp. Where it has not, the headers of the segment say the true one.
 The entries that decide where a window begins are looked up as well, once it is planned (``tiering/planning.py``): in a
 log whose timestamps ascend no other can hide a batch of the window.
 """

@@ -6,7 +6,7 @@ producer any more, since all have expired; they still hold those whose transacti
 and only the stretch from that transaction's first offset on is read (``Coverage.BEYOND_WINDOW``).
 
 What is read is a list of *runs*, stretches of consecutive segments that are folded each for itself. A run that starts
-above the log start knows from which time on it has seen everything (``seen_since_ms``): that tells whether a producer
+above the log start knows from which time on it has seen everything (``seen_since_ms``): that says whether a producer
 that first appears in it can have had a past.
 """
 
@@ -218,7 +218,7 @@ def _runs(
     earliest = _earliest_start(segments, cut_ms, rules)
     start = 0 if rules.full else min(window_start(segments, cut_ms), len(segments) - 1)
     start = min(start, max(earliest, _begun_in(segments, full)), _start_for(segments, high_watermark, rules))
-    # Under `roll`, the segment above a boundary tells how late it can have been rolled.
+    # Under `roll`, the segment above a boundary says how late it can have been rolled.
     above = 2 if rules.as_of.roll else 1
     end = len(segments) if to_end else min(full[-1].segment_index + above, len(segments))
     start = _before_aborted(segments, start, earliest, evidence)
@@ -313,7 +313,7 @@ def _with_window(
 ) -> list[Run]:
     """Return the runs for ``stretches`` and ``window``, whose end is the largest, so that it becomes the last run.
 
-    What lies below the window's start tells since when it has seen everything.
+    What lies below the window's start says since when it has seen everything.
     """
     *others, (start, end) = _merge([*stretches, window])
     unread = (_newest_ms(segment) for segment in segments[:start])

@@ -178,7 +178,7 @@ class RunCombine:
     def _with_past(self, found: BoundaryResult) -> BoundaryResult:
         """Name also who appears only above the boundary, and was there before: its entry is not known.
 
-        In a run with an anchor its past may be one that the anchor's state was pruned of: the run without it tells.
+        In a run with an anchor its past may be one that the anchor's state was pruned of: the run without it shows.
         """
         if self._start_offset > self.plan.known_from(self.run) or not self._start_offset:
             return found
@@ -221,7 +221,7 @@ class RunCombine:
         return [seen.first_offset for seen in hanging if seen.entry.producer_id not in ended]
 
     def _make_waiting(self, clock_above_ms: int | None) -> None:
-        """Make the boundary that the last split ended at, now that the one above it tells its clock."""
+        """Make the boundary that the last split ended at, now that the one above it shows its clock."""
         self._clock_above_ms = clock_above_ms
         if self._waiting is not None:
             self._results.append(self._make(self._waiting))
@@ -246,7 +246,7 @@ class RunCombine:
         return np.setdiff1d(ids, self._base.untouched(self._state)) if len(self._base.shown) else ids
 
     def _found(self, boundary: Boundary) -> BoundaryState | BoundaryResult:
-        """Return the state at ``boundary``, or the result that tells why there is none."""
+        """Return the state at ``boundary``, or the result that says why there is none."""
         as_of_ms, needed_since_ms = self._as_of_ms(boundary), self._needed_since_ms(boundary)
         if needed_since_ms is None and not self._is_given_up():
             found = undoubted_state(

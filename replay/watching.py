@@ -1,4 +1,4 @@
-"""What a replay tells those who watch it, beside the segments and bytes that it has done."""
+"""What a replay says those who watch it, beside the segments and bytes that it has done."""
 
 from __future__ import annotations
 

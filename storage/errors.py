@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class ResnapError(Exception):
-    """Root of the tree; ``transient`` tells whether the same call may go through later."""
+    """Root of the tree; ``transient`` says whether the same call may go through later."""
 
     exit_code: ClassVar[int] = 1
     transient: ClassVar[bool] = False

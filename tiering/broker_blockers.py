@@ -33,7 +33,7 @@ _COMPACTED_BY: Final = {
     CompactionOrigin.INTERNAL_TOPIC: "it belongs to an internal topic that is always compacted",
     CompactionOrigin.TOPIC_CONFIGURATION: "cleanup.policy of the topic contains compact",
     CompactionOrigin.CLEANER_CHECKPOINT: "cleaner-offset-checkpoint lists the partition: it was compacted, and"
-    " nothing tells its cleanup.policy now",
+    " nothing says its cleanup.policy now",
 }
 _COMPACTED_ONCE: Final = (
     "if cleanup.policy of the topic no longer contains compact, have that said by --metadata-log or"

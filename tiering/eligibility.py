@@ -1,6 +1,6 @@
 """Which segments may be shipped, and for each of the others why not and what to do about it.
 
-Judged twice. ``before_replay`` knows what the directory tells: which segment is active, the high watermark, the log
+Judged twice. ``before_replay`` knows what the directory says: which segment is active, the high watermark, the log
 start, compaction, files of a change under way. ``after_replay`` adds what only the batches show: damage, input that
 Kafka itself refuses, and the last stable offset, the smaller of the high watermark and the first offset of the oldest
 transaction without a marker. Every segment of a partition ends up in exactly one place: eligible, or refused once.
@@ -86,7 +86,7 @@ class Eligibility:
 
 
 def before_replay(inventory: PartitionInventory, *, high_watermark: int | None = None) -> Candidates:
-    """Return the segments that may be shipped as far as the directory tells.
+    """Return the segments that may be shipped as far as the directory says.
 
     Args:
         inventory: of the partition.
@@ -121,7 +121,7 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
     (``plan_partition(..., to_end=True)``): else its last stable offset is not the partition's.
     """
     if result.topic_partition != candidates.inventory.partition.topic_partition:
-        raise AssertionError(f"a replay of {result.topic_partition} does not tell of another partition")
+        raise AssertionError(f"a replay of {result.topic_partition} is not of another partition")
     last_stable_offset = _last_stable_offset(candidates.high_watermark, result.first_unstable_offset)
     everywhere = _by_batches(candidates.inventory, result)
     outcomes = {boundary.boundary.offset: boundary for boundary in result.boundaries}
@@ -174,7 +174,7 @@ def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _F
         more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
         return _Found(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")
     if high_watermark is None:
-        return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not tell the partition's high watermark")
+        return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not say the partition's high watermark")
     return None
 
 
@@ -203,11 +203,11 @@ def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Foun
         return None
     detail = "offsets or records are missing as only a cleaner, or a loss, leaves them"
     if inventory.compaction is Compaction.NOT_COMPACTED:
-        # What the cleaner took before the topic's policy was changed would tell how states stood: where a broker of
+        # What the cleaner took before the topic's policy was changed would say how states stood: where a broker of
         # 3.9.1 had snapshots of its own, none was what a replay gave.
         return _Found(
             Reason.COMPACTED,
-            f"{detail}; the topic was compacted once, so a replay cannot tell what its producers had written",
+            f"{detail}; the topic was compacted once, so a replay cannot say what its producers had written",
             "let a broker tier it, with snapshots of its own; what it lacks `resnap regenerate` makes of the batches"
             " that are left, as a broker would, for `resnap install`",
         )

@@ -1,4 +1,4 @@
-"""What a log dir tells of its producer snapshots without a replay: what is lost, what is there, what is unproven.
+"""What a log dir says of its producer snapshots without a replay: what is lost, what is there, what is unproven.
 
 Each closed segment [B, N) needs ``N.snapshot``. That a file is useless can be seen without a replay, that it is right
 can not: a valid snapshot without entries is normal where nobody produces idempotently, and is also what a broker
@@ -107,7 +107,7 @@ class BoundaryStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInventory:
-    """What one partition's directory tells."""
+    """What one partition's directory says."""
 
     partition: PartitionDir
     boundaries: tuple[BoundaryStatus, ...]
@@ -128,7 +128,7 @@ class PartitionInventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What a log dir tells."""
+    """What a log dir says."""
 
     log_dir: LogDir
     partitions: tuple[PartitionInventory, ...]
@@ -151,7 +151,7 @@ def take_inventory(
     sources: Sources = PLAIN,
     known: Callable[[PartitionDir], Mapping[SnapshotFile, SnapshotLook]] | None = None,
 ) -> Inventory:
-    """Return what ``log_dir`` tells of its snapshots; a partition that cannot be read becomes a problem.
+    """Return what ``log_dir`` says of its snapshots; a partition that cannot be read becomes a problem.
 
     Args:
         log_dir: as loaded.
@@ -199,7 +199,7 @@ def take_partition_inventory(
     known: Mapping[SnapshotFile, SnapshotLook] = NOTHING_KNOWN,
     is_shipped: bool = False,
 ) -> PartitionInventory:
-    """Return what the directory of ``partition`` tells; the arguments are those of ``take_inventory``.
+    """Return what the directory of ``partition`` says; the arguments are those of ``take_inventory``.
 
     ``is_shipped`` says that its segments lie in a store, as ``tier`` or a broker has shipped them.
 

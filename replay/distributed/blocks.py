@@ -1,7 +1,7 @@
 """Summaries on their way between tasks: few large blocks of bytes instead of a row for each producer.
 
 A block holds some thousand summary rows of one piece of a split, as they lie in memory, or what comes once per split:
-its facts. Blocks arrive in any order; their places tell where they belong. Rows are by producer id, so a block is cut
+its facts. Blocks arrive in any order; their places say where they belong. Rows are by producer id, so a block is cut
 into ranges of ids by two searches.
 """
 

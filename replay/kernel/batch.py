@@ -134,7 +134,7 @@ def _note_clock(scan: Record, clock_ms: int) -> None:
 
 @inlined
 def note(header: BatchHeader, scan: Record) -> None:
-    """Note what the batch tells of the segment, and step over it."""
+    """Note what the batch says of the segment, and step over it."""
     # What comes before the first batch of a part of a segment stands in the part before.
     has_gap = header.base_offset > scan.end_offset and (scan.batches > 0 or scan.start == 0)
     is_thinned = header.records_count != header.last_offset_delta + 1

@@ -74,7 +74,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def is_ours(directory: Path) -> bool:
-    """Make ``directory``, and tell whether nobody else can write there: what is kept there is run."""
+    """Make ``directory``, and say whether nobody else can write there: what is kept there is run."""
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()

@@ -1,6 +1,6 @@
 """The entries of a snapshot in machine code: one pass over the rows of a state, by producer id.
 
-Most rows tell all that is asked in their first cache line. Nothing in doubt is decided here: a row of which
+Most rows say all that is asked in their first cache line. Nothing in doubt is decided here: a row of which
 ``boundary_state`` would have to ask more ends the pass, and ``boundary_state`` then does the whole boundary.
 """
 
@@ -40,7 +40,7 @@ _TXN_FIRST_OFFSET: Final = _offsets["current_txn_first_offset"]
 def merge_order(
     ids_at: int, order_at: int, known: int, by_id_at: int, made_ids_at: int, made_at: int, fold_at: int
 ) -> bool:
-    """Merge the rows from number ``known`` on into the order of those below; tell whether rows stand where they belong.
+    """Merge the rows from number ``known`` on into the order of those below; say whether rows stand where they belong.
 
     ``order`` and ``by_id`` (``ORDER_DTYPE``) number the rows below by producer id, and those above from 0 on; ``ids``
     are the producer ids of the former. What is made of both has room for all.

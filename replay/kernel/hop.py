@@ -26,7 +26,7 @@ COST_AT_ONCE: Final = 4096
 """In reads of a header, of which a block counts as several."""
 _COST_OF_BLOCK: Final = 16
 _FIRST_BYTES: Final = 4096
-"""The first read of a stretch, which tells how large batches are: more would have the system read ahead in vain."""
+"""The first read of a stretch, which says how large batches are: more would have the system read ahead in vain."""
 _MARKER_BYTES: Final = 78
 """Size of a control batch as every coordinator writes it."""
 _HEADER_READ_BYTES: Final = _MARKER_BYTES + HEADER_BYTES

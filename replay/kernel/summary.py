@@ -7,7 +7,7 @@ closed form, one row of ``SUMMARY_DTYPE``:
   data (a marker of another epoch than the inherited one clears the inherited batch);
 - the coordinator epoch of the last marker, or "inherit";
 - the open transaction: "closed, and reopened at X or not" once a marker was seen, else "inherit, else X";
-- what happened first (for rebirth at a seam, and to tell whether history before the run is needed);
+- what happened first (for rebirth at a seam, and to know whether history before the run is needed);
 - where non-transactional data met an open transaction, or would meet an inherited one.
 
 Such functions compose (``kernel.combine``), and composition is associative, so splits are summarised in parallel in any

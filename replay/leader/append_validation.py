@@ -155,7 +155,7 @@ class KnownProducer:
 
     @classmethod
     def from_snapshot(cls, entry: ProducerEntry) -> KnownProducer:
-        """Return what a snapshot tells: of the batches the last alone."""
+        """Return what a snapshot says: of the batches the last alone."""
         if entry.last_offset < 0:
             return cls(entry)
         last = BatchMetadata(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)

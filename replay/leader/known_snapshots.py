@@ -37,7 +37,7 @@ class SnapshotStore(Protocol):
         """Delete a snapshot, if it is there."""
 
     def mark_deleted(self, offset: int) -> bool:
-        """Put a snapshot aside, to be deleted later; tell whether it was there."""
+        """Put a snapshot aside, to be deleted later; say whether it was there."""
 
 
 class MemorySnapshots:
@@ -63,7 +63,7 @@ class MemorySnapshots:
         self.files.pop(offset, None)
 
     def mark_deleted(self, offset: int) -> bool:
-        """Drop a snapshot; tell whether it was there."""
+        """Drop a snapshot; say whether it was there."""
         return self.files.pop(offset, None) is not None
 
 
@@ -91,7 +91,7 @@ class SnapshotFiles:
         self._path(offset).unlink(missing_ok=True)
 
     def mark_deleted(self, offset: int) -> bool:
-        """Rename a snapshot file as brokers do with files that are to go; tell whether it was there."""
+        """Rename a snapshot file as brokers do with files that are to go; say whether it was there."""
         path = self._path(offset)
         try:
             path.rename(path.with_name(f"{path.name}.{FileState.DELETED}"))
@@ -149,7 +149,7 @@ class KnownSnapshots:
             self._store.delete(offset)
 
     def mark_deleted(self, offset: int) -> bool:
-        """Forget a snapshot and put it aside; tell whether it was there."""
+        """Forget a snapshot and put it aside; say whether it was there."""
         if offset not in self._offsets:
             return False
         self._offsets.discard(offset)

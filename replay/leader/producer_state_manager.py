@@ -314,7 +314,7 @@ class ProducerStateManager:
                 self.load(entry)
 
     def load(self, entry: ProducerEntry) -> None:
-        """Take a producer as a snapshot tells it."""
+        """Take a producer as a snapshot shows it."""
         self.producers[entry.producer_id] = KnownProducer.from_snapshot(entry)
         if entry.has_open_transaction:
             self.transactions.start(entry.current_txn_first_offset, entry.producer_id)

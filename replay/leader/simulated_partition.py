@@ -82,7 +82,7 @@ class SimulatedPartition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         verified: bool = True,
     ) -> Verdict:
-        """Append a data batch; ``verified`` tells whether its coordinator knows of the transaction."""
+        """Append a data batch; ``verified`` says whether its coordinator knows of the transaction."""
         client = self._clients.setdefault(producer_id, _Client())
         epoch = client.epoch if epoch is None else epoch
         sequence = client.next_sequence if sequence is None else sequence

@@ -1,4 +1,4 @@
-"""Where a large segment may be cut: at a batch that its offset index tells, at or after a wanted byte.
+"""Where a large segment may be cut: at a batch that its offset index names, at or after a wanted byte.
 
 Of an index entry only the position is used: it is where an append began, so a batch starts there. The offset beside it
 is the last one of that append, and says nothing of where the batch after it lies. Entries are looked up by the task

@@ -166,7 +166,7 @@ def begin(segment: SegmentRange, facts: ScanFacts) -> None:
 
 
 def finish(segment: SegmentRange, facts: ScanFacts) -> None:
-    """Note what the end of ``segment`` tells, now that all of it has been seen."""
+    """Note what the end of ``segment`` says, now that all of it has been seen."""
     if segment.end is None and segment.next_base_offset is not None:
         facts.compacted = facts.compacted or facts.end_offset < segment.next_base_offset
 

@@ -1,6 +1,6 @@
 """Splits: the units of scanning, and what a scan of one gives to the ordered combine.
 
-A split is a whole segment, or a part of a large one, cut at batch boundaries that its offset index tells (``cuts``).
+A split is a whole segment, or a part of a large one, cut at batch boundaries that its offset index names (``cuts``).
 What leaves it are summaries, one per producer, and the facts that concern the segment: never a batch. Where the high
 watermark falls inside a split the summaries are given in pieces below and above it, so that the state there is seen
 too. Parts are put together again before they are combined (``replay.parts``).
@@ -44,7 +44,7 @@ class Split:
     segment_bytes: int = 0
     """Size of the whole segment when the run was planned."""
     start_target: int = 0
-    """The part starts at the first batch that the index tells at or after this byte."""
+    """The part starts at the first batch that the index names at or after this byte."""
     end_target: int | None = None
     """And ends where one with this target would start; None for the end of the file."""
     anchor: Anchor | None = None
@@ -62,7 +62,7 @@ class PartStart(NamedTuple):
     position: int
     offset: int
     is_v2: bool
-    """Whether it tells its first offset; a legacy message may be the last of several."""
+    """Whether it says its first offset; a legacy message may be the last of several."""
 
 
 class Piece(NamedTuple):

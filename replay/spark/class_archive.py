@@ -131,7 +131,7 @@ def _dump_base(java: JavaRuntime, path: Path) -> bool:
 
 
 def _key(java: JavaRuntime, jars: list[Path]) -> str:
-    """Return what tells one Java and one set of jars from another: times and sizes are what the JVM compares, too."""
+    """Return what differs from one Java or set of jars to another: times and sizes, which the JVM compares, too."""
     facts = [java.version, java.origin]
     for jar in jars:
         status = jar.stat()

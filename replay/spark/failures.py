@@ -1,4 +1,4 @@
-"""Why Spark did not start, and that it died: what pyspark does not tell, said in one line."""
+"""Why Spark did not start, and that it died: what pyspark does not say, said in one line."""
 
 from __future__ import annotations
 

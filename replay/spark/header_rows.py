@@ -44,7 +44,7 @@ ROW_SCHEMA: Final = pa.schema([
     ("position", pa.int64()),             # bytes, in the .log file
     ("sizeInBytes", pa.int64()),          # header included
     ("magic", pa.int32()),
-    ("baseOffset", pa.int64()),           # null for a compressed message: only inflating it would tell
+    ("baseOffset", pa.int64()),           # null for a compressed message: only inflating it would show
     ("lastOffset", pa.int64()),           # inclusive
     ("recordsCount", pa.int32()),         # likewise null for a compressed message
     ("maxTimestamp", pa.int64()),         # milliseconds

@@ -53,7 +53,7 @@ class JavaRuntime:
 
     Attributes:
         home: what ``JAVA_HOME`` must be for Spark's launcher: the run time itself, or a shim before it.
-        version: as the run time tells it, such as ``21.0.8``.
+        version: as the run time says it, such as ``21.0.8``.
         origin: the setting or package it comes from, with the directory of the run time.
 
     """
@@ -95,7 +95,7 @@ def _probe(java: Path, origin: str, environment: Mapping[str, str]) -> tuple[str
     version = modules.get("java.base", "")
     release = re.match(r"\d+", version)
     if release is None:
-        raise ConfigurationError(f"{origin} does not tell its version: it lists no java.base module", hint=_HINT)
+        raise ConfigurationError(f"{origin} does not say its version: it lists no java.base module", hint=_HINT)
     if int(release[0]) < MIN_JAVA:
         raise ConfigurationError(_too_old(origin, version), hint=_HINT)
     return version, frozenset(modules)
@@ -125,7 +125,7 @@ def _run(java: Path, argument: str, origin: str, environment: Mapping[str, str])
 
 
 def cache_directories(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Give Resnap's cache directory, if the environment tells one.
+    """Give Resnap's cache directory, if the environment names one.
 
     Source: the XDG base directory specification, which has relative paths ignored.
     """

@@ -26,7 +26,7 @@ CHATTER: Final = (
     "Picked up _JAVA_OPTIONS",
     "NOTE: Picked up JDK_JAVA_OPTIONS",
 )
-"""How lines begin that tell an operator nothing: the JVM's own, which no option silences."""
+"""How lines begin that are of no use to an operator: the JVM's own, which no option silences."""
 
 WORKER_DROPPED: Final = re.compile(
     r'Traceback [^\n]*\n(?:  File "[^"]*pyspark/daemon\.py"[^\n]*\n(?:    [^\n]*\n)*)+BrokenPipeError: [^\n]*\n'

@@ -1,7 +1,7 @@
 """Which segments may hold rows that the filters of a query let through: the others are not read.
 
 Filters are taken together. Topic, partition and segment are the same in all rows of a segment; offsets lie between its
-base offset and the next one's; timestamps are not above the largest one, if the segment's time index tells it and the
+base offset and the next one's; timestamps are not above the largest one, if the segment's time index has it and the
 batch that it names agrees. A filter of any other column or form excludes nothing. Spark evaluates every filter again.
 """
 

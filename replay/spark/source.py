@@ -5,7 +5,7 @@
 
 Paths are log dirs, directories of partitions, ``.log`` files, or URLs of what Resnap takes as a source (``s3://``,
 ``file://``): copies of log dirs, and what was shipped; ``load`` takes one or a list of them. Of S3 the environment of
-every process has to tell (``AWS_...``). The option ``topic`` is a glob that narrows them; segments that the filters of
+every process has to say (``AWS_...``). The option ``topic`` is a glob that narrows them; segments that the filters of
 the query exclude are not read (``pruning``). A row is one batch, as
 ``header_rows`` describes it; rows come in no promised order. Damage fails the query with the file and the position: a
 count that leaves something out would look like an answer.
@@ -211,9 +211,7 @@ def _lone_segment(path: Path, topic: str, pruning: Pruning) -> Iterator[LogSegme
     """Yield the segment whose file is at ``path``; beside its neighbours it is known where it has to end."""
     file, directory = parse_file_name(path.name), parse_partition_dir_name(path.parent.name)
     if file is None:
-        raise UsageError(
-            f"the name of {path} tells no base offset", hint="name it by 20 digits, as the broker had done"
-        )
+        raise UsageError(f"the name of {path} says no base offset", hint="name it by 20 digits, as the broker had done")
     with readable(path):
         size_bytes = path.stat().st_size
     if directory is None:

@@ -47,7 +47,7 @@ class WarmSpark:
         self.close(in_order=kind is None)
 
     def begin(self) -> None:
-        """Start Spark in the background, unless that was done; whether it succeeds, ``context`` tells."""
+        """Start Spark in the background, unless that was done; whether it succeeds, ``context`` says."""
         if self._is_closed:
             raise UsageError("Spark was asked for after it had been closed", hint="begin a new one")
         if self._start is None:

@@ -57,7 +57,7 @@ class Hosts:
     allowed: tuple[str, ...] = ()
 
     def check(self, headers: Mapping[str, str], *, changes: bool) -> None:
-        """Judge a request by its headers, in lower case; ``changes`` tells whether it is one to change something.
+        """Judge a request by its headers, in lower case; ``changes`` says whether it is one to change something.
 
         Raises:
             UnknownHostError: it was made to another name.

@@ -1,7 +1,7 @@
 """Bearer tokens: 256 random bits each, shown once when made, kept as SHA-256.
 
 A slow hash would protect nothing here: it is for secrets that people think up. What is looked up is the digest, so the
-time that takes tells nothing of a secret. A revoked token is gone with the next request, in every process: it is looked
+time that takes says nothing of a secret. A revoked token is gone with the next request, in every process: it is looked
 up each time.
 """
 
@@ -65,7 +65,7 @@ class Tokens:
     random_bytes: Callable[[int], bytes]
 
     def create(self, name: str, role: Role, *, lifetime: timedelta | None = None) -> tuple[Token, str]:
-        """Make a token, and return it with its secret, which nobody can tell again.
+        """Make a token, and return it with its secret, which nobody can show again.
 
         Raises:
             UsageError: the name cannot be used, or is taken; or the lifetime is nothing.

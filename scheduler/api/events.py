@@ -134,7 +134,7 @@ class EventFeeds:
 
     @contextmanager
     def of(self, run_id: str) -> Iterator[EventFeed]:
-        """Give what there is to tell of a run, while the context lasts.
+        """Give what there is to report of a run, while the context lasts.
 
         Raises:
             TooManyStreamsError: as many streams are open as may.

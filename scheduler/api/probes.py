@@ -1,7 +1,7 @@
 """Probes and metrics, for machines: alive, ready, and what there is to count.
 
 They need no token; the metrics name log dirs, schedules, and callers with a quota. They have threads of their own, and
-wait for no log dir: whatever keeps other requests, probes tell of it.
+wait for no log dir: whatever keeps other requests, probes describe it.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Every kind of problem that the HTTP side tells of: one table, from our errors to a status and a stable code.
+"""Every kind of problem that the HTTP side reports: one table, from our errors to a status and a stable code.
 
-A code, once released, keeps its meaning; ``docs/api.md`` has them all, and the service itself tells them at
+A code, once released, keeps its meaning; ``docs/api.md`` has them all, and the service itself lists them at
 ``/v1/problems``. What a route adds is a class of error here, with its row.
 """
 
@@ -181,7 +181,7 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
     ),
     errors.DataError: Kind(
         code="unusable-data", status=422, title="The bytes are not what Kafka writes",
-        hint="take the file from another replica; one that resnap wrote may be deleted, and is made anew",
+        hint="take the file from another replica; one that resnap wrote may be deleted, and is made again",
     ),
     access.TooManyFailuresError: Kind(
         code="too-many-failures", status=429, title="Too many wrong tokens from this address", hint=_WAIT,
@@ -195,7 +195,7 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
     ),
     Exception: INTERNAL,
     errors.ConfigurationError: Kind(
-        code="misconfigured", status=500, title="The service is configured wrongly", hint="mend the configuration"
+        code="misconfigured", status=500, title="The service is configured wrongly", hint="correct the configuration"
     ),
     errors.ResnapError: Kind(
         code="failed", status=500, title="It did not work", hint="read detail; the log has more under instance"

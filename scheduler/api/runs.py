@@ -61,7 +61,7 @@ _ALL: Final = "/v1/runs"
 def create_replay(
     request: Request, services: Serving, who: Operator, body: ReplayBody, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Rebuild snapshots, or ship segments; the answer tells where to watch it."""
+    """Rebuild snapshots, or ship segments; the answer says where to watch it."""
     asked = RunRequest(
         kind=RunKind(body.kind),
         sources=tuple(body.sources),

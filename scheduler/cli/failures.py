@@ -34,7 +34,7 @@ PARTIAL: Final = 3
 MISSING_FOUND: Final = LostProducerStateError.exit_code
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
-"""As a shell tells of a program that SIGPIPE has ended: whoever read the answer wanted no more of it."""
+"""As a shell describes a program that SIGPIPE has ended: whoever read the answer wanted no more of it."""
 
 EXIT_CODES: Final = {
     OK: "ok",
@@ -60,7 +60,7 @@ _BUG_HINT: Final = "this is a bug in resnap: run the command again with -v, and 
 
 
 class Failures:
-    """Prints errors, counts them, and tells the exit code they call for."""
+    """Prints errors, counts them, and gives the exit code they call for."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

@@ -139,7 +139,7 @@ class Invocation:
         self.failures.warn(text)
 
     def error(self, error: Exception) -> None:
-        """Report what went wrong with a part of the work, and go on; the exit code will tell."""
+        """Report what went wrong with a part of the work, and go on; the exit code will say so."""
         self.failures.report(error)
 
     def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:

@@ -13,7 +13,7 @@ from resnap.scheduler.service.services import services_of
 
 @with_settings(SERVE, SOURCE, REPLAY, ENGINE, READING, MEMORY, UPLOAD, STORE)
 def serve(run: Invocation) -> None:
-    """Run the service: schedules, the HTTP API, and a page that tells whether tiering can be turned on yet.
+    """Run the service: schedules, the HTTP API, and a page that says whether tiering can be turned on yet.
 
     Schedules are [[schedules]] tables of the configuration file. All other settings are those of every run, unless a
     schedule or a request gives its own.

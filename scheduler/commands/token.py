@@ -41,7 +41,7 @@ def create_token(
         ),
     ] = None,
 ) -> None:
-    """Make a token, and show it this once: what is kept is a digest, from which nobody can tell it."""
+    """Make a token, and show it this once: what is kept is a digest, from which nobody can find it."""
     lifetime = None if expires is None else _lifetime(expires)
     with _tokens(run) as (tokens, audit), tokens.database.write():
         made, secret = tokens.create(name, Role(role), lifetime=lifetime)

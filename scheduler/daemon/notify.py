@@ -1,4 +1,4 @@
-"""What a service tells systemd about itself: ready, reloading, stopping, alive, and how it is going.
+"""What a service reports to systemd about itself: ready, reloading, stopping, alive, and how it is going.
 
 Each message is a datagram to the socket that systemd names in ``NOTIFY_SOCKET``; where it names none, none is sent. A
 message that cannot be delivered is no reason to end: systemd draws its own conclusions.

@@ -8,7 +8,7 @@ A job is a module of ``scheduler/jobs/`` with
   what can be found wrong before any of it has begun is raised by the call itself;
 - a ``View``: how results are shown, as rows for programs and as a table for people.
 
-What is wrong with one part goes into its result, or to ``context.error`` where no result tells of it, and the run goes
+What is wrong with one part goes into its result, or to ``context.error`` where no result describes it, and the run goes
 on. What ``run`` raises ends the run. Nobody but the callers prints, keeps, counts or chooses an exit code:
 
 - the shell (``cli.invocation.Invocation.show``) prints the rows, then the faults. Faults of one kind give the exit code
@@ -221,7 +221,7 @@ class Context(Protocol):
         ...
 
     def error(self, error: ResnapError) -> None:
-        """Report what is wrong with a part of the work that no result tells of; the run goes on."""
+        """Report what is wrong with a part of the work that no result describes; the run goes on."""
         ...
 
     def check(self) -> None:

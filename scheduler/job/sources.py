@@ -66,7 +66,7 @@ class Scope:
         """Ask the running cluster, where one is named, how its topics are now.
 
         Raises:
-            ClusterError, ConfigurationError: it does not tell, or cannot be reached as was meant.
+            ClusterError, ConfigurationError: it does not say, or cannot be reached as was meant.
 
         """
         if self.connect is None:
@@ -75,7 +75,7 @@ class Scope:
             return cluster.facts(self.wants)
 
     def metadata(self, source: str) -> ClusterMetadata:
-        """Return the metadata log that tells of ``source``."""
+        """Return the metadata log that describes ``source``."""
         directory = self.metadata_log or find_metadata_log([source])
         read = self.read_ahead
         return read if read is not None and read.directory == directory else ClusterMetadata(directory)
@@ -88,7 +88,7 @@ class SelectedPartition:
     inventory: PartitionInventory
     log_dir: LogDir
     live: TopicFacts | None = None
-    """What the running cluster tells of the topic, where it was asked."""
+    """What the running cluster says of the topic, where it was asked."""
 
     @property
     def topic_partition(self) -> TopicPartition:

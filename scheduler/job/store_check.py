@@ -4,7 +4,7 @@ Each snapshot is held against a replay of the segments as they are stored, under
 it does: a replay under others would miss, or keep, other producers. So a partition that was shipped by several runs is
 replayed once for each moment T.
 
-How much lies above a segment must not matter. What lies above tells how far back a replay reads, so that of a boundary
+How much lies above a segment must not matter. What lies above says how far back a replay reads, so that of a boundary
 beyond the window more may come to light here than whoever shipped it was asked to know. Its snapshot must have the
 transactions that span it and were aborted later; those that were committed may be missing.
 """

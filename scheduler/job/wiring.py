@@ -186,10 +186,10 @@ def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
 
 
 def metadata_log_of(settings: Settings, place: str | None) -> Path:
-    """Return where the cluster's metadata log lies: at ``place``, or where the settings or ``log.dirs`` tell.
+    """Return where the cluster's metadata log lies: at ``place``, or where the settings or ``log.dirs`` say.
 
     Raises:
-        UsageError: nothing tells.
+        UsageError: nothing says.
 
     """
     if place is not None:

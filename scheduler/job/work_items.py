@@ -91,7 +91,7 @@ class TierOrder:
     failures: tuple[ResnapError, ...] = ()
     """Manifests in the store that are broken."""
     shown: tuple[SnapshotFile, ...] = ()
-    """Snapshots in the store that tell of what lies below the log here."""
+    """Snapshots in the store that describe what lies below the log here."""
     cached: CachedPartition | None = None
     """What is known from earlier runs, where anything is left to ship."""
     doubted: tuple[ShippedSegment, ...] = ()

@@ -86,7 +86,7 @@ def uses_of(scope: Scope, principal_map: Path | None, context: Context) -> LogUs
 def _principals(path: Path | None, context: Context) -> PrincipalMap:
     if path is None:
         context.note(
-            "a log does not tell whose producers are whose: each topic stands in for a principal (--principal-map)"
+            "a log does not say whose producers are whose: each topic stands in for a principal (--principal-map)"
         )
         return PrincipalMap()
     return principals_in(path)

@@ -197,7 +197,7 @@ def _stop_in(refusal: Mapping[str, str] | None) -> Stop | None:
 
 
 def _live_row(selected: SelectedPartition) -> Row | None:
-    """Return what the running cluster tells of a partition; None where it was not asked, or has none."""
+    """Return what the running cluster says of a partition; None where it was not asked, or has none."""
     topic, facts = selected.live, selected.live_facts
     if topic is None or facts is None:
         return None

@@ -1,1 +1,1 @@
-"""What the service tells of itself while it works: numbers for Prometheus, and a log."""
+"""What the service says of itself while it works: numbers for Prometheus, and a log."""

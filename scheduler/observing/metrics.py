@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 OTHER: Final = "other"
 NO_CLUSTER: Final = "none"
-"""Stands where a log dir does not tell its cluster's id, as in object keys."""
+"""Stands where a log dir does not say its cluster's id, as in object keys."""
 RESULTS: Final = ("ok", "failed", "skipped")
 RUN_KINDS: Final = ("scan", "census", "regenerate", "tier", "verify", "replicas")
 RUN_STATES: Final = ("succeeded", "partially_failed", "failed", "cancelled")
@@ -40,7 +40,7 @@ UPLOAD_FAILURES: Final = (
     "UploadGoneError",
     "VerificationError",
 )
-"""The codes of errors, as the API tells them."""
+"""The codes of errors, as the API gives them."""
 MISMATCHES: Final = ("false-empty", "false-partial", "different", "snapshot", "object", "gap", "overlap")
 """The first three are about snapshots beside segments, the others about what a store holds."""
 REPLICA_STATES: Final = ("lost", "lagging", "unknown")

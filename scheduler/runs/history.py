@@ -140,7 +140,7 @@ class History:
         self._step(run_id, end.state, OPEN, kept)
 
     def progressed(self, run_id: str, progress: Mapping[str, Row]) -> None:
-        """Keep how far a run has come, and tell it."""
+        """Keep how far a run has come, and report it."""
         text = json.dumps(plain(progress))
         with self.database.write() as connection:
             connection.execute("UPDATE runs SET progress = ? WHERE id = ?", (text, run_id))

@@ -1,4 +1,4 @@
-"""What a run tells while it works: progress at most once a second, partitions as they are done, errors.
+"""What a run says while it works: progress at most once a second, partitions as they are done, errors.
 
 Whoever works reports from any thread. A run that shall end learns so by the next thing it reports: an error that no
 part of the work takes for a failure of its own.

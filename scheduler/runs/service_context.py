@@ -183,7 +183,7 @@ class ServiceContext:
         self.shared.observer.warn(text)
 
     def error(self, error: ResnapError) -> None:
-        """Keep what is wrong with a part of the work that no result tells of."""
+        """Keep what is wrong with a part of the work that no result describes."""
         self.report.failure(error)
 
     def check(self) -> None:

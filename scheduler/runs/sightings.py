@@ -119,7 +119,7 @@ class Sightings:
         Args:
             source: as the look was given it.
             rows: of the partitions that were seen.
-            looked_at: tells what was looked for; of others what is known stays.
+            looked_at: says what was looked for; of others what is known stays.
             unread: what of it could not be read, if anything could not.
 
         """

@@ -45,7 +45,7 @@ class Executor(Protocol):
     """Does what runs ask for."""
 
     def carry_out(self, run: Run, report: RunReport) -> Row:
-        """Do it, tell ``report`` of it, and return what it came to; what is raised ends the run."""
+        """Do it, report it to ``report``, and return what it came to; what is raised ends the run."""
         ...
 
 
@@ -176,7 +176,7 @@ class Worker:
             return len(self._at_work)
 
     def begin_to_stop(self) -> None:
-        """Take no more, and tell what is at work to end; does not wait."""
+        """Take no more, and ask what is at work to end; does not wait."""
         with self._lock:
             self._is_stopping = True
             reports = list(self._at_work.values())

@@ -267,7 +267,7 @@ def watched(settings: Settings) -> Watched:
 
 
 def cluster_of(source: str) -> str:
-    """Return the id of the cluster whose log dir ``source`` is, as far as this machine tells."""
+    """Return the id of the cluster whose log dir ``source`` is, as far as this machine knows."""
     try:
         return read_properties(read_whole(Path(source, META_PROPERTIES))).get("cluster.id", UNKNOWN_CLUSTER)
     except (OSError, ResnapError, ValueError):

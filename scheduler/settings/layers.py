@@ -109,7 +109,7 @@ def static_properties(path: Path) -> dict[str, str]:
 
 
 def node_named(static: Mapping[str, str]) -> str | None:
-    """Return whose ``server.properties`` they are; None where they do not tell, as with an id that is generated."""
+    """Return whose ``server.properties`` they are; None where they do not say, as with an id that is generated."""
     stated = static.get("node.id", static.get("broker.id", "")).strip()
     return None if stated in ("", "-1") else stated
 

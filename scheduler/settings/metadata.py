@@ -55,7 +55,7 @@ def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer,
 
     Args:
         directory: of the metadata log.
-        places: log dirs, whose ``meta.properties`` tell which broker's they are.
+        places: log dirs, whose ``meta.properties`` say which broker's they are.
         static: what ``server.properties`` say.
         must: whether a metadata log that cannot be used is an error.
 

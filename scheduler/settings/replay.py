@@ -157,7 +157,7 @@ class BrokerSettings(SettingGroup):
 
     @property
     def expiration_origin(self) -> str:
-        """Where the expiration comes from; ``assumed`` where nothing tells it."""
+        """Where the expiration comes from; ``assumed`` where nothing says it."""
         return "assumed" if self.producer_id_expiration_ms is None else self.origin("producer_id_expiration_ms")
 
     @property

@@ -119,7 +119,7 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def shown(value: object) -> object:
-    """Return a value as JSON can hold it, with credentials masked: in URLs, and under names that tell a secret."""
+    """Return a value as JSON can hold it, with credentials masked: in URLs, and under names of secrets."""
     if isinstance(value, Mapping):
         secret = _spark_rule(value)
         return {key: MASK if _is_secret(secret, key, entry) else shown_as(key, entry) for key, entry in value.items()}
@@ -135,7 +135,7 @@ def shown(value: object) -> object:
 
 
 def shown_as(name: str, value: object) -> object:
-    """Return the value of the setting ``name`` as JSON can hold it, masked if the name tells a secret."""
+    """Return the value of the setting ``name`` as JSON can hold it, masked if the name is of a secret."""
     return MASK if value is not None and _SECRET_NAME.search(name) else shown(value)
 
 

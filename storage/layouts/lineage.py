@@ -28,7 +28,7 @@ def epochs_in(epochs: Sequence[LeaderEpoch], start: int, end: int) -> list[Leade
 
 
 class Link(Protocol):
-    """What the manifest of a segment tells, in any layout."""
+    """What the manifest of a segment says, in any layout."""
 
     @property
     def base_offset(self) -> int:

@@ -3,7 +3,7 @@
     <topic>-<partition>/<base offset, 20 digits>.log (and the other files of a partition's directory)
     meta.properties, replication-offset-checkpoint, ... where they were copied
 
-relative to the prefix. One listing tells names, sizes and times; the times are those of the copying. As in a log dir,
+relative to the prefix. One listing says names, sizes and times; the times are those of the copying. As in a log dir,
 the last segment of a partition counts as active: what was copied of it may end anywhere.
 """
 
@@ -87,7 +87,7 @@ def _files(directory: str, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, F
 def _partition(
     path: StorePath, topic_partition: TopicPartition, files: Mapping[str, FileFacts], checkpoints: Checkpoints
 ) -> tuple[PartitionDir, bool]:
-    """Return the partition, and whether there is a file that tells its topic id."""
+    """Return the partition, and whether there is a file that says its topic id."""
     return partition_of_files(path, topic_partition, files, files.get, checkpoints), PARTITION_METADATA in files
 
 

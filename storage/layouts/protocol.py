@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class TopicIdUnknownError(LogDirError):
-    """The layout has the topic's id in its keys, and nothing tells it."""
+    """The layout has the topic's id in its keys, and nothing says it."""
 
 
 class TopicNameTooLongError(LogDirError):
@@ -152,7 +152,7 @@ class ManifestFacts(Protocol):
 
     @property
     def cluster_id(self) -> str | None:
-        """None where nothing tells."""
+        """None where nothing says."""
         ...
 
     @property
@@ -162,7 +162,7 @@ class ManifestFacts(Protocol):
 
     @property
     def topic_id(self) -> str | None:
-        """None where nothing tells."""
+        """None where nothing says."""
         ...
 
     @property
@@ -197,7 +197,7 @@ class ManifestFacts(Protocol):
 
     @property
     def max_timestamp_ms(self) -> int | None:
-        """Of its records; None or -1 where nothing tells, or there is none."""
+        """Of its records; None or -1 where nothing says, or there is none."""
         ...
 
     @property
@@ -207,7 +207,7 @@ class ManifestFacts(Protocol):
 
     @property
     def broker_id(self) -> int | None:
-        """Whose log it is of; None where nothing tells."""
+        """Whose log it is of; None where nothing says."""
         ...
 
     @property
@@ -566,12 +566,12 @@ def known_topic_id(segment: NewSegment) -> str:
     """Return the id of the topic of ``segment``, for a layout that has it in its keys.
 
     Raises:
-        TopicIdUnknownError: nothing tells it.
+        TopicIdUnknownError: nothing says it.
 
     """
     provenance = segment.provenance
     if provenance.topic_id is None:
-        raise TopicIdUnknownError(f"{segment.path}: nothing tells the id of {provenance.topic_partition.topic}")
+        raise TopicIdUnknownError(f"{segment.path}: nothing says the id of {provenance.topic_partition.topic}")
     return provenance.topic_id
 
 

@@ -135,7 +135,7 @@ def _check_same_log(local: PartitionDir, remote: PartitionDir, sources: Sources)
     if not all(at) or at[0] == at[1]:
         raise VerificationError(
             f"{local.path} and {remote.path} have different batches at offset {shared.offset}, and their leader epochs"
-            " do not tell which of them is right",
+            " do not say which of them is right",
             hint="the store may be that of another cluster or topic of this name; else take another replica",
         )
 

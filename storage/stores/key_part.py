@@ -25,7 +25,7 @@ def key_part(name: str | None) -> str:
     if not name:
         raise ValueError("an empty name cannot be part of a key; a name that is not known is None")
     raw = name.encode()
-    # A name that would mean something else as a part of a key gets its first letter escaped, to tell them apart.
+    # A name that would mean something else as a part of a key gets its first letter escaped, so that they differ.
     escaped = "".join(
         chr(byte) if byte in _PLAIN and not (name in _RESERVED and at == 0) else f"={byte:02X}"
         for at, byte in enumerate(raw)

@@ -288,7 +288,7 @@ def test_a_file_outside_of_a_partitions_directory_belongs_to_no_topic(tmp_path: 
 
 @pytest.mark.parametrize("name", ["server.log", "00000000000000000007.log"])
 def test_what_is_no_segment_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="tells no base offset" if name == "server.log" else "does not exist"):
+    with pytest.raises(UsageError, match="says no base offset" if name == "server.log" else "does not exist"):
         find_segments([tmp_path / name])
     with pytest.raises(UsageError, match="neither a Kafka log dir nor"):
         find_segments([tmp_path])

@@ -110,7 +110,7 @@ def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_
 def test_a_topic_that_was_compacted_once_is_told_how_to_say_so(command: Resnap, broker_log: Path) -> None:
     [row] = command("scan", broker_log / "compacted-0", "--output", "json").document["partitions"]
     for refusal in (row["brokerStops"], row["blocking"]):
-        assert "was compacted, and nothing tells its cleanup.policy now" in refusal["detail"]
+        assert "was compacted, and nothing says its cleanup.policy now" in refusal["detail"]
         assert "--metadata-log" in refusal["hint"]
     assert "--metadata-log" in judge(facts_in(row), []).next_step
     assert judge(facts_in(row), []).readiness is Readiness.EXCLUDED

@@ -121,9 +121,9 @@ class StoreReader:
 
 
 def _may_stand_together(first: StoredManifest, other: StoredManifest) -> bool:
-    """Whether both tell of the same log: two runs at the same instant may leave two manifests, and both are true.
+    """Whether both describe the same log: two runs at the same instant may leave two manifests, and both are true.
 
-    So may two replicas, which end the segment at other offsets. Where no digests tell, nothing does.
+    So may two replicas, which end the segment at other offsets. Where no digests say, nothing does.
     """
     if not first.objects or not other.objects:
         return True

@@ -1,6 +1,6 @@
 """How far the reading back of a store had come when it was interrupted, so that the next run goes on from there.
 
-A file of lines: the first tells when the verification began, each other one a manifest, as the store had it then, whose
+A file of lines: the first says when the verification began, each other one a manifest, as the store had it then, whose
 objects were found to be all right. What is no line of ours counts as not there, and costs reading only. The file goes
 when the verification comes to its end: the next one reads everything again.
 """

@@ -134,7 +134,7 @@ def expiration_of(image: MetadataImage, broker_id: int | None, static: Mapping[s
 def expiration_history(
     image: MetadataImage, broker_id: int | None, static: Mapping[str, str]
 ) -> tuple[ExpirationPeriod, ...]:
-    """Return what producers of the broker expired by, change by change, as far back as the log tells."""
+    """Return what producers of the broker expired by, change by change, as far back as the log says."""
     resources = {ALL_BROKERS: Level.ALL_BROKERS, _own(broker_id): Level.BROKER}
     layers: dict[Level, dict[str, str]] = {Level.BROKER: {}, Level.ALL_BROKERS: {}}
     periods = [ExpirationPeriod(since_ms=0, expiration=_resolved(image, broker_id, static, layers).expiration)]
@@ -152,7 +152,7 @@ def expiration_history(
 
 
 def has_own_setting(image: MetadataImage, broker_id: int | None) -> bool | None:
-    """Return whether the broker is of 3.4 or later; None where neither it nor the cluster tells."""
+    """Return whether the broker is of 3.4 or later; None where neither it nor the cluster says."""
     if (image.metadata_version or 0) >= FIRST_WITH_EXPIRATION:
         return True
     broker = image.brokers.get(-1 if broker_id is None else broker_id)

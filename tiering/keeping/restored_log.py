@@ -1,6 +1,6 @@
 """What a log that is restored is besides its files: where it starts, and which transactions are open at its end.
 
-The records that DeleteRecords has removed from the middle of a segment are shipped with it. What tells is the leader
+The records that DeleteRecords has removed from the middle of a segment are shipped with it. What says is the leader
 epoch checkpoint that is shipped with each segment: a broker cuts it at the log start, and a log start inside a segment
 is nobody else's doing. One at the beginning of a segment is retention's as a rule, after which a store holds more than
 the broker on purpose.

@@ -1,7 +1,7 @@
 """Makes partition directories of what was shipped, each whole or not at all, in a log dir whose lock the caller holds.
 
 A directory is made under the name that Kafka gives to one of a deleted topic, and gets its own name when every file of
-it is durable and has been compared with its manifest; where manifests tell no digests, when what was written was held
+it is durable and has been compared with its manifest; where manifests say no digests, when what was written was held
 against itself. What a crash leaves is thus what a broker removes by itself when it starts, and what the next run
 removes before it begins again: the name follows from the partition alone.
 
@@ -161,7 +161,7 @@ def unfinished_name(topic_partition: TopicPartition) -> str:
 
 
 def _is_there(path: Path, file: ShippedFile) -> bool:
-    """Whether ``path`` holds the very bytes of ``file``, which is read only where nothing cheaper tells."""
+    """Whether ``path`` holds the very bytes of ``file``, which is read only where nothing cheaper says."""
     found = digest_of_file(path)
     if found is None or found.size_bytes != file.size_bytes:
         return False

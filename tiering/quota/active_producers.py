@@ -95,7 +95,7 @@ class ActiveProducers:
     def locked(self, principal: str, items: Callable[[], int] | None = None) -> Entry:
         """Return the entry of ``principal``, made if there is none, with its lock taken: release it.
 
-        ``items`` tells how many ids a layer of a new entry is to hold.
+        ``items`` says how many ids a layer of a new entry is to hold.
         """
         principal = user_name(principal)
         while True:
@@ -123,7 +123,7 @@ class ActiveProducers:
             return entry.layers.find(producer_id, now_ms) != UNSEEN
 
     def track(self, principal: str, producer_id: int, now_ms: int) -> bool:
-        """Remember an id, and tell whether it is new."""
+        """Remember an id, and say whether it is new."""
         if producer_id <= NO_PRODUCER_ID:
             return False
         entry = self.locked(principal)

@@ -1,4 +1,4 @@
-"""Whose producer ids are: a log does not tell, so a file does, or topics stand in for principals.
+"""Whose producer ids are: a log does not say, so a file does, or topics stand in for principals.
 
 The file is CSV with a head: ``producerId,topic,principal``. The first is an id or a range as ``1000-1999``, the second
 a glob; either may be empty, and the first line that fits counts. What none fits belongs to ``unmapped``. ``User:alice``

@@ -1,4 +1,4 @@
-"""What is measured of one principal: the token bucket that limits, and the rate and throttle times that only tell.
+"""What is measured of one principal: the token bucket that limits, and the rate and throttle times that only say.
 
 Kafka forgets the sensors of a quota after an hour without a record, and whoever comes back finds a full bucket: with
 windows of an hour, a principal deep in debt would be free again after one. These are kept until forgetting them changes

@@ -1,6 +1,6 @@
 """What a quota would have done to a principal: its uses of producer ids, replayed in log time through the real manager.
 
-Beside the filters are exact sets with the same layers, which tell what filters cannot: how many new ids passed for
+Beside the filters are exact sets with the same layers, which say what filters cannot: how many new ids passed for
 free. A client that is refused shows again with its next batch, which counts as its retry; what it would really have
 done is not in a log. Principals do not touch each other, so each is replayed by itself.
 """

@@ -133,7 +133,7 @@ class CachedResults:
 
         These are the ones that rest on other evidence than there is now, of which nothing vouches any more for what was
         left unread (unless ``rules`` limit how far back reading goes), and, under ``roll``, those of which the segment
-        above was active or is not as it was: it tells how late they can have been rolled. Of producers that live on
+        above was active or is not as it was: it says how late they can have been rolled. Of producers that live on
         from below the first segment only more evidence counts: what snapshots have shown once stays true.
         """
         now = evidence.at(sorted(self.boundaries))
@@ -265,7 +265,7 @@ def evidence_key(known: BoundaryEvidence | None, coverage: Coverage, read_from: 
 
 
 def _epoch_shown(known: BoundaryEvidence, producer_id: int) -> tuple[int, int] | None:
-    """Return what a later snapshot tells of a transaction, less what changes as the transaction goes on."""
+    """Return what a later snapshot says of a transaction, less what changes as the transaction goes on."""
     entry = known.shown.get(producer_id)
     return None if entry is None else (entry.current_txn_first_offset, entry.coordinator_epoch)
 

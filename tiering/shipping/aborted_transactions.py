@@ -36,7 +36,7 @@ class OpenTransactions(NamedTuple):
 
 
 class _Marker(NamedTuple):
-    """A marker that ends a transaction, as far as its segment tells."""
+    """A marker that ends a transaction, as far as its segment says."""
 
     producer_id: int
     offset: int

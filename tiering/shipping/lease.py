@@ -62,7 +62,7 @@ class Holder:
 
 
 _OVER_HERE: Final[set[str]] = set()
-"""Runs of this process that have ended and could not tell the store, which was down: they hold nothing any more."""
+"""Runs of this process that have ended and could not say the store, which was down: they hold nothing any more."""
 _NO_PROCESS: Final = Process(machine="", number=0, started_ticks=0)
 _SOMEBODY: Final = Holder(run="", who="a run that left no name", since_ms=0, process=_NO_PROCESS)
 

@@ -1,7 +1,7 @@
 """What is left to ship of a partition, once it is known what the store holds of it.
 
 The replica that is shipped may change, and another one cuts the same log into other segments. What it has must be of
-one lineage with what the store holds, by the leader epochs of both; ``placement`` then tells which segments go where.
+one lineage with what the store holds, by the leader epochs of both; ``placement`` then says which segments go where.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Remainder:
     held: tuple[ShippedSegment, ...] = ()
     """What readers of the store take of the offsets of all candidates that have a place there."""
     apart: frozenset[str] = frozenset()
-    """Manifests of another topic of this name, which keys tell from this one: one of them has an id, the other none."""
+    """Manifests of another topic of this name, which keys say from this one: one of them has an id, the other none."""
     shown: tuple[SnapshotFile, ...] = ()
     """Stored snapshots of the same log where the log here begins, or next to there: its beginning may be gone here."""
 
@@ -75,7 +75,7 @@ class Remainder:
 def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = PLAIN) -> Remainder:
     """Return what is left of ``candidates``; what is of another lineage, or has no place, is refused.
 
-    All are where the log here cannot be read for what tells of its lineage.
+    All are where the log here cannot be read for what describes its lineage.
 
     Raises:
         StoreError: the store failed.
@@ -325,7 +325,7 @@ class _Lineage:
 
     @cached_property
     def _known_to(self) -> int:
-        """Up to where this log's epochs are beyond doubt: what is committed, if a checkpoint tells them, else read."""
+        """Up to where this log's epochs are beyond doubt: what is committed, if a checkpoint says them, else read."""
         end = _end(self._candidates.segments[-1])
         return max(end, self._candidates.high_watermark or 0) if self._history.is_checkpointed else end
 

@@ -1,4 +1,4 @@
-"""Whether what a store holds under the name of a topic is of the topic here, where no topic id tells.
+"""Whether what a store holds under the name of a topic is of the topic here, where no topic id says.
 
 Brokers before 2.8 knew no topic ids: a topic that was deleted and made again has the name, the offsets and the leader
 epochs of the old one. Its batches are others: one batch that both must have settles it, where ids do not.

@@ -90,7 +90,7 @@ class SegmentDeletedError(SegmentChangedError):
 
 
 class LeaderEpochsUnknownError(LogDirError):
-    """Neither the checkpoint nor the batches tell the leader epochs of the segment."""
+    """Neither the checkpoint nor the batches say the leader epochs of the segment."""
 
 
 def make_bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: Sources = PLAIN) -> SegmentBundle:
@@ -172,7 +172,7 @@ def _begins_above(segment: Segment) -> bool:
 
 
 def _check_log_start(segment: Segment, topic_partition: TopicPartition, listed: int) -> None:
-    """Make sure that the log starts no later than it did; a checkpoint that cannot be read just now tells nothing."""
+    """Make sure that the log starts no later than it did; a checkpoint that cannot be read just now says nothing."""
     if is_store_url(segment.path):
         return
     try:
@@ -202,7 +202,7 @@ class EpochHistory:
         self._sources = sources
         self._segments = partition.segments
         self._unread: LogDirError | None = None
-        """Why a checkpoint that is there tells nothing."""
+        """Why a checkpoint that is there says nothing."""
         self._checkpointed = self._from_checkpoint(partition.leader_epochs)
         self._found: list[LeaderEpoch] = []
         self._read = 0
@@ -211,13 +211,13 @@ class EpochHistory:
 
     @property
     def is_checkpointed(self) -> bool:
-        """Whether the checkpoint tells them; else all headers must be read."""
+        """Whether the checkpoint says them; else all headers must be read."""
         return bool(self._checkpointed)
 
     def up_to(self, segment: Segment, end_offset: int | None = None) -> tuple[LeaderEpoch, ...]:
         """Return the leader epochs that begin below the end of the closed ``segment``, with all history.
 
-        A checkpoint begins at the log start, which may lie inside the segment. What it tells beyond the segment, up to
+        A checkpoint begins at the log start, which may lie inside the segment. What it says beyond the segment, up to
         ``end_offset``, is reported, too.
 
         Raises:

@@ -1,7 +1,7 @@
 """What a store holds already: a segment that has a manifest is done, whatever T is now.
 
 A segment that is shipped under another range comes from another replica, whose boundaries are others: ``placement``
-judges what is shipped beside it. A key tells where a segment begins, its manifest where it ends.
+judges what is shipped beside it. A key says where a segment begins, its manifest where it ends.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ShippedTopic:
         return self._places[segment.manifest_key].topic_id
 
     def is_same(self, partition: int) -> bool:
-        """Whether the store has the same manifests of ``partition`` still; all else goes on telling of the first look.
+        """Whether the store has the same manifests of ``partition`` still; all else goes on saying of the first look.
 
         Raises:
             StoreError: the store failed.

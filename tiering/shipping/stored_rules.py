@@ -28,7 +28,7 @@ class Asked(NamedTuple):
     as_of: bool = False
     """Likewise."""
     is_expiry_assumed: bool = False
-    """Whether nothing at all tells the expiration."""
+    """Whether nothing at all says the expiration."""
 
 
 RULES_ALONE: Final = Asked()

@@ -47,7 +47,7 @@ def inspect_indexes(file: OpenedFile) -> Answer:
 
     """
     if file.stem is None:
-        what = "without its manifest beside it nobody can tell one index from another"
+        what = "without its manifest beside it nobody can distinguish one index from another"
         raise UsageError(f"{file.reader.locator}: {what}", hint=f"give it where it lies, beside the .{MANIFEST}")
     columns = (
         Column(key="index"),

@@ -30,13 +30,13 @@ _NO_TIMESTAMP: Final = "NoTimestampType"
 
 
 def check_dump(kind: Kind, head: Row) -> None:
-    """Raise UsageError if Kafka's tool prints nothing of a file of this kind, or cannot tell the base offset."""
+    """Raise UsageError if Kafka's tool prints nothing of a file of this kind, or cannot say the base offset."""
     dump = _DUMPS.get(kind)
     if dump is None:
         known = ", ".join(_DUMPS)
         raise UsageError(f"{head['file']}: Kafka's dump tool knows no {kind}", hint=f"it dumps {known}")
     if dump in (_offset_index, _time_index) and "baseOffset" not in head:
-        raise UsageError(f"{head['file']}: its name does not tell the base offset", hint="give it its own name")
+        raise UsageError(f"{head['file']}: its name does not say the base offset", hint="give it its own name")
 
 
 def dump_lines(answer: Answer, kind: Kind) -> Iterator[str]:

@@ -71,7 +71,7 @@ def run(request: Request, context: Context) -> Iterator[Opened | Entry]:
         kind = request.kind or kind_by_name(opened.name) or kind_by_content(opened.reader)
         if kind is None:
             known = ", ".join(Kind)
-            raise UsageError(f"{file}: neither name nor content tells what this is", hint=f"say it: --kind {known}")
+            raise UsageError(f"{file}: neither name nor content says what this is", hint=f"say it: --kind {known}")
         answer = INSPECTORS[kind](replace(opened, shows_validity=request.as_dump))
         head = {"file": file, "kind": str(kind), "sizeBytes": opened.reader.size_bytes, **answer.head}
         if request.limit is not None:

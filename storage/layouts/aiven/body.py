@@ -27,7 +27,7 @@ _BUFFER_BYTES: Final = 1 << 16
 _LENGTH: Final = slice(8, LOG_OVERHEAD)
 _LEGACY_ATTRIBUTES: Final = 17
 _CODEC: Final = 7
-"""The bits of a batch's attributes that tell how it is compressed."""
+"""The bits of a batch's attributes that say how it is compressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

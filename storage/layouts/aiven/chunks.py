@@ -1,7 +1,7 @@
 """Where the chunks of a segment lie in its ``.log`` object, in the layout ``aiven``.
 
 A segment is cut into chunks of one size, the last one shorter. Each is stored by itself, perhaps compressed, perhaps
-encrypted, and stored chunks follow one another without framing: the chunk index of the manifest tells their sizes.
+encrypted, and stored chunks follow one another without framing: the chunk index of the manifest says their sizes.
 Where nothing is compressed two sizes are enough; else there is a list of them, in a form of its own, in a zstd frame.
 
 Source: ``FixedSizeChunkIndex``, ``VariableSizeChunkIndex``, ``ChunkSizesBinaryCodec`` of the plugin.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 REMEDY: Final = (
-    "brokers cannot read it either: `resnap remote status --store` tells whether they believe in it; if they do, only"
+    "brokers cannot read it either: `resnap remote status --store` says whether they believe in it; if they do, only"
     " another copy of the object helps, else delete the three objects of the segment, and tier it again"
 )
 """What to do about a segment that is damaged: without its manifest one that brokers believe in is lost for good."""
@@ -78,7 +78,7 @@ class CopiedSegment:
 
     @property
     def cluster_id(self) -> None:
-        """Nobody tells."""
+        """Nobody says."""
         return
 
     @property
@@ -118,7 +118,7 @@ class CopiedSegment:
 
     @property
     def next_base_offset(self) -> int:
-        """Where the segment after it begins: brokers tell the offset before that one."""
+        """Where the segment after it begins: brokers give the offset before that one."""
         return self.metadata.end_offset + 1
 
 
@@ -126,13 +126,13 @@ def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
     """Return the segment at ``place`` by its manifest.
 
     Raises:
-        FormatError: the manifest is damaged, or does not tell of which offsets it is, or tells of another segment.
+        FormatError: the manifest is damaged, or does not say of which offsets it is, or describes another segment.
 
     """
     manifest = read_manifest(data)
     metadata = manifest.segment
     if metadata is None:
-        raise FormatError("manifest: remoteLogSegmentMetadata", position=0, expected="what a broker tells of a segment",
+        raise FormatError("manifest: remoteLogSegmentMetadata", position=0, expected="what a broker says of a segment",
                           found="something else, or nothing")  # fmt: skip
     stated = (metadata.topic_id, metadata.partition, metadata.start_offset, metadata.segment_id)
     if stated != (place.topic_id, place.partition, place.base_offset, place.segment_id):
@@ -154,7 +154,7 @@ class _Read:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Without a slash at the end of the key prefix, only the manifest tells where the topic's name begins."""
+        """Without a slash at the end of the key prefix, only the manifest says where the topic's name begins."""
         topic = self.place.topic if self.segment is None else self.segment.metadata.topic
         return TopicPartition(topic, self.place.partition)
 
@@ -211,7 +211,7 @@ def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment:
         found = infos.get(key)
         if found is None or found.size_bytes < size or (key == log and found.size_bytes != size):
             there = "nothing" if found is None else f"{found.size_bytes} bytes"
-            raise VerificationError(f"{store.url}/{segment.place.key}: tells of {key} of {size} bytes, found {there}")
+            raise VerificationError(f"{store.url}/{segment.place.key}: names {key} of {size} bytes, found {there}")
 
 
 def _log_dir(

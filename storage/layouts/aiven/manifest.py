@@ -86,14 +86,14 @@ class Encryption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AivenManifest:
-    """What a manifest tells of one segment."""
+    """What a manifest says of one segment."""
 
     chunks: ChunkIndex
     indexes: IndexRanges
     compression: bool
     encryption: Encryption | None
     segment: SegmentMetadata | None
-    """None where it does not tell."""
+    """None where it does not say."""
 
     @property
     def is_plain(self) -> bool:

@@ -53,7 +53,7 @@ def segment_record(segment: SegmentMetadata) -> dict[str, Any]:
 
 
 def told_segment(values: object) -> SegmentMetadata | None:
-    """Return what ``values``, any JSON, tell of a segment; None, where anything is not what the plugin writes."""
+    """Return what ``values``, any JSON, say of a segment; None, where anything is not what the plugin writes."""
     try:
         return _told_segment(values)
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -45,13 +45,13 @@ def place_of_origin(key: str) -> AivenKey | None:
 
 
 def write_origin(origin: SnapshotOrigin) -> bytes:
-    """Return the object that tells of ``origin``."""
+    """Return the object that describes ``origin``."""
     record = origin_record(origin)
     return json.dumps({"version": _VERSION, "snapshotOrigin": record, "crc32c": _checksum(record)}).encode()
 
 
 def read_origin(data: bytes) -> SnapshotOrigin:
-    """Return the origin that ``data`` tells of.
+    """Return the origin that ``data`` describes.
 
     Raises:
         FormatError: it is damaged, or of a later version.

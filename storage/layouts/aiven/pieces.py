@@ -1,6 +1,6 @@
 """The pieces that objects of the layout ``aiven`` are made of: chunks of a segment, and indexes.
 
-A chunk may be a zstd frame, which tells the size of what it holds, without a dictionary or a checksum. Any piece may be
+A chunk may be a zstd frame, which says the size of what it holds, without a dictionary or a checksum. Any piece may be
 encrypted: ``IV (12) || ciphertext || tag (16)``, AES-256 in GCM, under the segment's data key and an IV of its own.
 
 Source: ``CompressionChunkEnumeration``, ``EncryptionChunkEnumeration`` of the plugin; RFC 8878 (zstd).
@@ -30,7 +30,7 @@ _SHORT_SIZE_FROM: Final = 256
 
 
 def compressed(data: bytes) -> bytes:
-    """Return ``data`` as one zstd frame that tells its size."""
+    """Return ``data`` as one zstd frame that says its size."""
     import pyarrow as pa  # noqa: PLC0415 - takes a while, and a plain store never needs it
 
     frame: bytes = pa.Codec("zstd", compression_level=ZSTD_LEVEL).compress(data, asbytes=True)
@@ -41,7 +41,7 @@ def decompressed(frame: bytes, size: int) -> bytes:
     """Return the ``size`` bytes that ``frame`` holds, and take no more memory than that.
 
     Raises:
-        FormatError: it is no zstd frame, tells no size or another one, or is damaged.
+        FormatError: it is no zstd frame, says no size or another one, or is damaged.
 
     """
     stated = frame_content_size(frame)
@@ -75,7 +75,7 @@ def frame_content_size(frame: bytes) -> int:
     width = _SIZE_BYTES[descriptor >> 6] or int(is_single)
     start = 5 + int(not is_single) + _DICTIONARY_BYTES[descriptor & 3]
     if not width or descriptor & _RESERVED or len(frame) < start + width:
-        raise FormatError("zstd frame: header", position=4, expected="one that tells the content size",
+        raise FormatError("zstd frame: header", position=4, expected="one that says the content size",
                           found=f"descriptor {descriptor:#04x}")  # fmt: skip
     size = int.from_bytes(frame[start : start + width], "little")
     return size + _SHORT_SIZE_FROM if width == 2 else size  # noqa: PLR2004 - as above

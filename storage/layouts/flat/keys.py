@@ -1,4 +1,4 @@
-"""The layout ``flat``: Resnap's own keys, each telling what its object is.
+"""The layout ``flat``: Resnap's own keys, each saying what its object is.
 
     <cluster id>/<topic>/<topic id>/<partition>/<base offset, 20 digits>-<segment id>.<extension>
 
@@ -160,7 +160,7 @@ def parse_key(key: str) -> FlatKey | None:
 
 
 def is_tombstone(info: ObjectInfo) -> bool:
-    """Whether a tombstone lies where the manifest of a segment was, or would have been; its size alone tells."""
+    """Whether a tombstone lies where the manifest of a segment was, or would have been; its size alone shows it."""
     return info.size_bytes == len(TOMBSTONE) and info.key.endswith(f".{MANIFEST_EXTENSION}")
 
 

@@ -34,7 +34,7 @@ class FlatListing:
     manifests: Mapping[str, ObjectInfo] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     topic_ids: TopicIds = field(default_factory=TopicIds)
-    """Which topics the segments are of, where keys do not tell."""
+    """Which topics the segments are of, where keys do not say."""
     _brokers: BrokersFolders = field(init=False)
 
     def __post_init__(self) -> None:

@@ -117,7 +117,7 @@ def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, m
 
 
 def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> ObjectInfo | None:
-    """Return what tells of an object that was not listed: those that brokers read do not lie beside the manifest."""
+    """Return what describes an object that was not listed: those that brokers read do not lie beside the manifest."""
     if key.startswith(f"{ROOT}/"):
         with suppress(ObjectNotFoundError):
             return infos.setdefault(key, store.head(key))

@@ -1,7 +1,7 @@
 """Which topic segments are of that were shipped before its id was known, where the store has others of that name.
 
 A topic that was deleted and created again has the name of the old one, another id, and offsets that begin again at 0.
-Its segments lie apart by the id in their keys. What lies under ``none`` has none to tell: a batch that both must have
+Its segments lie apart by the id in their keys. What lies under ``none`` has none: a batch that both must have
 shows which topic it belongs to. Where there is no such batch it is of the only topic that is left; where more are
 left, or none, it stands alone.
 """
@@ -48,9 +48,9 @@ class TopicIds:
 
 
 def listing_prefix(within: str) -> str:
-    """Return what the keys begin with that tell what belongs into ``within``, some folders with a slash after each.
+    """Return what the keys begin with that say what belongs into ``within``, some folders with a slash after each.
 
-    What belongs to a topic may lie under ``none``, and whose that is only all topics of the name tell.
+    What belongs to a topic may lie under ``none``, and whose that is only all topics of the name say.
     """
     folders = within.split("/")
     is_of_one_id = len(folders) > _TOPIC_FOLDERS + 1 and folders[_TOPIC_FOLDERS] != UNKNOWN

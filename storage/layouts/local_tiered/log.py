@@ -1,7 +1,7 @@
 """What brokers have tiered in the layout ``local-tiered``, as a log dir: nothing but keys names a segment.
 
 A segment is one if the objects that brokers need are all there and its log ends with a whole batch. What is less than
-that is a copy under way, or one that was given up. Keys tell where a segment begins, its last batch where it ends.
+that is a copy under way, or one that was given up. Keys say where a segment begins, its last batch where it ends.
 Which segments the brokers believe in stands in their own metadata, and is not asked here: of several with the same
 offsets, as retries leave them, the one written last is taken.
 """
@@ -65,13 +65,13 @@ class TieredSegment:
     leader_epochs: tuple[LeaderEpoch, ...]
     """Those of the segment alone."""
     cluster_id: None = None
-    """Nothing tells."""
+    """Nothing says."""
     snapshot_origin: None = None
     """It is a broker's."""
     broker_id: None = None
-    """Nothing tells."""
+    """Nothing says."""
     max_timestamp_ms: None = None
-    """Nothing but the batches tells."""
+    """Nothing but the batches says."""
 
     @property
     def topic(self) -> str:

@@ -323,7 +323,7 @@ def test_what_others_keep_in_the_store_is_not_seen(layout: Layout, store: Object
 
 @pytest.mark.parametrize("name", IDS_IN_KEYS)
 def test_a_layout_with_the_topic_id_in_its_keys_needs_it(name: str, store: ObjectStore) -> None:
-    with pytest.raises(TopicIdUnknownError, match="nothing tells the id of payments"):
+    with pytest.raises(TopicIdUnknownError, match="nothing says the id of payments"):
         LAYOUTS[name].objects_of(a_segment(0, 10, topic_id=None), store)
 
 

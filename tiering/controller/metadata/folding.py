@@ -71,9 +71,9 @@ SETTINGS_TYPES: Final = frozenset({
     RegisterBrokerRecord, UnregisterBrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord,
     UnfenceBrokerRecord, TopicRecord, RemoveTopicRecord,
 })  # fmt: skip
-"""What tells the settings of brokers and topics, and of what release brokers are; a topic's go with it."""
+"""What says the settings of brokers and topics, and of what release brokers are; a topic's go with it."""
 TOPIC_TYPES: Final = (TopicRecord, RemoveTopicRecord, PartitionRecord, PartitionChangeRecord)
-"""What tells the ids of topics, and where their partitions are."""
+"""What says the ids of topics, and where their partitions are."""
 TRANSACTION_TYPES: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 """What decides which of the others count: none of these can be skipped."""
 UNKNOWN: Final = "unknown to this release"

@@ -1,6 +1,6 @@
 """What a metadata log amounts to, as frozen values: the cluster, its topics and settings, and who has which ids.
 
-What Kafka's own image forgets is kept where the log still tells it: deleted topics, every block of producer ids, every
+What Kafka's own image forgets is kept where the log still says it: deleted topics, every block of producer ids, every
 change to a broker's settings, and how metadata transactions ended.
 
 Source: ``MetadataImage`` and its parts in Kafka's metadata module.
@@ -158,7 +158,7 @@ class BlockSource(StrEnum):
     CHECKPOINT = "checkpoint"
     """From a checkpoint, which only says where the next block begins: it stands for all before it."""
     MIGRATION = "migration"
-    """From the migration from ZooKeeper, which tells the last block: it stands for all before it, too."""
+    """From the migration from ZooKeeper, which says the last block: it stands for all before it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -242,7 +242,7 @@ def _end_of(directory: Path) -> _LogEnd:
 
 
 def _end_before_reading(files: MetadataLogFiles) -> _LogEnd:
-    """Return the end as names and sizes tell it."""
+    """Return the end as names and sizes say it."""
     checkpoint = files.starting_checkpoint()
     active = files.segments[-1] if files.segments else None
     return _LogEnd(

@@ -1,4 +1,4 @@
-"""The controller's side: which block comes next, as records of the metadata log tell it (KIP-730).
+"""The controller's side: which block comes next, as records of the metadata log say it (KIP-730).
 
 State is folded from records and nothing else: ``allocate`` says which record would give the next block, and only
 ``replay`` of that record moves on. Whoever embeds it makes the record durable in between (``durable_allocation``), or

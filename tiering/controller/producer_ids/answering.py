@@ -55,5 +55,5 @@ def answer_allocate(
 
 
 def refusal_by_zookeeper_controller(is_registered: bool) -> KafkaError:
-    """Return what a controller with ZooKeeper says where the epoch does not fit; KRaft does not tell the two apart."""
+    """Return what a controller with ZooKeeper says where the epoch does not fit; KRaft does not say the two apart."""
     return KafkaError.STALE_BROKER_EPOCH if is_registered else KafkaError.BROKER_ID_NOT_REGISTERED

@@ -85,7 +85,7 @@ class BrokerProducerIds:
             return self._nothing(wants_block=False)
 
     def on_response(self, response: AllocateProducerIdsResponse, now_ms: int) -> bool:
-        """Take in an answer; tell whether it brought a block. One that makes no sense counts as a failure."""
+        """Take in an answer; say whether it brought a block. One that makes no sense counts as a failure."""
         with self._lock:
             self.is_unauthorized = response.error_code is KafkaError.CLUSTER_AUTHORIZATION_FAILED
             if response.error_code is KafkaError.NONE and self._is_sane(response):

@@ -36,7 +36,7 @@ class BlockNode(Protocol):
         """Return its data, None for none, and its version."""
 
     def write(self, data: bytes, version: int) -> bool:
-        """Write ``data`` if the znode still has ``version``; tell whether it had."""
+        """Write ``data`` if the znode still has ``version``; say whether it had."""
 
 
 def block_json(block: ProducerIdsBlock) -> bytes:

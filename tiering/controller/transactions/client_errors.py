@@ -251,7 +251,7 @@ def on_coordinator_error(
 ) -> Reaction:
     """Return what a producer of ``release`` does about ``error`` in the answer to ``request``.
 
-    ``can_bump`` tells whether the coordinator gives epochs (``InitProducerId`` 3), ``transactions_v2`` whether each end
+    ``can_bump`` says whether the coordinator gives epochs (``InitProducerId`` 3), ``transactions_v2`` whether each end
     of a transaction does; then partitions and offsets are not added by requests of their own.
     """
     error = _heard(error, release)

@@ -1,6 +1,6 @@
 """The batches that a Java producer has in flight: which sequence and epoch each bears, and which may be sent next.
 
-``client_errors`` tells what a producer does about one error; here are its consequences for everything else that it has
+``client_errors`` says what a producer does about one error; here are its consequences for everything else that it has
 sent or is about to send. A batch gets its sequence when it is first sent, and keeps it in every try, unless a bumped
 epoch numbers the partition's batches again. There is no network and no clock: the caller says what was acknowledged,
 refused or expired, in any order, and asks for the next batch of a partition.
