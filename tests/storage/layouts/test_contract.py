@@ -402,6 +402,37 @@ def test_beside_a_manifest_that_cannot_be_read_nothing_is_unnamed(store: ObjectS
     assert (found.objects, len(found.unreadable)) == ((), 1)
 
 
+def test_segments_are_listed_and_read_one_by_one_and_their_files_vouched_for(
+    layout: Layout, store: ObjectStore
+) -> None:
+    shipped = [ship(layout, a_segment(base, end), store) for base, end in ((0, 10), (10, 25))]
+    listing = layout.listing(store, lambda topic: topic.endswith("payments"))
+    assert sorted(listing.manifests) == [one.manifest_key for one in shipped]
+    assert len({listing.folder(key) for key in listing.manifests}) == 1
+    assert len({listing.source(key) for key in listing.manifests}) == 1
+    for key, one in zip(listing.manifests, shipped, strict=True):
+        found, again = listing.read(key), layout.read_manifest(key, store.get(key))
+        assert (found.facts.topic, found.facts.partition) == PAYMENTS
+        assert (found.facts.base_offset, found.facts.next_base_offset) == (again.base_offset, again.next_base_offset)
+        assert (found.facts.snapshot_key, found.facts.log_bytes) == (again.snapshot, again.log_bytes)
+        assert (found.problems, found.missing, bool(found.objects)) == ((), (), layout.tells_digests)
+        assert not listing.is_retained_away(found)
+        store.delete(one.files[-1].key)
+        assert layout.listing(store, bool).read(key).missing or layout.tells_digests
+    assert not layout.listing(store, lambda _: False).manifests
+
+
+def test_digests_vouch_for_all_files_of_a_partition_or_for_none(layout: Layout, store: ObjectStore) -> None:
+    for base, end in ((0, 10), (10, 25)):
+        ship(layout, a_segment(base, end), store)
+    (partition,) = read(layout, store).partitions
+    vouched = layout.vouched(store, partition)
+    assert len(vouched.leader_epochs) == len(partition.segments)
+    assert vouched.passed_over == ()
+    snapshots = {one.path for one in partition.snapshots}
+    assert snapshots <= vouched.digests.keys() if layout.tells_digests else not vouched.digests
+
+
 @pytest.mark.parametrize("layout", READ_BY_BROKERS, ids=lambda one: one.name)
 def test_what_brokers_read_is_found_without_a_manifest_of_ours(layout: ReadByBrokers, store: ObjectStore) -> None:
     """Brokers name their segments in the same way: keys alone show what is whole."""
