@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.tiering.checking.chains import Chain
-    from resnap.tiering.checking.verification import VerifiedSegment
     from resnap.tiering.readiness import TieringSizes
     from resnap.tiering.refusal import Refusal
 
@@ -59,22 +58,6 @@ def refusal_row(refusal: Refusal | None) -> Row | None:
         "reason": refusal.reason.value,
         "detail": refusal.detail,
         "hint": refusal.hint,
-    }
-
-
-def verified_row(verified: VerifiedSegment) -> Row:
-    """Return what reading one shipped segment back showed."""
-    manifest = verified.manifest
-    return {
-        "manifest": verified.manifest_key,
-        "topic": manifest.topic if manifest else None,
-        "partition": manifest.partition if manifest else None,
-        "baseOffset": manifest.base_offset if manifest else None,
-        "nextBaseOffset": manifest.next_base_offset if manifest else None,
-        "bytes": verified.size_bytes,
-        "result": "different" if verified.problems else "gone" if verified.is_retained_away else "ok",
-        "problems": list(verified.problems),
-        "undecided": list(verified.undecided),
     }
 
 

@@ -232,7 +232,7 @@ def _refusals_at_fault(shipment: PartitionShipment) -> list[DataError]:
 
 
 def shipment_row(shipment: PartitionShipment) -> Row:
-    """Return what became of one partition's segments."""
+    """Return the outcome of one partition's segments."""
     return {
         **identity(shipment.topic_partition),
         "shipped": [

@@ -118,7 +118,7 @@ class LeftOutProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOrigin:
-    """Where the producer snapshot comes from and what it rests on."""
+    """Where the producer snapshot comes from and what it depends on."""
 
     how: SnapshotHow
     as_of: str

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from resnap.storage.errors import ResnapError, VerificationError
 from resnap.storage.layouts.lineage import chain_of, is_one_lineage
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from resnap.storage.log.survey import LogDir, PartitionProblem
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.lineage import Link
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.store_path import StorePath
+    from resnap.storage.stores.protocol import ObjectInfo
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Link")
@@ -115,6 +117,28 @@ def stored_partition(
         log_start_offset=chain[0].segment.base_offset,
         recovery_point=None,
         cleaner_offset=None,
+    )
+
+
+def closed_segment(of: Link, path: str, log: ObjectInfo, sizes: Mapping[ObjectKind, int | None]) -> Segment:
+    """Return the segment ``of`` as one of a log dir: its log at ``path``, in the object ``log``; ``sizes`` by file."""
+    return Segment(
+        base_offset=of.base_offset,
+        next_base_offset=of.next_base_offset,
+        path=path,
+        size_bytes=sizes[ObjectKind.LOG] or 0,
+        mtime_ns=log.modified_ms * 1_000_000,
+        inode=0,
+        index_bytes=sizes.get(ObjectKind.INDEX),
+        timeindex_bytes=sizes.get(ObjectKind.TIME_INDEX),
+        txnindex_bytes=sizes.get(ObjectKind.TXN_INDEX),
+    )
+
+
+def end_snapshot(of: Link, path: str, info: ObjectInfo, size_bytes: int) -> SnapshotFile:
+    """Return the snapshot at the end of the segment ``of``, which lies in the object ``info``."""
+    return SnapshotFile(
+        offset=of.next_base_offset, path=path, size_bytes=size_bytes, mtime_ns=info.modified_ms * 1_000_000
     )
 
 

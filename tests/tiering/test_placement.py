@@ -136,10 +136,10 @@ def all_ways(store: Store, turn: Turn) -> Iterator[Store]:
 def shipped(store: Store, turn: Turn, placement: Placement) -> Store:
     """Return what the store holds after the steps of ``placement``, each of which is checked."""
     done: set[int] = set()
-    for number, (index, rests_on) in enumerate(placement.steps):
+    for number, (index, depends_on) in enumerate(placement.steps):
         if number == turn.killed_after:
             break
-        if index in turn.failing or not (rests_on is None or rests_on in done):
+        if index in turn.failing or not (depends_on is None or depends_on in done):
             continue
         done.add(index)
         now = store | {turn.candidates[index]}
@@ -215,9 +215,9 @@ def test_what_is_placed(
 def test_what_rests_on_a_segment_that_fails_does_not_go_either() -> None:
     """Else the store would lack offsets of [1, 3), which is sound, below those of [3, 4)."""
     found = place(spans((0, 2)), spans((0, 1), (1, 3), (3, 4)))
-    assert [step.rests_on for step in found.steps] == [None, 0, 1]
+    assert [step.depends_on for step in found.steps] == [None, 0, 1]
     alone = place(spans((0, 2)), spans((2, 3), (3, 4)))
-    assert [step.rests_on for step in alone.steps] == [None, None]
+    assert [step.depends_on for step in alone.steps] == [None, None]
 
 
 @examples(300)

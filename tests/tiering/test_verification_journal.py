@@ -66,7 +66,7 @@ def test_a_journal_that_cannot_be_removed_is_told_and_no_more(
     path.unlink()
     path.mkdir()
     journal.end()
-    assert "--fresh reads everything anew" in capsys.readouterr().out
+    assert "--fresh reads everything again" in capsys.readouterr().out
 
 
 @given(st.binary(max_size=200), st.booleans())

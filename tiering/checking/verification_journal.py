@@ -62,7 +62,7 @@ class VerificationJournal:
             try:
                 self.path.unlink(missing_ok=True)
             except OSError as error:
-                self.complain(f"{self.path}: cannot be removed: {error.strerror}; --fresh reads everything anew")
+                self.complain(f"{self.path}: cannot be removed: {error.strerror}; --fresh reads everything again")
 
     def _recall(self, now_ms: int) -> bool:
         """Take over what an interrupted run left; False where that is nothing."""

@@ -1,1 +1,1 @@
-"""What becomes of shipped segments: retention, the removal of what no manifest names, and the way back."""
+"""What is done with shipped segments: retention, the removal of what no manifest names, and the way back."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError
 from resnap.storage.layouts.manifest import TOMBSTONE
+from resnap.storage.layouts.protocol import Deletion
 from resnap.storage.sources.registry import SHIPPED
 from resnap.storage.stores.probe import store_clock_ms
 from resnap.tiering.shipping.lease import leased
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resnap.storage.errors import FormatError
-    from resnap.storage.layouts.protocol import Deletion
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -54,7 +54,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What became of one thing."""
+    """The outcome of one thing."""
 
     key: str
     size_bytes: int
@@ -104,7 +104,7 @@ def collect(
         StoreError: the store failed.
 
     """
-    for lease_name, infos in groupby(garbage.objects, key=lambda info: _lease_of(info.key)):
+    for lease_name, infos in groupby(garbage.objects, key=lambda info: _deletion_of(info.key).lease):
         found = list(infos)
         if lease_name is None:
             yield from (_deleted(store, info) for info in _still_garbage(store, found))
@@ -116,7 +116,7 @@ def collect(
                 for info in _still_garbage(store, found):
                     deletion = _deletion_of(info.key)
                     lease.hold()
-                    if is_alone or deletion is None or deletion.manifest_key is None or buried(deletion.manifest_key):
+                    if is_alone or deletion.manifest_key is None or buried(deletion.manifest_key):
                         lease.hold()
                         yield _deleted(store, info)
         except LockedError as error:
@@ -128,7 +128,7 @@ def collect(
 
 def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Yield those of ``found`` that nobody has named or written again since; what only lives as long as a run, too."""
-    for beside, group in groupby(found, key=lambda info: _beside(info.key)):
+    for beside, group in groupby(found, key=lambda info: _deletion_of(info.key).beside):
         infos = list(group)
         if not beside:
             yield from infos
@@ -142,20 +142,10 @@ def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[
         yield from (info for info in infos if info.key in still and _is_as_it_was(store, info))
 
 
-def _deletion_of(key: str) -> Deletion | None:
-    """Return how what lies at ``key`` is deleted; None for what only lives as long as a run."""
+def _deletion_of(key: str) -> Deletion:
+    """Return how what lies at ``key`` is deleted: as it is, and nothing beside it, if it is of no layout."""
     found = (layout.deletion_of(key) for layout in SHIPPED)
-    return next((one for one in found if one is not None), None)
-
-
-def _beside(key: str) -> tuple[str, ...]:
-    deletion = _deletion_of(key)
-    return () if deletion is None else deletion.beside
-
-
-def _lease_of(key: str) -> str | None:
-    deletion = _deletion_of(key)
-    return None if deletion is None else deletion.lease
+    return next((one for one in found if one is not None), Deletion(beside=(), lease=None, manifest_key=None))
 
 
 def _bury(store: ObjectStore, manifest_key: str) -> bool:
@@ -186,5 +176,5 @@ def _is_of_a_run(begun: Unfinished) -> bool:
     if _PASSING.fullmatch(begun.key):
         return True
     deletion = _deletion_of(begun.key)
-    is_object = deletion is not None and deletion.manifest_key not in {None, begun.key}
-    return is_object or (deletion is None and begun.key.endswith("~"))
+    is_object = deletion.manifest_key not in {None, begun.key}
+    return is_object or (not deletion.beside and begun.key.endswith("~"))

@@ -40,7 +40,7 @@ _NAME_BYTES: Final = 255
 
 
 class Restored(StrEnum):
-    """What became of a partition; the values are codes that users and programs see, and never change."""
+    """The outcome of a partition; the values are codes that users and programs see, and never change."""
 
     RESTORED = "restored"
     ALREADY_THERE = "already-there"

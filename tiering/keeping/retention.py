@@ -96,7 +96,7 @@ def retention_of(manifests: Mapping[str, StoredManifest], limits: Limits, now_ms
 
 
 def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) -> PartitionRetention:
-    """Judge the chain that readers take; what lies beside it goes with what it rests on.
+    """Judge the chain that readers take; what lies beside it goes with what it depends on.
 
     It goes first, and downwards: so whatever ends the run, all that is left is led to from the first segment on.
     """

@@ -1,4 +1,4 @@
-"""One run at a time at one partition in a store: a lease saves work, and nothing rests on it.
+"""One run at a time at one partition in a store: a lease saves work, and nothing depends on it.
 
 A lease is an object, ``.resnap/lease/<place>/<generation>``; who wrote the highest generation holds it, for as long as
 the object is renewed. To take over what nobody has renewed for ``LEASE_MS``, by the store's own clock, or what a

@@ -8,7 +8,7 @@ read can still be read. It follows that a segment is placed only
 
 - at an offset to which stored segments lead, one after the other, from the beginning of their stretch; or where nothing
   is stored;
-- if no stretch begins strictly inside of it: its beginning would be passed over, and with it all that rests on it;
+- if no stretch begins strictly inside of it: its beginning would be passed over, and with it all that depends on it;
 - above a gap, only if the log itself has one there; below what is stored, only if those that follow lead to the very
   beginning of a stretch, and then from there downwards.
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(Enum):
-    """What becomes of a candidate."""
+    """The outcome of a candidate."""
 
     PLACED = "placed"
     HELD = "held"
@@ -49,18 +49,18 @@ class Step(NamedTuple):
     """A candidate that is placed, and the one that must have been shipped before it; both by index."""
 
     candidate: int
-    rests_on: int | None
+    depends_on: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What becomes of each candidate."""
+    """The outcome of each candidate."""
 
     verdicts: tuple[Verdict, ...]
     steps: tuple[Step, ...]
     """What is placed, in the order in which it is to become visible."""
     is_attached: bool
-    """Whether all that is missing follows on what is stored; else the answer rests on knowing all that lies below."""
+    """Whether all that is missing follows on what is stored; else the answer depends on knowing all that lies below."""
 
 
 def place(
@@ -190,7 +190,7 @@ class _Fold:
         if start in self.stored.reached or start not in self.led_to:
             return False
         is_on_top = not self.stored.touch_from_below(start) and self.stored.next_beginning(start) is None
-        return not is_on_top or self.steps[-1].rests_on is not None
+        return not is_on_top or self.steps[-1].depends_on is not None
 
     def _covers_a_beginning(self, span: Span) -> bool:
         beginning = self.stored.next_beginning(span.start)

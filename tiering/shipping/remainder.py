@@ -16,8 +16,8 @@ from resnap.storage.layouts.lineage import Span, chain_of, epochs_in
 from resnap.storage.log.partition_dir import SnapshotFile
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.refusal import Reason, refuse
-from resnap.tiering.shipping import same_topic
 from resnap.tiering.shipping.placement import Placement, Verdict, place
+from resnap.tiering.shipping.same_topic import of_other_topics
 from resnap.tiering.shipping.segment_bundle import EpochHistory, LeaderEpochsUnknownError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ToShip(NamedTuple):
     """A segment, and the base offset of the one that must be in the store before it becomes visible."""
 
     segment: Segment
-    rests_on: int | None
+    depends_on: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +133,11 @@ def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedT
 
 
 class _Judged(NamedTuple):
-    """What becomes of each candidate, and why."""
+    """The outcome of each candidate, and why."""
 
     spans: Sequence[Span]
     beside: Neighbours
-    strangers: dict[int, str]
+    foreign: dict[int, str]
     failures: dict[int, FormatError | VerificationError]
     placement: Placement
     apart: frozenset[str]
@@ -150,7 +150,7 @@ class _Judged(NamedTuple):
         refused = [
             refuse(segments[index], Reason.LINEAGE_CONFLICT, self._why(index, verdict), hint=self._hint(index, verdict))
             for index, verdict in enumerate(placement.verdicts)
-            if verdict in _WHY or index in self.strangers
+            if verdict in _WHY or index in self.foreign
         ]
         order = [
             ToShip(segments[index], None if below is None else segments[below].base_offset)
@@ -184,11 +184,11 @@ class _Judged(NamedTuple):
 
     def _hint(self, index: int, verdict: Verdict) -> str | None:
         """Return what to do where the leader epochs are those of one log; None for what is done of two histories."""
-        return _OTHER_BOUNDARIES if verdict in _WHY and index not in self.strangers else None
+        return _OTHER_BOUNDARIES if verdict in _WHY and index not in self.foreign else None
 
     def _why(self, index: int, verdict: Verdict) -> str:
-        if index in self.strangers:
-            return self.strangers[index]
+        if index in self.foreign:
+            return self.foreign[index]
         start, end = self.spans[index]
         near = [one for one in self.beside.segments if one.base_offset < end and one.next_base_offset > start]
         near = near or self.beside.segments
@@ -212,40 +212,40 @@ class _Look(NamedTuple):
         whole = [one for one in beside.segments if not self._is_repaired(one, spans)]
         has_torn = len(whole) < len(beside.segments)
         beside = beside._replace(segments=whole)
-        others = same_topic.strangers(partition, beside.segments, self.shipped, self.lineage.sources)
+        others = of_other_topics(partition, beside.segments, self.shipped, self.lineage.sources)
         elsewhere = frozenset(
             one.manifest_key
             for one in beside.segments
             if one.manifest_key in others and self.shipped.topic_id_of(one) != topic_id
         )
         beside = beside._replace(segments=[one for one in beside.segments if one.manifest_key not in elsewhere])
-        strangers: dict[int, str] = {}
+        foreign: dict[int, str] = {}
         failures: dict[int, FormatError | VerificationError] = {}
         for index, (near, apart) in enumerate(_side_by_side(spans, beside.segments)):
             error = self._failure(spans[index], near, beside)
-            why = self.lineage.stranger(self.candidates.segments[index], spans[index], [*near, *apart])
+            why = self.lineage.why_foreign(self.candidates.segments[index], spans[index], [*near, *apart])
             why = why or next((others[one.manifest_key] for one in near if one.manifest_key in others), None)
             if why is None and not self.shipped.may_overlap:
                 why = _overlap(spans[index], near)
             if error is not None:
                 failures[index] = error
             elif why is not None:
-                strangers[index] = why
+                foreign[index] = why
         placement = place(
             {Span(one.base_offset, one.next_base_offset) for one in beside.segments},
             spans,
-            frozenset((*strangers, *failures)),
+            frozenset((*foreign, *failures)),
             log_start=partition.log_start_offset,
             knows_below=not any(one.base_offset < start for one in beside.unreadable),
         )
         shown = tuple(self._shown([one for one in beside.segments if one.manifest_key not in others]))
-        return _Judged(spans, beside, strangers, failures, placement, elsewhere, shown, has_torn)
+        return _Judged(spans, beside, foreign, failures, placement, elsewhere, shown, has_torn)
 
     def _shown(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
         """Yield the stored snapshot where the log here begins, or the nearest ones; none if that is its beginning."""
         first, begins = self.candidates.segments[0], self.candidates.inventory.partition.segments[0].base_offset
         span = Span(first.base_offset, _end(first))
-        of_log = [one for one in stored if begins and self.lineage.stranger(first, span, [one]) is None]
+        of_log = [one for one in stored if begins and self.lineage.why_foreign(first, span, [one]) is None]
         by_end = sorted(of_log, key=attrgetter("next_base_offset"))
         below = [one for one in by_end if one.next_base_offset <= begins][-1:]
         above = [one for one in by_end if one.next_base_offset > begins][:1]
@@ -329,7 +329,7 @@ class _Lineage:
         end = _end(self._candidates.segments[-1])
         return max(end, self._candidates.high_watermark or 0) if self._history.is_checkpointed else end
 
-    def stranger(self, segment: Segment, span: Span, near: Sequence[ShippedSegment]) -> str | None:
+    def why_foreign(self, segment: Segment, span: Span, near: Sequence[ShippedSegment]) -> str | None:
         """Return why ``segment`` is not of one log with those of the store ``near`` it; None if it is."""
         for one in near:
             is_same = (one.base_offset, one.next_base_offset) == span

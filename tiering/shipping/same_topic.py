@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from resnap.tiering.shipping.shipped import ShippedTopic
 
 
-def strangers(
+def of_other_topics(
     partition: PartitionDir, stored: Iterable[ShippedSegment], shipped: ShippedTopic, sources: Sources
 ) -> dict[str, str]:
     """Return what of ``stored`` is of another topic of the same name: why, by manifest.

@@ -278,7 +278,7 @@ def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], indexes: Seg
     if found is not None:
         raise LeaderEpochsUnknownError(
             f"{segment.path}: {found.format(LEADER_EPOCHS)}",
-            hint="if the broker is stopped, start it once, which mends its checkpoints;"
+            hint="if the broker is stopped, start it once, which repairs its checkpoints;"
             " else take the partition from the log dir of another replica",
         )
 

@@ -3,7 +3,7 @@
 Several segments go up side by side, of one partition as of several. Those of a partition become visible one after the
 other, in an order in which what the store shows of it never has a gap that is not in the log: upwards, as a rule. A
 segment that turns out unfit while it is bundled is refused like the others. Where that is a gap of the log itself, as
-its bytes or its deletion by retention prove, the next one that does not rest on it is tried; else, as where it cannot
+its bytes or its deletion by retention prove, the next one that does not depend on it is tried; else, as where it cannot
 be read, all that follow are refused with it, and wait for the next run. A store that fails ends the shipment, with what
 was shipped until then.
 """
@@ -72,7 +72,7 @@ class Shipped:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionShipment:
-    """What became of one partition's segments."""
+    """The outcome of one partition's segments."""
 
     topic_partition: TopicPartition
     eligibility: Eligibility
@@ -200,7 +200,7 @@ class _Partition:
         self._epochs = EpochHistory(self.left.candidates.inventory.partition, self.shipper.sources)
 
     def ship(self, shipment: PartitionShipment) -> None:
-        """Ship all of it, and write into ``shipment`` what becomes of it."""
+        """Ship all of it, and write into ``shipment`` the outcome."""
         shipper, left = self.shipper, self.left
         segments = left.candidates.segments
         shipment.already += left.already
@@ -214,7 +214,7 @@ class _Partition:
             work = side_by_side(self._upload, left.order, shipper.parallel, self.delivery.stop, threads)
             for number, (one, uploaded) in enumerate(stack.enter_context(closing(work))):
                 try:
-                    _check_rests_on(one, shipment.shipped)
+                    _check_led_to(one, shipment.shipped)
                     ready = uploaded()
                     transactions.check(one.segment, ready.bundle.indexes)
                     self._publish(ready, shipment)
@@ -297,12 +297,12 @@ def _add(shipment: PartitionShipment, shipped: Shipped, snapshot: bytes) -> None
     shipment.shipped.append(shipped)
 
 
-def _check_rests_on(one: ToShip, shipped: Iterable[Shipped]) -> None:
+def _check_led_to(one: ToShip, shipped: Iterable[Shipped]) -> None:
     """Make sure that a reader will come to the segment."""
-    if one.rests_on is not None and all(other.base_offset != one.rests_on for other in shipped):
+    if one.depends_on is not None and all(other.base_offset != one.depends_on for other in shipped):
         raise NotLedToError(
-            f"{one.segment.path}: it would leave a gap: the segment at offset {one.rests_on}, on which it rests, was"
-            " not shipped",
+            f"{one.segment.path}: it would leave a gap: the segment at offset {one.depends_on}, on which it depends,"
+            " was not shipped",
             hint="run again, when what is wrong with that one has been repaired",
         )
 

@@ -16,15 +16,17 @@ from resnap.storage.errors import FormatError, ResnapError, VerificationError, i
 from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
 from resnap.storage.layouts.aiven.manifest import AivenManifest, read_manifest
 from resnap.storage.layouts.aiven.members import Member, index_size
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.stored_log import (
     ClosedSegment,
+    closed_segment,
+    end_snapshot,
     one_of_each_name,
     refused,
     stored_log_dir,
     stored_partition,
 )
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.side_by_side import each
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.metadata import SegmentMetadata
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -284,28 +287,15 @@ def _chain(topic_partition: TopicPartition, segments: Sequence[CopiedSegment]) -
 
 def segment_of(root: StorePath, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> Segment:
     """Return the segment as one of a log dir at ``root``, whose objects are all among ``infos``."""
+    indexes = (ObjectKind.INDEX, ObjectKind.TIME_INDEX, ObjectKind.TXN_INDEX)
+    sizes = {kind: index_size(segment.manifest, kind) for kind in indexes}
     log = infos[segment.place.beside(LOG)]
-    sizes = {suffix: index_size(segment.manifest, suffix) for suffix in ("index", "timeindex", "txnindex")}
-    return Segment(
-        base_offset=segment.base_offset,
-        next_base_offset=segment.next_base_offset,
-        path=_member(root, segment, LOG),
-        size_bytes=segment.manifest.chunks.file_size,
-        mtime_ns=log.modified_ms * 1_000_000,
-        inode=0,
-        index_bytes=sizes["index"],
-        timeindex_bytes=sizes["timeindex"],
-        txnindex_bytes=sizes["txnindex"],
-    )
+    return closed_segment(segment, _member(root, segment, LOG), log, {ObjectKind.LOG: segment.log_bytes, **sizes})
 
 
 def _snapshot(root: StorePath, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> SnapshotFile:
-    return SnapshotFile(
-        offset=segment.next_base_offset,
-        path=_member(root, segment, "snapshot"),
-        size_bytes=index_size(segment.manifest, "snapshot") or 0,
-        mtime_ns=infos[segment.place.beside(INDEXES)].modified_ms * 1_000_000,
-    )
+    indexes, size = infos[segment.place.beside(INDEXES)], index_size(segment.manifest, ObjectKind.SNAPSHOT)
+    return end_snapshot(segment, _member(root, segment, ObjectKind.SNAPSHOT), indexes, size or 0)
 
 
 def _member(root: StorePath, segment: CopiedSegment, suffix: str) -> str:

@@ -58,10 +58,12 @@ class FlatKey:
     @property
     def key(self) -> str:
         """The key itself."""
-        return (
-            f"{self.cluster}/{self.topic}/{self.topic_id}/{self.partition}"
-            f"/{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{self.extension}"
-        )
+        return f"{self.folder}{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{self.extension}"
+
+    @property
+    def folder(self) -> str:
+        """What the keys begin with that lie beside it."""
+        return f"{self.cluster}/{self.topic}/{self.topic_id}/{self.partition}/"
 
 
 def segment_id(

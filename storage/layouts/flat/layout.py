@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.flat import keys
-from resnap.storage.layouts.flat.listing import list_shipped, vouched_by_manifests
+from resnap.storage.layouts.flat.listing import list_shipped, unnamed_objects, vouched_by_manifests
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
-from resnap.storage.layouts.flat.unnamed import partition_folder, unnamed_objects
 from resnap.storage.layouts.lineage import epochs_in
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import NEEDED
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
-_MANIFEST_IN_THE_WAY: Final = "look at it with `resnap inspect`; delete it to have the segment shipped anew"
+_MANIFEST_IN_THE_WAY: Final = "look at it with `resnap inspect`; delete it to have the segment shipped again"
 
 
 def key_beside(segment: NewSegment, segment_id: UUID, extension: str) -> str:
@@ -84,7 +83,7 @@ class Flat:
     keeps_snapshots_as_found: bool = False
     tells_digests: bool = True
     remedy_when_verified: str = "delete the manifest, and tier the segment again"
-    remedy: str = "see `resnap verify --store URL`; delete the manifest to have the segment shipped anew"
+    remedy: str = "see `resnap verify --store URL`; delete the manifest to have the segment shipped again"
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is one of ours."""
@@ -232,7 +231,7 @@ class Flat:
         if place is None:
             return None
         return Deletion(
-            beside=(partition_folder(place),),
+            beside=(place.folder,),
             lease=f"{place.cluster}/{place.topic}/{place.partition}",
             manifest_key=replace(place, extension=keys.MANIFEST_EXTENSION).key,
         )

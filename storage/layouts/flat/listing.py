@@ -1,29 +1,39 @@
-"""The segments of a store that has manifests of Resnap's, one by one, and what each manifest says of its objects."""
+"""The segments of a store that has manifests of Resnap's, one by one, and the objects that no manifest names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from resnap.storage.disk import FileDigest
-from resnap.storage.errors import in_file
-from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, parse_key
+from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
 from resnap.storage.layouts.flat.topics import TopicIds, listing_prefix, topic_ids_of
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import parse_key as parse_brokers_key
-from resnap.storage.layouts.manifest import ObjectKind, read_manifest
-from resnap.storage.layouts.protocol import StoredManifest, Vouched
+from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind, read_manifest
+from resnap.storage.layouts.protocol import StoredManifest, Unnamed, Vouched
 from resnap.storage.log.names import OFFSET_DIGITS
 from resnap.storage.messages.wire import uuid_bytes
+from resnap.storage.side_by_side import each
 from resnap.storage.stores.key_part import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+
+class _Names(NamedTuple):
+    """What a manifest names, or why it cannot be read."""
+
+    place: FlatKey
+    keys: frozenset[str]
+    error: FormatError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +116,42 @@ def vouched_by_manifests(store: ObjectStore, partition: PartitionDir) -> Vouched
         digests={f"{store.url}/{one.key}": FileDigest(size_bytes=one.size_bytes, sha256=one.sha256) for one in entries},
         passed_over=tuple(BrokersFolders(store).without_manifest(manifests)),
     )
+
+
+def unnamed_objects(store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
+    """Return which of the objects ``listed`` no manifest among them names.
+
+    A partition of which any manifest cannot be read is left alone: that one may name anything.
+    """
+    places = [place for info in listed if (place := manifest_place(info))]
+    read = list(each(partial(_names, store), places, remote=True))
+    named = frozenset().union(*(one.keys for one in read))
+    closed = {one.place.folder for one in read if one.error is not None}
+    return Unnamed(
+        objects=tuple(
+            info
+            for info in listed
+            if info.key not in named
+            and (place := parse_key(info.key)) is not None
+            and place.extension != MANIFEST_EXTENSION
+            and place.folder not in closed
+        ),
+        unreadable=tuple(one.error for one in read if one.error is not None),
+    )
+
+
+def _names(store: ObjectStore, place: FlatKey) -> _Names:
+    try:
+        body = store.get(place.key)
+        if body == TOMBSTONE:
+            return _Names(place, frozenset())
+        with in_file(place.key):
+            manifest = read_manifest(body)
+    except ObjectNotFoundError:
+        return _Names(place, frozenset())
+    except FormatError as error:
+        return _Names(place, frozenset(), error)
+    return _Names(place, frozenset({place.key, *(entry.key for entry in manifest.objects)}))
 
 
 def _manifest_locator(partition: PartitionDir, segment: Segment) -> str:

@@ -19,6 +19,8 @@ from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, ROOT
 from resnap.storage.layouts.manifest import Manifest, ObjectKind, read_manifest
 from resnap.storage.layouts.stored_log import (
     ClosedSegment,
+    closed_segment,
+    end_snapshot,
     one_of_each_name,
     refused,
     stored_log_dir,
@@ -26,7 +28,6 @@ from resnap.storage.layouts.stored_log import (
     whole_chain,
 )
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.side_by_side import each
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.flat.keys import FlatKey
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -112,7 +114,7 @@ def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, m
             size = "nothing" if found is None else f"{found.size_bytes} bytes"
             raise VerificationError(
                 f"{store.url}/{key}: names {entry.key} of {entry.size_bytes} bytes, found {size}",
-                hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped anew",
+                hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped again",
             )
 
 
@@ -168,45 +170,24 @@ def _partition(
         raise error
     manifests = (one.manifest for one in found if one.manifest is not None)
     chain = whole_chain(topic_partition, sorted(manifests, key=attrgetter("made")), hint=_HINT)
+    checkpoint = chain[-1].object(ObjectKind.LEADER_EPOCH_CHECKPOINT)
     return stored_partition(
         _directory(root, found[0].place, topic_id),
         topic_partition,
-        [ClosedSegment(_segment(root, infos, one), _snapshot(root, infos, one)) for one in chain],
-        leader_epochs=_leader_epochs(root, chain[-1]),
+        [_closed(root, infos, one) for one in chain],
+        # That of the last segment has those of all before it.
+        leader_epochs=None if checkpoint is None else str(root / checkpoint.key),
         topic_id=next((manifest.topic_id for manifest in chain if manifest.topic_id is not None), None),
     )
 
 
-def _segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> Segment:
+def _closed(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> ClosedSegment:
     sizes = {entry.kind: entry.size_bytes for entry in manifest.objects}
-    log = infos[_key_of(manifest, ObjectKind.LOG)]
-    return Segment(
-        base_offset=manifest.base_offset,
-        next_base_offset=manifest.next_base_offset,
-        path=str(root / log.key),
-        size_bytes=log.size_bytes,
-        mtime_ns=log.modified_ms * 1_000_000,
-        inode=0,
-        index_bytes=sizes.get(ObjectKind.INDEX),
-        timeindex_bytes=sizes.get(ObjectKind.TIME_INDEX),
-        txnindex_bytes=sizes.get(ObjectKind.TXN_INDEX),
+    log, snapshot = infos[_key_of(manifest, ObjectKind.LOG)], infos[manifest.snapshot_key]
+    return ClosedSegment(
+        closed_segment(manifest, str(root / log.key), log, sizes),
+        end_snapshot(manifest, str(root / snapshot.key), snapshot, snapshot.size_bytes),
     )
-
-
-def _snapshot(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> SnapshotFile:
-    info = infos[_key_of(manifest, ObjectKind.SNAPSHOT)]
-    return SnapshotFile(
-        offset=manifest.next_base_offset,
-        path=str(root / info.key),
-        size_bytes=info.size_bytes,
-        mtime_ns=info.modified_ms * 1_000_000,
-    )
-
-
-def _leader_epochs(root: StorePath, manifest: Manifest) -> str | None:
-    """Return the checkpoint of the last segment, which has those of all before it."""
-    found = manifest.object(ObjectKind.LEADER_EPOCH_CHECKPOINT)
-    return None if found is None else str(root / found.key)
 
 
 def _key_of(manifest: Manifest, kind: ObjectKind) -> str:

@@ -18,6 +18,8 @@ from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, NEEDED, parse_k
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.stored_log import (
     ClosedSegment,
+    closed_segment,
+    end_snapshot,
     one_of_each_name,
     refused,
     stored_log_dir,
@@ -27,7 +29,6 @@ from resnap.storage.layouts.stored_log import (
 from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
 from resnap.storage.log.indexes import OFFSET_ENTRY, OffsetIndexEntry
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RecordBatchHeader
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.side_by_side import each
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -261,25 +263,11 @@ def _partition(root: StorePath, topic_id: str, found: Sequence[_Read]) -> Partit
 
 def segment_of(root: StorePath, one: TieredSegment) -> Segment:
     """Return the segment as one of a log dir at ``root``."""
-    log, sizes = one.of.infos[ObjectKind.LOG], {kind: info.size_bytes for kind, info in one.of.infos.items()}
-    return Segment(
-        base_offset=one.base_offset,
-        next_base_offset=one.next_base_offset,
-        path=str(root / log.key),
-        size_bytes=log.size_bytes,
-        mtime_ns=log.modified_ms * 1_000_000,
-        inode=0,
-        index_bytes=sizes.get(ObjectKind.INDEX),
-        timeindex_bytes=sizes.get(ObjectKind.TIME_INDEX),
-        txnindex_bytes=sizes.get(ObjectKind.TXN_INDEX),
-    )
+    log = one.of.infos[ObjectKind.LOG]
+    sizes = {kind: info.size_bytes for kind, info in one.of.infos.items()}
+    return closed_segment(one, str(root / log.key), log, sizes)
 
 
 def _snapshot(root: StorePath, one: TieredSegment) -> SnapshotFile:
     info = one.of.infos[ObjectKind.SNAPSHOT]
-    return SnapshotFile(
-        offset=one.next_base_offset,
-        path=str(root / info.key),
-        size_bytes=info.size_bytes,
-        mtime_ns=info.modified_ms * 1_000_000,
-    )
+    return end_snapshot(one, str(root / info.key), info, info.size_bytes)
