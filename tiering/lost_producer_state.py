@@ -60,30 +60,31 @@ NOTHING_LOST: Final = Judged()
 def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: int) -> Judged:
     """Return which snapshots of ``partition``, in order of their offsets, lack producers that were still alive.
 
-    After a loss a snapshot counts again once it has everybody of the last right one of whom anybody is still alive.
+    After a loss a snapshot counts again once it has everybody of the last right one, of whom somebody must be left.
 
     Raises:
         StoreError: the store they lie in failed.
 
     """
-    snapshots = partition.snapshots
-    read = each(lambda one: _entries(one, sources), snapshots, remote=partition.is_remote)
+    read = each(lambda one: _entries(one, sources), partition.snapshots, remote=partition.is_remote)
     right: tuple[SnapshotFile, Entries] | None = None
     losses: list[Loss] = []
     distrusted: set[str] = set()
     lost_from: int | None = None
-    for snapshot, entries in zip(snapshots, read, strict=True):
+    for snapshot, entries in zip(partition.snapshots, read, strict=True):
         if entries is None:
             continue
-        at_ms = snapshot.mtime_ns // 1_000_000
-        alive = None if right is None else _alive(right[1], at_ms, min(expiration_ms, MOST_CERTAIN_MS))
-        lost = [] if alive is None else lost_producers(alive, entries)
-        if right is not None and lost:
-            losses.append(Loss(snapshot, right[0], tuple(lost)))
-            lost_from = right[0].offset if lost_from is None else lost_from
-        if lost or (lost_from is not None and (alive is None or not len(alive))):
-            distrusted.add(snapshot.path)
-            continue
+        if right is not None:
+            silence_ms = min(expiration_ms, MOST_CERTAIN_MS)
+            lost = lost_producers(_due(right, snapshot, silence_ms), entries)
+            if lost:
+                losses.append(Loss(snapshot, right[0], tuple(lost)))
+                lost_from = right[0].offset if lost_from is None else lost_from
+            if lost or (
+                lost_from is not None and not _has_all(_due(right, snapshot, silence_ms, still_open=True), entries)
+            ):
+                distrusted.add(snapshot.path)
+                continue
         if lost_from is not None:
             distrusted |= _logs(partition, lost_from, snapshot.offset)
             lost_from = None
@@ -93,23 +94,27 @@ def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: in
     return Judged(losses=tuple(losses), distrusted=frozenset(distrusted))
 
 
-def lost_producers(alive: Entries, after: Entries) -> list[int]:
-    """Return the producers of ``alive``, entries that cannot have expired, that a later snapshot lacks in part.
+def lost_producers(due: Entries, after: Entries) -> list[int]:
+    """Return the producers of ``due``, entries that must be there, that a later snapshot lacks in part.
 
     They are not there, or with an older epoch, or the epoch of their coordinator is not known any more.
     """
     order = np.argsort(after["producer_id"], kind="stable")
     ids = after["producer_id"][order]
-    at = np.searchsorted(ids, alive["producer_id"])
+    at = np.searchsorted(ids, due["producer_id"])
     found = at < len(ids)
-    found[found] = ids[at[found]] == alive["producer_id"][found]
+    found[found] = ids[at[found]] == due["producer_id"][found]
     lacking = ~found
     same = after[order][at[found]]
-    was = alive[found]
+    was = due[found]
     forgotten = (was["coordinator_epoch"] != _NONE) & (same["coordinator_epoch"] == _NONE)
     lacking[found] = forgotten | (same["producer_epoch"] < was["producer_epoch"])
-    lost: list[int] = alive["producer_id"][lacking].tolist()
+    lost: list[int] = due["producer_id"][lacking].tolist()
     return lost
+
+
+def _has_all(due: Entries, entries: Entries) -> bool:
+    return bool(len(due)) and not lost_producers(due, entries)
 
 
 def lacks(there: Entries, made: Entries) -> list[int]:
@@ -121,9 +126,20 @@ def lacks(there: Entries, made: Entries) -> list[int]:
     return sorted(lost | {producer_id for producer_id, first in begun if began.get(producer_id, _NONE) != first})
 
 
-def _alive(entries: Entries, at_ms: int, expiration_ms: int) -> Entries:
-    alive: Entries = entries[entries["timestamp"] > at_ms - expiration_ms]
-    return alive
+def _due(
+    right: tuple[SnapshotFile, Entries], snapshot: SnapshotFile, silence_ms: int, *, still_open: bool = False
+) -> Entries:
+    """Return the entries of the last right snapshot that must be in a later one: those that had not expired by then.
+
+    An open transaction never expires. It counts at the same offset, and further up if ``still_open``: it may have ended
+    in between.
+    """
+    before, entries = right
+    kept = entries["timestamp"] > snapshot.mtime_ns // 1_000_000 - silence_ms
+    if still_open or before.offset == snapshot.offset:
+        kept |= entries["current_txn_first_offset"] != _NONE
+    due: Entries = entries[kept]
+    return due
 
 
 def _logs(partition: PartitionDir, start: int, end: int | None) -> set[str]:
@@ -175,7 +191,7 @@ def lost_state(partition: PartitionDir, losses: Sequence[Loss] = ()) -> LostStat
     if begins <= partition.log_start_offset or partition.local_from is not None:
         return None
     sizes = {one.offset: one.size_bytes for one in partition.snapshots if one.offset >= begins}
-    if sizes.get(begins, HEADER.size) > HEADER.size or not any(size > HEADER.size for size in sizes.values()):
+    if sizes.get(begins) != HEADER.size or max(sizes.values()) == HEADER.size:
         return None
     what = (
         f"the log dir begins at offset {begins}, above the log start {partition.log_start_offset}, with a snapshot"

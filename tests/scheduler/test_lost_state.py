@@ -13,9 +13,9 @@ from resnap.scheduler.jobs.install_staged import Request, install_staged
 from resnap.scheduler.output.progress import SilentProgress
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.installing.installation import Replace
-from tests.fixture_sets import LOST
+from tests.fixture_sets import AIVEN, LOST
 from tests.scheduler.failing_disk import Killed, WatchedDisk, killed_at
-from tests.scheduler.files import EMPTY_SNAPSHOT, file_at
+from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at
 from tests.scheduler.installed import look
 from tests.scheduler.shipped import entries, files_of
 
@@ -217,3 +217,50 @@ def test_a_saved_plan_of_both_parts_is_carried_out_with_the_same_remote_part(
     ran = command("regenerate", "--plan", plan, "--into", tmp_path / "staged", *LATER[2:])
     assert ran.code == 0, ran.err
     check_healed(tmp_path / "staged" / "t-0", fixture_set(LOST).expected / "t-0")
+
+
+@pytest.mark.parametrize("name", [*AIVEN, "kafka-3.9.1-tiered", "kafka-4.4.0-tiered"])
+def test_no_replica_that_kept_its_state_is_taken_for_one_that_lost_it(
+    name: str, command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    fixture = fixture_set(name)
+    data = shutil.copytree(fixture.data, tmp_path / "data")
+    for partition in data.glob("payments-*"):
+        if len(bases(partition)) > 2:
+            for base in bases(partition)[:2]:
+                for path in partition.glob(f"{base:020}.*"):
+                    path.unlink()
+    private = fixture.root / "keys" / "private.pem"
+    key = ["--encryption-private-key", f"key1={private}"] if private.exists() else []
+    url = f"{fixture.remote.as_uri()}/tiered" if name in AIVEN else fixture.remote.as_uri()
+    ran = command("scan", data, "--remote", url, *key, "--topic", "payments", "--output", "json")
+    assert ran.code in {0, 3}, ran.err
+    assert ran.document["partitions"]
+    assert [row["lostProducerState"] for row in ran.document["partitions"] if row["lostProducerState"]] == []
+
+
+def test_a_transaction_that_hangs_for_long_is_not_forgotten_with_the_state_of_a_replica(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    source = fixture_set("kafka-2.7.2-nine-days").data
+    data, store = tmp_path / "data", (tmp_path / "store").as_uri()
+    how = ("--topic", "payments", "--producer-id-expiration-ms", 172_800_000, *LATER)
+    shutil.copytree(source, data)
+    whole = command("regenerate", data, "--boundaries", "all", "--into", tmp_path / "whole", *how)
+    assert whole.code == 0, whole.err
+    shipped = command("tier", data, "--to", store, *how)
+    assert shipped.code in {0, 3}, shipped.err
+    for partition in data.glob("payments-*"):
+        first = bases(partition)[-4]
+        for path in partition.iterdir():
+            if path.stem.isdigit() and (int(path.stem) < first or path.suffix == ".snapshot"):
+                path.unlink()
+        file_at(partition, first, "snapshot").write_bytes(EMPTY_SNAPSHOT)
+    (data / "log-start-offset-checkpoint").write_text("0\n0\n")
+    joined = command("regenerate", data, "--remote", store, "--boundaries", "all", "--into", tmp_path / "joined", *how)
+    assert joined.code == 0, joined.err
+    made, expected = (files_of(tmp_path / place) for place in ("joined", "whole"))
+    names = {one for one in made if one.endswith(".snapshot")}
+    assert len(names) >= 8
+    for name in names:
+        assert entries(made[name]) == entries(expected[name]), name
