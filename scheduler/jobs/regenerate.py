@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from resnap.tiering.planning import SavedPlan
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
+_MOST_NAMED: Final = 20
+"""Aborted transactions of one segment that a warning names."""
 REPLANS: Final = 3
 """So often a partition is planned again in one run because retention deleted what was to be read."""
 
@@ -107,7 +109,7 @@ def _regenerate(
             one = replayed.planned
             partition = one.selected.inventory.partition
             made, unchanged = (prints_of(partition, found) for found in (replayed.result.boundaries, one.still_valid))
-            indexes = _indexes(area, partition, [*made, *unchanged], planner.engine.reading.sources)
+            indexes = _indexes(area, partition, [*made, *unchanged], planner.engine.reading.sources, context)
             area.leave(partition, made, unchanged, partial(_fingerprints, planner), indexes)
             if planner.run_cache is not None and one.cached is not None:
                 planner.run_cache.keep(one.cached, replayed.result)
@@ -116,15 +118,23 @@ def _regenerate(
 
 
 def _indexes(
-    area: StagingArea, partition: PartitionDir, staged: Iterable[StagedPrint], sources: Storage
+    area: StagingArea, partition: PartitionDir, staged: Iterable[StagedPrint], sources: Storage, context: Context
 ) -> list[StagedIndex]:
     """Stage the transaction indexes that are wrong, of a log that begins in remote storage, and return them."""
     if partition.local_from is None:
         return []
     topic_partition = partition.topic_partition
     whole = {one.offset: b"".join(area.chunks(topic_partition, one.offset)) for one in staged if not one.left_out}
-    found = right_indexes(partition, whole, sources)
-    return [area.put_index(topic_partition, segment.base_offset, body) for segment, body in found]
+    staged_indexes = []
+    for right in right_indexes(partition, whole, sources):
+        staged_indexes.append(area.put_index(topic_partition, right.segment.base_offset, right.body))
+        for txn in right.not_there[:_MOST_NAMED]:
+            context.warn(
+                f"{topic_partition}: the transaction of producer {txn.producer_id} that began at offset"
+                f" {txn.first_offset} and was aborted at {txn.last_offset} is not in the transaction index:"
+                " if this replica has led, its records were served as committed"
+            )
+    return staged_indexes
 
 
 def _past_retention(

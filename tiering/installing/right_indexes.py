@@ -7,7 +7,7 @@ that the replay has made there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import read_transaction_index, write_transaction_index
@@ -24,13 +24,20 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
 
 
-def right_indexes(
-    partition: PartitionDir, snapshots: Mapping[int, bytes], sources: Sources
-) -> Iterator[tuple[Segment, bytes]]:
-    """Yield the closed segments of the log dir whose transaction index is wrong, each with the right one.
+class RightIndex(NamedTuple):
+    """A transaction index as it must be, where another one is there, or none."""
 
-    Only those are judged at whose beginning ``snapshots``, by offset, have one that lacks nobody. An index without
-    entries is of no bytes.
+    segment: Segment
+    body: bytes
+    """Of no bytes where nothing was aborted."""
+    not_there: tuple[AbortedTxn, ...]
+    """Its entries that are not there: whoever read the segment of this replica got the records of these."""
+
+
+def right_indexes(partition: PartitionDir, snapshots: Mapping[int, bytes], sources: Sources) -> Iterator[RightIndex]:
+    """Yield what is right of the transaction indexes that are wrong, of closed segments of the log dir.
+
+    Only those are judged at whose beginning ``snapshots``, by offset, have one that lacks nobody.
 
     Raises:
         FormatError: a segment is damaged.
@@ -44,7 +51,9 @@ def right_indexes(
         before = OpenTransactions(_open_in(snapshot), known_from=0)
         found, there = transactions_of(segment, sources), _there(segment, sources)
         if there is None or found.judge(there, before).problems:
-            yield segment, write_transaction_index(found.entries(before))
+            right = found.entries(before)
+            not_there = tuple(one for one in right if one not in (there or ()))
+            yield RightIndex(segment, write_transaction_index(right), not_there)
 
 
 def _open_in(snapshot: bytes) -> dict[int, int]:
