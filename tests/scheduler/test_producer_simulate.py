@@ -24,6 +24,21 @@ def test_each_step_of_the_example_has_its_verdict(command: Resnap) -> None:
     assert fenced["producerDoes"] == "batch failed; producer goes on, with its next epoch"
 
 
+def test_what_may_come_first_depends_on_the_release(command: Resnap) -> None:
+    plain = '{"do": "append", "producerId": 7, "sequence": 17}'
+    verdicts = {}
+    for release in ("2.5", "3.9", "4.0", "4.1", "4.4", "4.5"):
+        for step in (plain, plain.replace("}", ', "transactional": true}')):
+            script = command.directory / "script.jsonl"
+            script.write_text(f'{{"do": "settings", "kafka": "{release}"}}\n{step}\n')
+            ran = command("producer", "simulate", script, "--output", "json")
+            verdicts[release] = (*verdicts.get(release, ()), ran.document["steps"][0]["verdict"])
+    assert {release: both.count("refused") for release, both in verdicts.items()} == {
+        "2.5": 0, "3.9": 0, "4.0": 0, "4.1": 1, "4.4": 1, "4.5": 2,
+    }  # fmt: skip
+    assert verdicts["4.4"] == ("accepted", "refused")
+
+
 def test_people_see_a_table(command: Resnap) -> None:
     ran = command("producer", "simulate", EXAMPLE)
     assert ran.code == 0
