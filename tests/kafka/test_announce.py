@@ -10,6 +10,7 @@ import pytest
 from resnap.storage.errors import ClusterError
 from resnap.storage.messages.wire import uuid_text
 from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.remote_log.records import METADATA_TOPIC
 from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.kafka.runbook import Operator
 from tests.kafka.story import ANNOUNCE, ANNOUNCE_COPIES, TOPIC
@@ -121,6 +122,9 @@ def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_w
         assert without_prefix["stop"]["hurdle"] == "other-layout"
         without_key = command(*announce, *prefix, "--publish")
         assert (without_key.code, "--encryption-private-key" in without_key.err) == (10, True)
+        for policy, told in (("compact", True), ("delete", False)):  # KIP-1266
+            broker.drive("configure", METADATA_TOPIC, f"cleanup.policy={policy}")
+            eventually(lambda told=told: ("is compacted" in command(*announce, *prefix).err) == told, policy)
         first = min(bucket.rglob("*.log"))
         body = first.read_bytes()
         first.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))

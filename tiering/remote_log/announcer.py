@@ -128,6 +128,11 @@ class Announcer:
                 f"the cluster has no topic {METADATA_TOPIC}",
                 hint="brokers make it when the first topic is tiered; remote.log.storage.system.enable must be set",
             )
+        if facts.topics[METADATA_TOPIC].is_compacted:
+            raise UsageError(
+                f"{METADATA_TOPIC} is compacted, and takes no record without a key",
+                hint="set its cleanup.policy to delete: brokers up to 4.4 write no keys there either (KIP-1266)",
+            )
         return facts
 
     def _judged(
