@@ -1,6 +1,6 @@
 """A run combined by several tasks, each for the producers of one range of ids, where one task could not hold them all.
 
-Whatever a combine decides about a producer rests on that producer alone, on the run's clocks, and on evidence that
+Whatever a combine decides about a producer depends on that producer alone, on the run's clocks, and on evidence that
 names it. So a task is given the rows and the evidence of its range, and what the tasks found is joined: a boundary is
 written only if every range rebuilt it, its entries one range after the other.
 """

@@ -73,7 +73,7 @@ def broker_blockers(
 
     Args:
         inventory: of the partition.
-        high_watermark: in place of what the checkpoint says; None to go by the checkpoint.
+        high_watermark: in place of what the checkpoint says; None to use the checkpoint.
         hanging: the first transaction of the partition that hangs, if one does.
 
     """

@@ -90,7 +90,7 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
 
     Args:
         inventory: of the partition.
-        high_watermark: in place of what the checkpoint says; None to go by the checkpoint.
+        high_watermark: in place of what the checkpoint says; None to use the checkpoint.
 
     """
     if high_watermark is None:

@@ -1,4 +1,4 @@
-"""From an inventory to replay plans, and to a saved plan that is refused once what it rests on has changed.
+"""From an inventory to replay plans, and to a saved plan that is refused once what it depends on has changed.
 
 A saved plan fixes the request: the moment T, the rules, and the boundaries of each partition. It is JSON, made to be
 read by people; what is to be read is planned again from the log directory, which must still hold the same closed

@@ -197,7 +197,7 @@ def judge_partition(
         sources: how the newest snapshot is reached, which is read for transactions that hang.
         now_ms: what time it is.
         transaction_max_timeout_ms: of the brokers.
-        high_watermark: in place of what the checkpoint says; None to go by the checkpoint.
+        high_watermark: in place of what the checkpoint says; None to use the checkpoint.
         facts: what the running cluster says of the partition, where it was asked.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Plans: made and kept, looked at, carried out later, and refused where what they rest on has changed."""
+"""Plans: made and kept, looked at, carried out later, and refused where what they depend on has changed."""
 
 from typing import Annotated, Any
 
@@ -89,7 +89,7 @@ def run_plan(
     body: PlannedRunBody,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Carry a plan out, unless what it rests on has changed since."""
+    """Carry a plan out, unless what it depends on has changed since."""
     plan = found_plan(services, plan_id)
     services.plans.check_fresh(plan)
     asked = RunRequest(

@@ -159,7 +159,8 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
         code="object-changed", status=409, title="An object was replaced while it was read", hint="try again"
     ),
     errors.StalePlanError: Kind(
-        code="stale-plan", status=412, title="What the plan rests on has changed", hint="make a new plan, and run that"
+        code="stale-plan", status=412, title="What the plan depends on has changed",
+        hint="make a new plan, and run that"
     ),
     PreconditionError: Kind(
         code="precondition-failed", status=412, title="What If-Match asks for does not hold",

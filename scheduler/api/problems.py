@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problems: what went wrong, a code that programs can go by, and the next step.
+"""Errors as RFC 9457 problems: what went wrong, a code that programs can use, and the next step.
 
 ``instance`` is the request's id, which is in the log as well. No problem holds a secret, nor what a bug said of itself.
 Routes name the problems they may answer with by ``responses=problems("not-found", ...)``; what every route may answer

@@ -113,7 +113,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     ),
     "controller config": CommandRow(
         f"{_JOBS}.controller:show_brokers_config",
-        "Show the settings brokers go by.",
+        "Show the settings brokers use.",
         "resnap controller config /var/lib/kafka --server-properties /etc/kafka/server.properties",
     ),
     "controller audit": CommandRow(

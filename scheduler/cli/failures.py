@@ -55,7 +55,7 @@ EXIT_CODES: Final = {
 }
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
 JSON_FORMS: Final = ("json", "ndjson")
-_DAMAGE_HINT: Final = "take the file from another replica; one that resnap wrote may be deleted, and is made anew"
+_DAMAGE_HINT: Final = "take the file from another replica; one that resnap wrote may be deleted, and is made again"
 _BUG_HINT: Final = "this is a bug in resnap: run the command again with -v, and report what it prints"
 
 

@@ -138,7 +138,7 @@ class Daemon:
             observation.warn(f"the configuration stays as it was: {error}")
         else:
             observation.metrics.config_reloaded(succeeded=True)
-            observation.note("the configuration was read anew")
+            observation.note("the configuration was read again")
             if waiting:
                 observation.warn(f"wait for the next start of the service: {', '.join(waiting)}")
         self._systemd.ready(self._status())
@@ -159,7 +159,7 @@ class Daemon:
             now_ms = clock.now_ms() - clock.monotonic_s() * 1000
             try:
                 if abs(now_ms - drift_ms) > CLOCK_SET_MS:
-                    self._services.observation.warn("the machine's clock was set: schedules are counted anew")
+                    self._services.observation.warn("the machine's clock was set: schedules are counted again")
                     self._services.schedules.clock_was_set()
                     drift_ms = now_ms
                 await asyncio.to_thread(self._services.catch_up)

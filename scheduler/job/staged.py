@@ -81,7 +81,7 @@ def _unusable(sources: Sources, locator: str) -> VerificationError | None:
         with in_file(locator):
             read_snapshot(sources.read(locator))
     except FormatError as error:
-        return VerificationError(str(error), hint="`resnap regenerate` makes it anew")
+        return VerificationError(str(error), hint="`resnap regenerate` makes it again")
     except (LogDirError, ObjectNotFoundError) as error:
         return VerificationError(str(error), hint=error.hint)
     return None

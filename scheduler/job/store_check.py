@@ -226,7 +226,7 @@ class StoreCheck:
         if not what:
             return SnapshotCheck(snapshot, None)
         problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
-        hint = "`resnap explain` shows what an entry rests on"
+        hint = "`resnap explain` shows what an entry depends on"
         if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
             problem += (
                 f"; it was made from a log that began at offset {origin.known_from_offset}, and the one that is stored"

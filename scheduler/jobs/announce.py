@@ -43,7 +43,7 @@ def run(request: Request, context: Context) -> Iterator[Announced | Unread]:
 
     Raises:
         UsageError: nothing was shipped there, or the cluster has no topic for the metadata.
-        VerificationError: an object is not what it must be, or brokers would not go by what was published.
+        VerificationError: an object is not what it must be, or brokers would not use what was published.
         StoreError, ClusterError: either failed.
 
     """
@@ -153,7 +153,7 @@ class AnnounceView(View[Announced | Unread]):
         yield f"{what} read back and announced."
         if self._totals["segments"]:
             yield (
-                "Leaders go by them once they begin to copy again: set remote.log.copy.disable=false, or start them."
+                "Leaders use them once they begin to copy again: set remote.log.copy.disable=false, or start them."
                 " Then they delete their own copies as local.retention says."
             )
 

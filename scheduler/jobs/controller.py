@@ -322,7 +322,7 @@ def show_producer_ids(context: Invocation, directory: MetadataLog = None) -> Non
 
 @with_settings(METADATA, SERVER)
 def show_brokers_config(context: Invocation, directory: MetadataLog = None) -> None:
-    """Show what brokers go by: each setting's value, who set it, and what that overrules."""
+    """Show what brokers use: each setting's value, who set it, and what that overrules."""
     properties = context.settings.server_properties
     static = {} if properties is None else static_properties(properties)
     request = Request(directory=directory, relying_on=SETTINGS_TYPES)

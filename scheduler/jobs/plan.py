@@ -39,7 +39,7 @@ class Request:
 
     Attributes:
         scope: log dirs, and what of them.
-        rules: what the replay goes by.
+        rules: what the replay is done by.
         save: a file to write the plan to.
         prove: replay now, write nothing, and compare the snapshots that are there.
 
@@ -59,7 +59,7 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
         ResnapError: the plan cannot be written.
 
     """
-    # A proof goes by nothing that earlier runs found, and a saved plan is for whatever may be known by then.
+    # A proof uses nothing that earlier runs found, and a saved plan is for whatever may be known by then.
     cached = not request.prove and request.save is None
     planner = planner_of(context, request.rules, replays=request.prove, cached=cached)
     boundaries = "all" if request.prove else context.settings.boundaries

@@ -55,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteStatus:
-    """What was found, and how much of the metadata topic it rests on."""
+    """What was found, and how much of the metadata topic it depends on."""
 
     comparison: Comparison
     metadata_partitions: tuple[int, ...]

@@ -38,7 +38,7 @@ from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key
 
 _HIDDEN: Final = (
-    "run again: unless it was shipped just now, the store's listings leave out what is there, and to go by them would"
+    "run again: unless it was shipped just now, the store's listings leave out what is there, and to use them would"
     " cut a gap; `resnap doctor --store URL` looks into it"
 )
 

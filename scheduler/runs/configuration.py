@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Configuration:
     """Where the settings of the service come from.
 
-    Runs go by the files as they were when they were put in force, whatever became of them since.
+    Runs use the files as they were when they were put in force, whatever became of them since.
 
     Attributes:
         flags: of ``resnap serve``, by name of the setting.
@@ -51,7 +51,7 @@ class Configuration:
         return load_settings(self.flags, environment=self.environment, directory=self.directory, places=())
 
     def put_in_force(self, settings: Settings) -> None:
-        """Have runs go by the files that ``settings`` were loaded from."""
+        """Have runs use the files that ``settings`` were loaded from."""
         self._in_force = settings.files
 
     def of(self, request: RunRequest) -> Settings:

@@ -111,7 +111,7 @@ class Plans:
             return [_plan(row) for row in connection.execute(query, (before or "~", limit))]
 
     def check_fresh(self, plan: KeptPlan) -> None:
-        """Look whether what ``plan`` rests on is still as it was.
+        """Look whether what ``plan`` depends on is still as it was.
 
         Raises:
             StalePlanError: it is not.

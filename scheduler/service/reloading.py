@@ -30,7 +30,7 @@ So does the engine, which keeps Spark and its connections, and the quota, which 
 
 
 def taken_over(at_work: Settings, read: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings to go by from now on, and the names of those that wait for the next start."""
+    """Return the settings to use from now on, and the names of those that wait for the next start."""
     old = {name: getattr(at_work, name) for name in AT_THE_START}
     waiting = tuple(display_name(name) for name, value in old.items() if value != getattr(read, name))
     return read.model_copy(update=old), waiting

@@ -245,7 +245,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
 
 
 def _check(settings: Settings, directory: Path) -> None:
-    """Make sure that a service may go by ``settings``.
+    """Make sure that a service may use ``settings``.
 
     Raises:
         ConfigurationError: it may not.

@@ -73,7 +73,7 @@ def load_settings(
         directory: where ``resnap.toml`` is looked for; the working directory, unless given.
         places: the SOURCE arguments, where what a metadata log says counts; empty for ``log.dirs``, None for a
             command to which it does not matter.
-        ask_cluster: whether the running cluster, where one is named, is asked what its brokers go by.
+        ask_cluster: whether the running cluster, where one is named, is asked what its brokers use.
         files: what was read of them for earlier settings, which are not read again then.
 
     Raises:

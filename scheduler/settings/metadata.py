@@ -1,6 +1,6 @@
 """What a cluster's metadata log says of settings: a layer between the configuration file and ``server.properties``.
 
-Brokers go by what was set at run time before they go by their own file, and so does this. A metadata log is looked for
+Brokers use what was set at run time before they use their own file, and so does this. A metadata log is looked for
 where the brokers of KRaft keep it, in the log dirs that a command is pointed at; one that is found and cannot be used
 is warned of, and one that was named and cannot be used is an error.
 """
@@ -71,7 +71,7 @@ def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer,
     except ResnapError as error:
         if must:
             raise
-        return FromMetadata({}, (f"the metadata log is left aside: {error}",))
+        return FromMetadata({}, (f"the metadata log is not used: {error}",))
     said = {key: str(static[name].value) for key, name in KAFKA_PROPERTIES.items() if name in static}
     broker_ids = dict.fromkeys(meta.node_id for meta in metas) or {None: None}
     found = [expiration_of(image, broker_id, said) for broker_id in broker_ids]
@@ -86,7 +86,7 @@ def contradiction(layers: Iterable[Layer], below: Layer) -> str | None:
     there = below.get(SETTING)
     if given is None or there is None or str(there.value) == str(given.value):
         return None
-    return f"{EXPIRATION} is {given.value} ({given.origin}), but the brokers go by {there.value} ({there.origin})"
+    return f"{EXPIRATION} is {given.value} ({given.origin}), but the brokers use {there.value} ({there.origin})"
 
 
 def of_another_node(properties: Path, places: Iterable[str | Path]) -> str | None:
@@ -130,7 +130,7 @@ def _metas(places: Iterable[str | Path]) -> list[MetaProperties]:
 def _layer(longest: BrokerExpiration, directory: Path) -> Layer:
     effective = longest.expiration
     if longest.has_own_setting is False:
-        why = f"brokers before 3.4 go by {TRANSACTIONAL_EXPIRATION}"
+        why = f"brokers before 3.4 use {TRANSACTIONAL_EXPIRATION}"
         return {SETTING: Given(effective.value_ms, f"metadata log {directory}: {why}, {effective.level}")}
     if effective.level not in (Level.BROKER, Level.ALL_BROKERS):
         return {}
@@ -151,7 +151,7 @@ def _releases(image: MetadataImage) -> list[str]:
     older = [str(broker_id) for broker_id, has in own.items() if has is False]
     if not older or len(older) == len(own):
         return []
-    return [f"brokers {', '.join(older)} are older than 3.4, and go by {TRANSACTIONAL_EXPIRATION}; the others do not"]
+    return [f"brokers {', '.join(older)} are older than 3.4, and use {TRANSACTIONAL_EXPIRATION}; the others do not"]
 
 
 def _complaints(one: BrokerExpiration) -> list[str]:

@@ -1,8 +1,8 @@
 """What others see never holds a secret: tokens, credentials in URLs, S3 keys.
 
-``redacted`` stands at every edge where text leaves: problems, the audit, the log, the history of runs. It goes by form,
-not by place, since a message may repeat whatever it was given; it masks one too many rather than show one. Each form is
-of bounded length, so that a text takes as long as it is long, whoever has written it.
+``redacted`` is called at every edge where text leaves: problems, the audit, the log, the history of runs. It looks at
+form, not at place, since a message may repeat whatever it was given; it masks one too many rather than show one. Each
+form is of bounded length, so that a text takes as long as it is long, whoever has written it.
 """
 
 from __future__ import annotations

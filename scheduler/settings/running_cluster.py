@@ -47,7 +47,7 @@ def connect(bootstrap_server: str, command_config: Path | None) -> Cluster:
 
 
 def cluster_layer(bootstrap_server: str, command_config: Path | None) -> tuple[Layer, tuple[str, ...]]:
-    """Return the settings that the running brokers go by, and what is to be said of them.
+    """Return the settings that the running brokers use, and what is to be said of them.
 
     Raises:
         ConfigurationError, ClusterError: see ``connect``; no broker that says nothing is one.
@@ -66,11 +66,11 @@ def cluster_layer(bootstrap_server: str, command_config: Path | None) -> tuple[L
 
 
 def _said(broker: BrokerSettings, name: str) -> Given | None:
-    """Return what a broker goes by; for expiration one before 3.4 goes by that of transactional ids."""
+    """Return what a broker uses; for expiration one before 3.4 uses that of transactional ids."""
     origin = f"broker {broker.broker_id} of the running cluster"
     if name == EXPIRATION and name not in broker.values and TRANSACTIONAL_EXPIRATION in broker.values:
         name = TRANSACTIONAL_EXPIRATION
-        origin += f": brokers before 3.4 go by {name}, {broker.levels[name]}"
+        origin += f": brokers before 3.4 use {name}, {broker.levels[name]}"
     elif name in broker.values:
         origin += f": {broker.levels[name]}"
     value = broker.values.get(name, "")

@@ -81,7 +81,7 @@ def _commands(request: Request, services: Services, plan: KeptPlan, *, is_stale:
     """Return what to do with a plan; one that is stale can only be made again."""
     path, shell = f"/v1/plans/{plan.id}", Shell.of(services)
     anew = PlanBody.of(plan.request).model_dump(by_alias=True, exclude_defaults=True)
-    again = Command(says="make it anew in a shell", line=shell.plan(plan))
+    again = Command(says="make it again in a shell", line=shell.plan(plan))
     if is_stale:
         return [api_command(request, services, "/v1/plans", "have it made anew", anew), again]
     to = destination_of(services)

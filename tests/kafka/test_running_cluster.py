@@ -69,7 +69,7 @@ def test_of_a_broker_too_old_to_be_asked_of_producers_it_says_so(
             found, _ = settings_of(command, "--bootstrap-server", broker.address)
     assert found[EXPIRATION] == (
         604_800_000,
-        "broker 1 of the running cluster: brokers before 3.4 go by transactional.id.expiration.ms, default",
+        "broker 1 of the running cluster: brokers before 3.4 use transactional.id.expiration.ms, default",
     )
     assert "broker does not support the 'DescribeProducersRequest" in str(caught.value)
 
@@ -98,7 +98,7 @@ def test_brokers_on_zookeeper_say_what_they_go_by_and_of_two_that_differ_the_lon
             assert planned.document["producerIdExpirationFrom"] == FROM_FIRST
             assert "is not known" not in planned.err
             given = command("plan", first.log_dirs[0], *live, "--producer-id-expiration-ms", 1000)
-            assert f"1000 (flag --producer-id-expiration-ms), but the brokers go by 7200000 ({FROM_FIRST})" in given.err
+            assert f"1000 (flag --producer-id-expiration-ms), but the brokers use 7200000 ({FROM_FIRST})" in given.err
             with second.running():
                 found, said = settings_of(command, *live)
     assert found[EXPIRATION] == (7_200_000, FROM_FIRST)

@@ -144,7 +144,7 @@ def test_a_plan_says_where_the_expiration_came_from(command: Resnap, kraft: Fixt
     assert plan["producerIdExpirationFrom"] == f"metadata log {kraft.data}/__cluster_metadata-0: dynamic-default"
     given = command("plan", kraft.data, "--engine", "local", "--producer-id-expiration-ms", "5000", "--output", "json")
     assert json.loads(given.out)["producerIdExpirationFrom"] == "flag --producer-id-expiration-ms"
-    assert "but the brokers go by 43200000" in given.err
+    assert "but the brokers use 43200000" in given.err
 
 
 def _metadata_log(directory: Path, brokers: Iterable[int], *settings: tuple[str, str, str]) -> Path:

@@ -106,7 +106,7 @@ def test_a_flag_wins_and_what_the_brokers_go_by_is_said(tmp_path: Path) -> None:
     assert settings.expiration_ms == 7000
     (warning,) = settings.metadata_warnings
     assert warning == (
-        "producer.id.expiration.ms is 7000 (flag --producer-id-expiration-ms), but the brokers go by 1000"
+        "producer.id.expiration.ms is 7000 (flag --producer-id-expiration-ms), but the brokers use 1000"
         f" (metadata log {place}/__cluster_metadata-0: dynamic-default)"
     )
     assert loaded([place], producer_id_expiration_ms=1000).metadata_warnings == ()
@@ -140,9 +140,9 @@ def test_a_broker_before_3_4_goes_by_the_setting_of_transactional_ids(tmp_path: 
     place = log_dir(tmp_path, registered(1, 7), registered(2, 21), of_broker(None, "1000"), version=7)
     settings = loaded([place], "transactional.id.expiration.ms=5000\n")
     assert settings.expiration_ms == 5000
-    assert settings.origin(NAME).endswith("brokers before 3.4 go by transactional.id.expiration.ms, server-properties")
+    assert settings.origin(NAME).endswith("brokers before 3.4 use transactional.id.expiration.ms, server-properties")
     assert settings.metadata_warnings == (
-        "brokers 1 are older than 3.4, and go by transactional.id.expiration.ms; the others do not",
+        "brokers 1 are older than 3.4, and use transactional.id.expiration.ms; the others do not",
     )
 
 
@@ -158,7 +158,7 @@ def test_a_metadata_log_that_was_found_and_cannot_be_used_is_warned_of(tmp_path:
     place = log_dir(tmp_path, BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=6))
     settings = loaded([place])
     (warning,) = settings.metadata_warnings
-    assert warning.startswith("the metadata log is left aside: ")
+    assert warning.startswith("the metadata log is not used: ")
     assert settings.expiration_note is not None
 
 

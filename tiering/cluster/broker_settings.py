@@ -1,4 +1,4 @@
-"""What running brokers go by: their settings (DescribeConfigs), and the quotas of clients (DescribeClientQuotas).
+"""What running brokers use: their settings (DescribeConfigs), and the quotas of clients (DescribeClientQuotas).
 
 A broker answers with what is in force on it, whoever set it. Settings that a release does not have are left out of its
 answer, and so are internal ones that nobody set.

@@ -148,7 +148,7 @@ def decisions_beside(
 ) -> list[Decision]:
     """Return what the directory alone says of staged snapshots at ``offsets``.
 
-    ``INSTALLED`` and ``REPLACED`` still depend on the staged file and on what it rests on, ``GOOD_FILE_THERE`` on
+    ``INSTALLED`` and ``REPLACED`` still depend on the staged file and on what it depends on, ``GOOD_FILE_THERE`` on
     whether that file has the same entries.
     """
     partition = inventory.partition

@@ -102,7 +102,7 @@ def restoration_of(
 ) -> Restoration:
     """Return what the segments of ``partition``, of which there is one at least, make of it.
 
-    ``topic_id`` is what the topic's id is now; None to go by the manifests. ``replaced`` says by their locators which
+    ``topic_id`` is what the topic's id is now; None to use the manifests. ``replaced`` says by their locators which
     snapshots are not to be restored as they are.
 
     Raises:

@@ -121,7 +121,7 @@ class ProducerIdQuotaManager:
         self._charging_from_ms = self._now_ms() + warm_up_ms if warm_up_ms else None
 
     def now_ms(self) -> int:
-        """Return the time that everything here goes by."""
+        """Return the time that everything here uses."""
         return self._now_ms()
 
     def update(self, rates: UserRates) -> None:

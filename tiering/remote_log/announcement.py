@@ -73,7 +73,7 @@ class StopReason(StrEnum):
 
 _HINTS: Final = {
     StopReason.TOPIC_UNKNOWN: "look at --bootstrap-server: another cluster?",
-    StopReason.TOPIC_ID_DIFFERS: "the topic was deleted and made anew: what was shipped is of the old one",
+    StopReason.TOPIC_ID_DIFFERS: "the topic was deleted and made again: what was shipped is of the old one",
     StopReason.NOT_TIERED: "set remote.storage.enable=true on the topic; brokers pass over records of others",
     StopReason.COMPACTED: "Kafka does not tier compacted topics",
     StopReason.COPYING_NOT_PAUSED: "set remote.log.copy.disable=true on the topic (3.9 with KRaft), or stop its"

@@ -77,7 +77,7 @@ class Announcer:
         ``read`` is called with a number of segments and their bytes when these have been read back.
 
         Raises:
-            VerificationError: an object is not what it must be, or brokers would not go by what was published.
+            VerificationError: an object is not what it must be, or brokers would not use what was published.
             LockedError: another run is at work on the partition.
             StoreError, ClusterError: either failed; what was published of a segment by then can be published again.
 
@@ -208,7 +208,7 @@ class Announcer:
         return one
 
     def _check_known(self, one: Announcement, number: int) -> None:
-        """Read what was published; check that a broker goes by it, and that none copied in between."""
+        """Read what was published; check that a broker uses it, and that none copied in between."""
         found = next((each for each in self._metadata(number).partitions if each.partition == one.partition), None)
         ours = {segment.id for segment in one.segments}
         missing = ours if found is None else ours - found.readable_ids

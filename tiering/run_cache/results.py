@@ -54,7 +54,7 @@ class CachedBoundary:
     digest: SnapshotDigest
     left_out: tuple[LeftOut, ...]
     evidence: str
-    """Digest of what the small files said, as far as the snapshot rests on it (``evidence_key``)."""
+    """Digest of what the small files said, as far as the snapshot depends on it (``evidence_key``)."""
     proven: str | None = None
     """SHA-256 of the broker's own snapshot, where the replay gave the same."""
 
@@ -107,7 +107,7 @@ class CachedResults:
     """Under which the boundaries and the refusals were found (``rules_key``)."""
     topic_id: str | None = None
     marks: tuple[SegmentMark, ...] = ()
-    """Ascending; those that the boundaries and the anchors rest on."""
+    """Ascending; those that the boundaries and the anchors depend on."""
     directory: str = ""
     """Digest of everything in the directory when the boundaries were made."""
     looks: tuple[CachedLook, ...] = ()
@@ -131,7 +131,7 @@ class CachedResults:
     def supported_by(self, evidence: Evidence, rules: ReplayRules, log_start: int) -> CachedResults:
         """Return this without the boundaries that a run of today would make otherwise, in a directory that has changed.
 
-        These are the ones that rest on other evidence than there is now, of which nothing vouches any more for what was
+        These are those that depend on other evidence than there is now, of which nothing vouches any more for what was
         left unread (unless ``rules`` limit how far back reading goes), and, under ``roll``, those of which the segment
         above was active or is not as it was: it says how late they can have been rolled. Of producers that live on
         from below the first segment only more evidence counts: what snapshots have shown once stays true.
@@ -250,7 +250,7 @@ def rules_key(rules: ReplayRules) -> str:
 
 
 def evidence_key(known: BoundaryEvidence | None, coverage: Coverage, read_from: int | None) -> str:
-    """Return a digest of the evidence at a boundary, as far as a replay from the offset ``read_from`` on rests on it.
+    """Return a digest of the evidence at a boundary, as far as a replay from the offset ``read_from`` on depends on it.
 
     Of a log that was read from its first offset nothing but the batches counts. Of any other, evidence may also settle
     what was in doubt of a transaction that seemed to begin in what was read.

@@ -1,6 +1,6 @@
 """The run cache: what of earlier runs is still valid for a partition, and what a run adds to it.
 
-A look-up reads directory entries, and of the closed segments that results rest on the tail of the offset index and the
+A look-up reads directory entries, and of the closed segments behind the results the tail of the offset index and the
 first and last header. Spark's executors on other machines do not see the state directory, so states to begin with are
 kept and used only where this machine does the reading. Everything else is a matter of the driver alone.
 """

@@ -1,6 +1,6 @@
 """How records hand out producer ids: one block of 1,000 per record, named by the first id above it.
 
-A controller never goes back, and leaves no gap. A log that does is not refused, since its image is what brokers go by;
+A controller never goes back, and leaves no gap. A log that does is not refused, since its image is what brokers use;
 it is noted, and the block stands as it was given, so that an audit finds ids that two have, or nobody.
 
 Source: ``ProducerIdsDelta``, ``ProducerIdsImage``, ``ProducerIdControlManager``, ``ZkMigrationClient``; KIP-730.

@@ -60,7 +60,7 @@ class ClientState(Enum):
 
     UNCHANGED = "goes on"
     ABORTABLE = "must abort its transaction"
-    UNINITIALIZED = "asks for a producer id anew"
+    UNINITIALIZED = "asks for a producer id again"
     FATAL = "can only be closed"
 
 
