@@ -201,6 +201,10 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
     errors.ResnapError: Kind(
         code="failed", status=500, title="It did not work", hint="read detail; the log has more under instance"
     ),
+    errors.LostProducerStateError: Kind(
+        code="lost-producer-state", status=502, title="A replica lacks producer state that another one has",
+        hint="keep it from leading until it is repaired",
+    ),
     errors.ClusterError: Kind(
         code="cluster-failed", status=502, title="The brokers refused, or do not answer",
         hint="read detail; see their logs",
