@@ -25,16 +25,10 @@ class LocalTieredListing:
     store: ObjectStore
     segments: Mapping[str, SegmentObjects]
     """By the key of the log."""
-
-    @property
-    def manifests(self) -> Mapping[str, ObjectInfo]:
-        """The logs of all segments that are whole."""
-        return {key: one.infos[ObjectKind.LOG] for key, one in self.segments.items()}
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Bytes of all objects of each segment."""
-        return {key: sum(info.size_bytes for info in one.infos.values()) for key, one in self.segments.items()}
+    manifests: Mapping[str, ObjectInfo]
+    """The logs of all segments that are whole."""
+    sizes: Mapping[str, int]
+    """Bytes of all objects of each segment."""
 
     def folder(self, key: str) -> str:
         """Return the folder of the partition."""
@@ -68,7 +62,13 @@ def list_tiered(store: ObjectStore, wants: Callable[[str], bool], within: str = 
 
     """
     found = whole_segments(store.list(within), lambda partition: wants(partition.topic))
-    return LocalTieredListing(store, {one.infos[ObjectKind.LOG].key: one for one in found})
+    segments = {one.infos[ObjectKind.LOG].key: one for one in found}
+    return LocalTieredListing(
+        store,
+        segments,
+        manifests={key: one.infos[ObjectKind.LOG] for key, one in segments.items()},
+        sizes={key: sum(info.size_bytes for info in one.infos.values()) for key, one in segments.items()},
+    )
 
 
 def vouched_by_none(partition: PartitionDir) -> Vouched:
