@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 MOST_PRINCIPALS: Final = 20
 """Most principals that people are shown."""
+MOST_NAMED: Final = 5
+"""Most transactional ids that people are shown."""
+MOST_TRANSACTIONAL_IDS: Final = 1_000
+"""Most of them in JSON, those with the most producers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +185,8 @@ class CensusView(View["Counted | Unread"]):
             "heapBytes": census.heap_bytes(self._expirations[0]),
             "ages": census.ages(),
         }
+        if census.transactional_ids:
+            figures["transactionalIds"] = dict(census.transactional_ids.most_common(MOST_TRANSACTIONAL_IDS))
         if self._request.principal_map is not None:
             figures["principals"] = dict(census.principals.most_common())
         return figures
@@ -232,6 +238,10 @@ class CensusView(View["Counted | Unread"]):
             yield f"{some(everybody.open_transactions, 'producer')} with an open transaction: they do not expire."
         if everybody.ahead:
             yield f"{some(everybody.ahead, 'producer')} with a time after {instant(self._now_ms)}: counted as young."
+        if named := everybody.transactional_ids:
+            most = (f"{name} {human_count(count)}" for name, count in named.most_common(MOST_NAMED))
+            whose = f"{some(named.total(), 'producer')} of {some(len(named), 'transactional id')}"
+            yield f"{whose}, most of {', '.join(most)}."
         for principal, count in everybody.principals.most_common(MOST_PRINCIPALS):
             yield f"{principal}: {some(count, 'producer')}."
         for topic, mine in self._topics.items():

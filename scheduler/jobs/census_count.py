@@ -6,7 +6,7 @@ Where the newest snapshot is missing, broken, or older than the active segment, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from resnap.replay.results import Outcome
@@ -15,7 +15,8 @@ from resnap.replay.staging import snapshot_key
 from resnap.scheduler.job.contract import PartitionState, Result
 from resnap.storage.errors import DataError, ResnapError, in_file
 from resnap.storage.log.producer_snapshot import snapshot_arrays
-from resnap.tiering.quota.producer_census import Census
+from resnap.tiering.controller.transactions.state_log import transactional_ids
+from resnap.tiering.quota.producer_census import Census, Owners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.sources import SelectedPartition, Selection
-    from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir, Place
     from resnap.tiering.quota.principals import PrincipalMap
     from resnap.tiering.quota.producer_census import Ints
 
@@ -59,6 +59,8 @@ class ProducerCounter:
     now_ms: int
     edges: Ints
     principals: PrincipalMap | None
+    owners: dict[str, Owners] = field(default_factory=dict)
+    """By log dir, each read once."""
 
     def counted(self, selection: Selection, context: Context) -> Iterator[Counted]:
         """Yield what the newest snapshots show, then what replays show of partitions that lack one."""
@@ -83,7 +85,7 @@ class ProducerCounter:
             is_there = "there is no" if newest is None else f"{newest} is the newest"
             return f"{is_there} snapshot, and offset {boundary} has none"
         try:
-            census = self._read(partition.topic_partition, partition.snapshots[-1].path)
+            census = self._read(selected, partition.snapshots[-1].path)
         except ResnapError as error:
             if boundary is None:
                 return self._result(selected, self._empty(), "none", None, error)
@@ -109,17 +111,25 @@ class ProducerCounter:
                     yield self._result(selected, self._empty(), "none", None, error)
                     continue
                 made = scratch / snapshot_key(result.topic_partition, found.boundary.offset)
-                census = self._read(result.topic_partition, str(made))
+                census = self._read(selected, str(made))
                 made.unlink()
                 yield replace(self._result(selected, census, "replay", found.boundary.offset), reason=text)
 
-    def _read(self, topic_partition: TopicPartition, locator: str) -> Census:
+    def _read(self, selected: SelectedPartition, locator: str) -> Census:
         """Count a snapshot, a few thousand entries at a time; nothing counts of one whose checksum is wrong."""
-        census = self._empty()
+        census, owners = self._empty(), self._owners(selected.log_dir.path)
         with in_file(locator), self.planner.engine.reading.sources.open(locator) as file:
             for entries in snapshot_arrays(file.read, file.size_bytes):
-                census.count(topic_partition.topic, entries, self.now_ms, self.principals)
+                census.count(selected.topic_partition.topic, entries, self.now_ms, owners)
         return census
+
+    def _owners(self, log_dir: Place) -> Owners:
+        known = self.owners.get(str(log_dir))
+        if known is None:
+            names = transactional_ids(log_dir)
+            known = Owners(None if self.principals is None else self.principals.knowing(names), names)
+            self.owners[str(log_dir)] = known
+        return known
 
     def _empty(self) -> Census:
         return Census.empty(self.edges)

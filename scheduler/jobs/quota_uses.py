@@ -19,6 +19,7 @@ from resnap.scheduler.job.engines import Engine
 from resnap.scheduler.job.sources import Scope, look
 from resnap.scheduler.output.rendering import human_count
 from resnap.storage.errors import ResnapError, UsageError
+from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.active_producers import Remembering
 from resnap.tiering.quota.principals import PrincipalMap, read_principal_map
 from resnap.tiering.quota.producer_activity import SegmentToRead, Uses, in_time, joined, read_uses
@@ -30,7 +31,7 @@ PrincipalFile = Annotated[
     Path | None,
     typer.Option(
         "--principal-map", metavar="FILE",
-        help="CSV file, `producerId,topic,principal`: the owner of each id; the default is one principal per topic.",
+        help="CSV file, `producerId,topic,principal`: the owner of each id. Quotas take topics for owners without it.",
     ),
 ]  # fmt: skip
 Profile = Annotated[
@@ -108,6 +109,10 @@ def principals_in(path: Path) -> PrincipalMap:
 
 def _gather(scope: Scope, principals: PrincipalMap, engine: Engine) -> LogUses:
     selected = look(scope, engine.reading.sources)
+    names: dict[int, str] = {}
+    for log_dir in {str(one.log_dir.path): one.log_dir.path for one in selected.partitions}.values():
+        names |= transactional_ids(log_dir)
+    principals = principals.knowing(names)
     segments = [
         SegmentToRead(
             topic=one.topic_partition.topic,

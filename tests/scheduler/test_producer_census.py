@@ -10,6 +10,7 @@ import pytest
 
 from resnap.scheduler.clock import instant
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, load_snapshot, store_snapshot_arrays
+from tests.logs.transaction_log import step, write_segment
 from tests.tiering.quota.logs import a_topic
 
 if TYPE_CHECKING:
@@ -135,6 +136,23 @@ def test_producers_are_counted_by_the_principals_of_a_file(command: Resnap, tmp_
     )
     assert ran.document["summary"]["principals"] == {"bob": 7, "unmapped": 5, "alice": 3}
     assert topics(ran.document)["shop"]["principals"] == {"bob": 7, "alice": 3}
+
+
+def test_transactional_ids_are_named_and_lead_to_principals_where_the_log_dir_has_them(
+    command: Resnap, tmp_path: Path
+) -> None:
+    a_snapshot(tmp_path, "ledger", range(10), coordinator_epoch=3)
+    a_snapshot(tmp_path, "audit", range(2), coordinator_epoch=0)
+    records = [(0, "billing-1", step(1)), (1, "billing-2", step(2)), (2, "mail", step(7)), (3, "gone", step(99))]
+    write_segment(tmp_path, 0, records)
+    owners = tmp_path / "owners.csv"
+    owners.write_text("producerId,topic,transactionalId,principal\n,,billing-*,alice\n7,,,bob\n99,audit,,carol\n")
+    ran = command("producer", "census", tmp_path, *AT, "--principal-map", owners, *JSON)
+    found = ran.document["summary"]
+    assert found["transactionalIds"] == {"billing-1": 2, "billing-2": 2, "mail": 1}
+    assert found["principals"] == {"alice": 4, "bob": 1, "unmapped": 7}
+    said = command("producer", "census", tmp_path, *AT).out
+    assert "5 producers of 3 transactional ids, most of billing-1 2, billing-2 2, mail 1." in said
 
 
 def test_times_after_now_are_said_and_counted_as_young(command: Resnap, tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 """Whose producer ids are: a log does not say, so a file does, or topics stand in for principals.
 
-The file is CSV with a head: ``producerId,topic,principal``. The first is an id or a range as ``1000-1999``, the second
-a glob; either may be empty, and the first line that fits counts. What none fits belongs to ``unmapped``. ``User:alice``
-and ``alice`` are one principal.
+The file is CSV with a head: ``producerId,topic,principal``, or ``producerId,topic,transactionalId,principal``. The
+first is an id or a range as ``1000-1999``, the second and third are globs; each may be empty, and the first line that
+fits counts. What none fits belongs to ``unmapped``. ``User:alice`` and ``alice`` are one principal.
+
+Which producer has which transactional id, ``__transaction_state`` says (``PrincipalMap.knowing``); a producer that is
+not in it fits no line with a transactional id.
 """
 
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -18,11 +21,13 @@ from resnap.storage.errors import UsageError
 from resnap.tiering.quota.client_quotas import user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.tiering.quota.bloom_store import Ids
 
 HEAD: Final = ["producerId", "topic", "principal"]
+LONG_HEAD: Final = ["producerId", "topic", "transactionalId", "principal"]
+Mask: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 UNMAPPED: Final = "unmapped"
 _MOST: Final = (1 << 63) - 1
 _HINT: Final = f"lines are {','.join(HEAD)}, as in 1000-1999,payments*,User:alice"
@@ -35,7 +40,25 @@ class Rule:
     first: int = 0
     last: int = _MOST
     topics: str = "*"
+    transactional_ids: str = "*"
     principal: str
+
+    producers: tuple[int, ...] = ()
+    """Those that are known to have such a transactional id, where that is asked for."""
+
+    def knowing(self, transactional_ids: Mapping[int, str]) -> Rule:
+        """Return the rule that goes by these transactional ids, if by any."""
+        if self.transactional_ids == "*":
+            return self
+        named = [one for one, name in transactional_ids.items() if fnmatchcase(name, self.transactional_ids)]
+        return replace(self, producers=tuple(named))
+
+    def fits(self, ids: Ids) -> Mask:
+        """Return which of ``ids`` are meant."""
+        found = (ids >= self.first) & (ids <= self.last)
+        if self.transactional_ids == "*":
+            return found
+        return found & np.isin(ids, np.array(self.producers, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +67,11 @@ class PrincipalMap:
 
     rules: tuple[Rule, ...] = ()
 
-    def split(self, topic: str, ids: Ids) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
+    def knowing(self, transactional_ids: Mapping[int, str]) -> PrincipalMap:
+        """Return the map that goes by these transactional ids, by producer id, too."""
+        return PrincipalMap(tuple(rule.knowing(transactional_ids) for rule in self.rules))
+
+    def split(self, topic: str, ids: Ids) -> Iterator[tuple[str, Mask]]:
         """Yield principals, and which of ``ids``, used in ``topic``, are theirs."""
         if not self.rules:
             yield f"topic {topic}", np.ones(len(ids), dtype=np.bool_)
@@ -52,7 +79,7 @@ class PrincipalMap:
         left = np.ones(len(ids), dtype=np.bool_)
         for rule in self.rules:
             if fnmatchcase(topic, rule.topics):
-                theirs = left & (ids >= rule.first) & (ids <= rule.last)
+                theirs = left & rule.fits(ids)
                 left &= ~theirs
                 if theirs.any():
                     yield rule.principal, theirs
@@ -72,15 +99,16 @@ def read_principal_map(lines: Iterable[str], name: str) -> PrincipalMap:
         rows = [(row, f"{name}, line {reader.line_num}") for row in reader if row]
     except csv.Error as error:
         raise UsageError(f"{name}, line {reader.line_num}: {error}", hint=_HINT) from error
-    if not rows or [cell.strip() for cell in rows[0][0]] != HEAD:
+    head = [cell.strip() for cell in rows[0][0]] if rows else []
+    if head not in (HEAD, LONG_HEAD):
         raise UsageError(f"{name}: the first line must be {','.join(HEAD)}", hint=_HINT)
-    return PrincipalMap(tuple(_rule(row, where) for row, where in rows[1:]))
+    return PrincipalMap(tuple(_rule(row, head, where) for row, where in rows[1:]))
 
 
-def _rule(row: list[str], where: str) -> Rule:
-    if len(row) != len(HEAD) or not row[2].strip():
-        raise UsageError(f"{where}: expected {len(HEAD)} cells, of which the last is a principal", hint=_HINT)
-    ids, topics, principal = (cell.strip() for cell in row)
+def _rule(row: list[str], head: list[str], where: str) -> Rule:
+    if len(row) != len(head) or not row[-1].strip():
+        raise UsageError(f"{where}: expected {len(head)} cells, of which the last is a principal", hint=_HINT)
+    ids, topics, *named, principal = (cell.strip() for cell in row)
     first, dash, last = ids.partition("-")
     try:
         low = int(first) if ids else 0
@@ -89,4 +117,10 @@ def _rule(row: list[str], where: str) -> Rule:
         raise UsageError(f"{where}: {ids!r} is no producer id and no range of them", hint=_HINT) from None
     if not 0 <= low <= high <= _MOST:
         raise UsageError(f"{where}: the range {ids!r} is empty", hint=_HINT)
-    return Rule(first=low, last=high, topics=topics or "*", principal=user_name(principal))
+    return Rule(
+        first=low,
+        last=high,
+        topics=topics or "*",
+        transactional_ids="".join(named) or "*",
+        principal=user_name(principal),
+    )

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.tiering.quota.principals import PrincipalMap
 
@@ -58,6 +58,24 @@ def makes_an_id_per_message(producers: int, transactional: int, one_batch: int) 
 
 
 @dataclass(slots=True)
+class Owners:
+    """Whose producers are, as far as that is known: principals by a file, transactional ids by producer id."""
+
+    principals: PrincipalMap | None = None
+    transactional_ids: Mapping[int, str] = field(default_factory=dict)
+    _known: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._known = np.sort(np.fromiter(self.transactional_ids, np.int64, len(self.transactional_ids)))
+
+    def transactional_ids_of(self, ids: Ints) -> Iterator[str]:
+        """Yield the transactional id of each producer that is known to have one."""
+        if len(self._known):
+            at = np.searchsorted(self._known, ids).clip(max=len(self._known) - 1)
+            yield from (self.transactional_ids[int(one)] for one in ids[self._known[at] == ids])
+
+
+@dataclass(slots=True)
 class Census:
     """What was counted of some producers; bin ``k`` has the ages in [``edges[k - 1]``, ``edges[k]``)."""
 
@@ -71,13 +89,15 @@ class Census:
     one_batch: int = 0
     """Those that never were in a transaction, and of which there is one batch alone."""
     principals: Counter[str] = field(default_factory=Counter)
+    transactional_ids: Counter[str] = field(default_factory=Counter)
+    """As far as it is known which transactional id a producer is of."""
 
     @classmethod
     def empty(cls, edges: Ints) -> Self:
         """Return a census of nobody."""
         return cls(edges, np.zeros(len(edges) + 1, np.int64), np.zeros(len(edges) + 1, np.int64))
 
-    def count(self, topic: str, entries: npt.NDArray[np.void], now_ms: int, principals: PrincipalMap | None) -> None:
+    def count(self, topic: str, entries: npt.NDArray[np.void], now_ms: int, owners: Owners) -> None:
         """Count the entries of a snapshot, or some of them, of which each comes once."""
         bins = np.searchsorted(self.edges, now_ms - entries["timestamp"].astype(np.int64), side="right")
         is_open = entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION
@@ -88,8 +108,10 @@ class Census:
         # A producer's first batch begins with sequence 0; so may each transaction's, which has an epoch of its own.
         has_one = (entries["last_sequence"] >= 0) & (entries["last_sequence"] == entries["offset_delta"])
         self.one_batch += int(np.count_nonzero(has_one & ~is_transactional))
-        if principals is not None:
-            for principal, theirs in principals.split(topic, entries["producer_id"].astype(np.int64)):
+        ids = entries["producer_id"].astype(np.int64)
+        self.transactional_ids.update(owners.transactional_ids_of(ids[is_transactional]))
+        if owners.principals is not None:
+            for principal, theirs in owners.principals.split(topic, ids):
                 self.principals[principal] += int(np.count_nonzero(theirs))
 
     def add(self, other: Census) -> None:
@@ -99,6 +121,7 @@ class Census:
         self.transactional += other.transactional
         self.one_batch += other.one_batch
         self.principals.update(other.principals)
+        self.transactional_ids.update(other.transactional_ids)
 
     @property
     def producers(self) -> int:
