@@ -119,6 +119,13 @@ class ReplayBody(PlanBody, PlannedRunBody, _asking("verify_crc")):  # type: igno
         return {**super().settings(), "dry_run": self.dry_run, "verify_crc": self.verify_crc}
 
 
+class ScanBody(_asking("topics")):  # type: ignore[misc]
+    """What to look at."""
+
+    sources: list[Place] = Field([], max_length=64)
+    """Log dirs, partitions' directories or URLs; `log.dirs` if there are none."""
+
+
 class ReplicasBody(Asked):
     """Which replicas of the service's running cluster to compare; all of them unless given."""
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
-from resnap.scheduler.api.bodies import ReplayBody, ReplicasBody
+from resnap.scheduler.api.bodies import ReplayBody, ReplicasBody, ScanBody
 from resnap.scheduler.api.etags import validated
 from resnap.scheduler.api.events import LARGEST_ID, event_stream
 from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
@@ -71,6 +71,20 @@ def create_replay(
     )
     asked = services.within_places(asked)
     run, _ = submit_request(services, asked, who, key=idempotency_key)
+    return accepted(request, run)
+
+
+@router.post("/v1/scans", status_code=202, summary="Scan now", responses=TAKEN)
+def create_scan(
+    request: Request, services: Serving, who: Operator, body: ScanBody, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Look at log dirs now, as a schedule would; the answer tells where to watch it."""
+    asked = RunRequest(
+        kind=RunKind.SCAN,
+        sources=tuple(body.sources),
+        settings={"topics": list(body.topics)} if body.topics else {},
+    )
+    run, _ = submit_request(services, services.within_places(asked), who, key=idempotency_key)
     return accepted(request, run)
 
 

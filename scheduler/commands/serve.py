@@ -1,6 +1,11 @@
 """The command that runs the service."""
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
 
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SERVE, SOURCE, STORE, UPLOAD
 from resnap.scheduler.cli.invocation import Invocation
@@ -9,15 +14,39 @@ from resnap.scheduler.daemon.serve import Daemon
 from resnap.scheduler.observing.logs import set_up
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import services_of
+from resnap.scheduler.settings.environment import process_environment
+from resnap.scheduler.settings.loading import state_directory
+from resnap.scheduler.settings.settings import Settings
+
+SCANNED: Final = {"name": "scan", "run": "scan", "every": "15m"}
+"""The schedule of a service that is given log dirs, and has no schedule of its own: at the start, and from then on."""
 
 
 @with_settings(SERVE, SOURCE, REPLAY, ENGINE, READING, MEMORY, UPLOAD, STORE)
-def serve(run: Invocation) -> None:
+def serve(
+    run: Invocation,
+    log_dirs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs to look at every 15 minutes; the default is log.dirs."),
+    ] = None,
+) -> None:
     """Run the service: schedules, the HTTP API, and a page that says whether tiering can be turned on yet.
 
-    Schedules are [[schedules]] tables of the configuration file. All other settings are those of every run, unless a
-    schedule or a request gives its own.
+    Schedules are [[schedules]] tables of the configuration file. With LOG_DIR no file is needed: it is scanned at the
+    start and every 15 minutes. All other settings are those of every run, unless a schedule or a request gives its own.
     """
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
-    services = services_of(Configuration(flags=run.flags), run.clock)
+    flags = {**run.flags, **(_of_log_dirs(run.settings, log_dirs) if log_dirs else {})}
+    services = services_of(Configuration(flags=flags), run.clock)
     Daemon(services).run()
+
+
+def _of_log_dirs(settings: Settings, log_dirs: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a service that was given log dirs, where its file does not say otherwise."""
+    made: dict[str, Any] = {"log_dirs": [str(Path(one).absolute()) for one in log_dirs]}
+    if not settings.schedules:
+        made["schedules"] = [SCANNED]
+    state = state_directory(settings, process_environment())
+    if not settings.allow_destinations and state is not None:
+        made["allow_destinations"] = [str(state / "snapshots")]
+    return made

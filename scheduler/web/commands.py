@@ -85,11 +85,13 @@ class Shell:
     Attributes:
         flags: those that the service was started with, by name of the setting, and its configuration file.
         is_on: names of the switches that the service's settings have on.
+        log_dirs: those that the service was started with, which no file names.
 
     """
 
     flags: Mapping[str, object] = field(default_factory=dict)
     is_on: frozenset[str] = frozenset()
+    log_dirs: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, services: Services) -> Shell:
@@ -99,8 +101,10 @@ class Shell:
         if file is not None:
             given["config"] = file.absolute()
         settings = services.settings
-        return cls(flags=given, is_on=frozenset(name for name in ("dry_run", "verify_crc", "full", "fresh")
-                                                if getattr(settings, name)))  # fmt: skip
+        is_on = frozenset(name for name in ("dry_run", "verify_crc", "full", "fresh") if getattr(settings, name))
+        named = services.configuration.flags.get("log_dirs")
+        log_dirs = tuple(map(str, named)) if isinstance(named, list) else ()
+        return cls(flags=given, is_on=is_on, log_dirs=log_dirs)
 
     def line(self, verb: str, *words: str, settings: Mapping[str, object] | None = None) -> str:
         """Return a call of ``verb``; ``settings`` are those of a run, over the service's own."""
@@ -128,7 +132,8 @@ class Shell:
         settings = request.settings
         if request.plan is not None:
             return self.line(request.kind, "--plan", plan_file(request.plan), *to, settings=settings)
-        sources = [] if request.kind is RunKind.VERIFY else list(request.sources)
+        is_of_log_dirs = request.kind not in (RunKind.VERIFY, RunKind.REPLICAS)
+        sources = [*(request.sources or self.log_dirs)] if is_of_log_dirs else []
         verb = "producer census" if request.kind is RunKind.CENSUS else request.kind
         return self.line(verb, *sources, *to, settings=_scoped(request, settings))
 
@@ -140,7 +145,7 @@ class Shell:
         """Return the command that makes a plan again, and keeps it."""
         request = plan.request
         settings = _scoped(request, request.settings)
-        return self.line("plan", *request.sources, "--save", plan_file(plan.id), settings=settings)
+        return self.line("plan", *(request.sources or self.log_dirs), "--save", plan_file(plan.id), settings=settings)
 
     def partition(self, seen: SeenPartition, repairs: Sequence[Repair]) -> list[Command]:
         """Return what can be asked for one partition, or done about it."""
@@ -152,13 +157,16 @@ class Shell:
             Command(says="make its snapshots", line=self.line("regenerate", place, "--into", STAGED)),
         ]
 
+    def _places(self, source: str) -> tuple[str, ...]:
+        return (source,) if source else self.log_dirs
+
     def scan(self, source: str, topic: str) -> str:
         """Return the command that looks at what the overview is of."""
-        return self.line("scan", *_word(source), settings=_topic(topic))
+        return self.line("scan", *self._places(source), settings=_topic(topic))
 
     def regenerate(self, source: str, topic: str) -> str:
         """Return the command that makes what is missing in what the overview is of."""
-        return self.line("regenerate", *_word(source), "--into", STAGED, settings=_topic(topic))
+        return self.line("regenerate", *self._places(source), "--into", STAGED, settings=_topic(topic))
 
 
 def resnap(*words: str) -> str:
@@ -215,7 +223,3 @@ def _text(value: object) -> str:
     if isinstance(value, Path):
         return str(value.absolute())
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _word(text: str) -> list[str]:
-    return [text] if text else []

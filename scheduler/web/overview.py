@@ -115,11 +115,12 @@ def _replays(request: Request, services: Services, topic: str, source: str = "")
 
 def _scans(request: Request, services: Services) -> list[Command]:
     """Return how to have everything looked at now, such as after an installation."""
-    return [
+    scheduled = [
         post_command(request, services, f"/v1/schedules/{spec.name}/run", "have it scanned now")
         for spec in services.settings.schedules
         if spec.run == "scan"
     ]
+    return scheduled or [api_command(request, services, "/v1/scans", "have it scanned now", {})]
 
 
 def _by_topic(services: Services, shown: list[SeenPartition]) -> list[dict[str, object]]:

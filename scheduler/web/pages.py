@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.api.etags import tagged
-from resnap.scheduler.web.commands import Command, curl, plan_file
+from resnap.scheduler.web.commands import STAGED, Command, curl, plan_file
 from resnap.scheduler.web.rendering import in_path, render
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ def plan_command(request: Request, services: Services, plan_id: str) -> Command:
 
 
 def destination_of(services: Services) -> str:
-    """Return where a request may have snapshots made, or a word for it where the configuration allows no place."""
-    return (*services.settings.allow_destinations, "DIRECTORY")[0]
+    """Return a place for snapshots below the first that is allowed, or a word for it where none is."""
+    allowed = services.settings.allow_destinations
+    return f"{str(allowed[0]).rstrip('/')}/{STAGED}" if allowed else "DIRECTORY"
 
 
 def partition_path(seen: SeenPartition) -> str:

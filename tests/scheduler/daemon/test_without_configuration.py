@@ -1,0 +1,57 @@
+"""``resnap serve LOG_DIR``: a service without a configuration file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.kafka.brokers import free_port
+from tests.scheduler.daemon.process import eventually, started
+from tests.scheduler.scenes import SET, one_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+
+
+@pytest.mark.slow
+def test_a_log_dir_is_enough_and_copied_commands_have_a_place_of_their_own(
+    fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data, state = one_partition(fixture_set(SET).data, tmp_path / "data"), tmp_path / "state"
+    address = f"http://127.0.0.1:{free_port()}"
+    process = started(tmp_path, str(data), "--listen", address.removeprefix("http://"), "--engine", "local",
+                      "--state-dir", str(state))  # fmt: skip
+    try:
+        with httpx.Client(base_url=address, timeout=60) as client:
+            eventually(lambda: _partitions(client), lambda found: [one["partition"] for one in found] == [1])
+            [schedule] = client.get("/v1/schedules").json()["schedules"]
+            assert (schedule["name"], schedule["run"]) == ("scan", "scan")
+            text = client.get("/").text
+            place = str(state / "snapshots" / "staged")
+            assert shlex.join(["resnap", "regenerate", str(data), "--into", "staged"]) in text
+            assert place in text
+            ran = client.post("/v1/replays", json={"destination": place}).headers["location"]
+            eventually(lambda: client.get(ran).json()["state"], lambda found: found == "succeeded")
+            assert list((state / "snapshots" / "staged").rglob("*.snapshot"))
+            scan = client.post("/v1/scans", json={"topics": ["pay*"]}).headers["location"]
+            assert re.fullmatch(r"/v1/runs/\w+", scan)
+            eventually(lambda: client.get(scan).json()["state"], lambda found: found == "succeeded")
+            assert client.post("/v1/scans", json={"sources": ["/etc"]}).status_code == 403
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _partitions(client: httpx.Client) -> list[dict[str, object]]:
+    with suppress(httpx.ConnectError):
+        found: list[dict[str, object]] = client.get("/v1/partitions").json()["partitions"]
+        return found
+    return []
