@@ -10,8 +10,6 @@ from pydantic.alias_generators import to_camel
 from resnap.scheduler.api.problems import Problem, problems
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fastapi import FastAPI
     from fastapi.routing import APIRoute
 
@@ -36,18 +34,14 @@ def describe(app: FastAPI, *, needs_token: bool) -> None:
                 title=app.title, version=app.version, summary=app.summary, description=app.description,
                 routes=app.routes, tags=app.openapi_tags, separate_input_output_schemas=False,
             )  # fmt: skip
-            for method, operation in _operations(schema):
-                _complete(operation, method, needs_token=needs_token)
+            for methods in schema.get("paths", {}).values():
+                for method, operation in methods.items():
+                    _complete(operation, method, needs_token=needs_token)
             _define_problem(schema, needs_token=needs_token)
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign] # the way that FastAPI documents
-
-
-def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for methods in schema.get("paths", {}).values():
-        yield from methods.items()
 
 
 def _complete(operation: dict[str, Any], method: str, *, needs_token: bool) -> None:

@@ -109,15 +109,11 @@ def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {}
     for kind in (BY_CODE[code] for code in codes):
         said = found.setdefault(kind.status, {"description": "", "content": _CONTENT})
-        said["description"] = f"{said['description']}; {_described(kind)}".removeprefix("; ")
+        said["description"] = f"{said['description']}; {kind.title} (`{kind.code}`)".removeprefix("; ")
     return found
 
 
 _CONTENT: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-
-
-def _described(kind: Kind) -> str:
-    return f"{kind.title} (`{kind.code}`)"
 
 
 class _InvalidPartsError(InvalidRequestError):

@@ -115,10 +115,6 @@ PARTITION: Final = Column(key="partition", title="PARTITION", of=partition_name)
 BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value))))
 
 
-def _nothing() -> Row:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a command has to say, apart from its form."""
@@ -130,7 +126,7 @@ class Answer:
     """What one row is called: its ``type`` in lines of JSON."""
     rows: Iterable[Row] = ()
     columns: Sequence[Column] = ()
-    tail: Callable[[], Row] = _nothing
+    tail: Callable[[], Row] = dict
     """Called when the rows have come to their end, or to an error: the ``summary`` of the rows."""
     closing: Callable[[], Iterable[str]] = tuple
     """Lines of prose that end a table instead of the tail: totals, and what to do next."""

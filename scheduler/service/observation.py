@@ -54,7 +54,8 @@ class Observation:
             self.metrics.scan_tried(succeeded=end.state is RunState.SUCCEEDED)
         else:
             self._count(run, end)
-        _log.info("run ended", run=run.id, state=end.state.value, seconds=round(seconds, 3), **_shown(end.totals))
+        counts = {key: value for key, value in end.totals.items() if isinstance(value, int)}
+        _log.info("run ended", run=run.id, state=end.state.value, seconds=round(seconds, 3), **counts)
         for error in end.errors:
             _log.error("in this run", run=run.id, code=error.code, error=error.message, hint=error.hint)
 
@@ -144,7 +145,3 @@ def _has_used_a_store(run: Run, end: RunEnd) -> bool:
 def _schedule_of(run: Run) -> str | None:
     kind, _, name = run.origin.partition(":")
     return name if kind == "schedule" else None
-
-
-def _shown(totals: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in totals.items() if isinstance(value, int)}
