@@ -15,16 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.replay.leader.append_validation import (
-    RULES_3_6,
-    AppendOrigin,
-    KnownProducer,
-    ProducerAppend,
-    ValidationRules,
-    Verification,
-)
+from resnap.replay.leader.append_validation import AppendOrigin, KnownProducer, ProducerAppend, Verification
 from resnap.replay.leader.known_snapshots import KnownSnapshots
 from resnap.replay.leader.open_transactions import OpenTransactions
+from resnap.replay.leader.validation_rules import RULES_3_6, ValidationRules
 from resnap.replay.producer_state import DataBatch, Expiry
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 

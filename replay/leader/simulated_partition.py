@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from resnap.replay.leader.append_validation import (
-    MAX_EPOCH,
-    TRANSACTIONS_V2,
-    AppendOrigin,
-    ProducerBatch,
-    ValidationRules,
-)
+from resnap.replay.leader.append_validation import MAX_EPOCH, TRANSACTIONS_V2, AppendOrigin, ProducerBatch
 from resnap.replay.leader.known_snapshots import MemorySnapshots
 from resnap.replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
@@ -29,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resnap.replay.leader.append_validation import VerificationGuard
+    from resnap.replay.leader.validation_rules import ValidationRules
 
 MAX_TIME: Final = 2**63 - 1
 """Milliseconds that a timestamp can hold."""

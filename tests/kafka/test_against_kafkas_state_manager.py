@@ -11,9 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from resnap.replay.leader.append_validation import (
     MAX_EPOCH,
-    RULES_3_6,
-    RULES_4_1,
-    RULES_4_3,
     TRANSACTIONS_V2,
     AppendOrigin,
     EmptiedControl,
@@ -22,6 +19,7 @@ from resnap.replay.leader.append_validation import (
 )
 from resnap.replay.leader.known_snapshots import MemorySnapshots
 from resnap.replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
+from resnap.replay.leader.validation_rules import RULES_3_6, RULES_4_1, RULES_4_3
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
 from resnap.storage.kafka_errors import RefusedError
 from resnap.storage.log.control_record import write_marker_batch

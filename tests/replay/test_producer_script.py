@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from resnap.replay.leader.append_validation import RULES_2_5
 from resnap.replay.leader.producer_script import Taken, run_script
 from resnap.replay.leader.simulated_partition import SimulatedPartition
+from resnap.replay.leader.validation_rules import RULES_2_5
 from resnap.replay.producer_state import Expiry
 from resnap.storage.errors import UsageError
 from resnap.storage.kafka_errors import KafkaError
