@@ -205,3 +205,35 @@ def test_without_the_key_of_encrypted_segments_nothing_is_taken_for_known(
     ran = command("plan", local, "--remote", f"{fixture.remote.as_uri()}/tiered", *PARTITION, "-q")
     assert ran.code == 3, ran.err
     assert "key1" in ran.err
+
+
+def test_a_replay_begins_where_the_window_does_in_remote_segments(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    data = fixture_set("kafka-2.7.2-nine-days").data
+    how = ("--producer-id-expiration-ms", 172_800_000, *PARTITION, *ROLL)
+    assert command("tier", data, "--to", (tmp_path / "store").as_uri(), *how).code == 0
+    local = without_segments_below(data, tmp_path / "local", bases(data / "payments-0")[-5])
+    ran = command("plan", local, "--remote", (tmp_path / "store").as_uri(), "--boundaries", "all", "--output", "json",
+                  *how[:-3], "-q")  # fmt: skip
+    assert ran.code == 0, ran.err
+    (row,) = ran.document["partitions"]
+    (read,) = row["runs"]
+    assert 0 < read["baseOffset"] < bases(local / "payments-0")[0]
+
+
+def test_a_store_of_another_cluster_is_refused_and_what_is_whole_in_the_log_dir_needs_no_store(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    data = fixture_set(PLAIN).data
+    assert command("tier", data, "--to", (tmp_path / "store").as_uri(), *PARTITION, *ROLL).code == 0
+    local = without_segments_below(data, tmp_path / "local", bases(data / "payments-0")[1])
+    meta = local / "meta.properties"
+    text = meta.read_text()
+    (line,) = (one for one in text.splitlines() if one.startswith("cluster.id="))
+    meta.write_text(text.replace(line, "cluster.id=BBBBBBBBQACAAAAAAAAAAQ"))
+    text = refused(command("scan", local, "--remote", (tmp_path / "store").as_uri()))
+    assert line.removeprefix("cluster.id=") in text
+    assert "BBBBBBBBQACAAAAAAAAAAQ" in text
+    other = command("scan", data, "--partition", "payments-1", "--remote", (tmp_path / "store").as_uri())
+    assert other.code == 0, other.err
