@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -10,6 +10,7 @@ from resnap.storage.log.names import TopicPartition
 from tests.kafka.brokers import eventually
 from tests.kafka.lost_state import TOPIC, lost_state
 from tests.kafka.raw_client import RawClient
+from tests.scheduler.files import EMPTY_SNAPSHOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,21 +20,34 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Resnap
 
 pytestmark = pytest.mark.kafka
-HOW = ("--topic", TOPIC, "--output", "json", "-q")
+LAST_TIERED: Final = {"follower.fetch.last.tiered.offset.enable": "true"}
+HOW: Final = ("--topic", TOPIC, "--output", "json", "-q")
+
+
+def empty_all(remote: Path) -> None:
+    """Make remote snapshots those of a leader that had lost its own state."""
+    for snapshot in remote.rglob("*.snapshot"):
+        snapshot.write_bytes(EMPTY_SNAPSHOT)
 
 
 @pytest.mark.parametrize(
-    ("version", "more"),
+    ("brokers", "spoil"),
     [
-        ("3.9.1", {}),
-        pytest.param("4.4.0", {}, marks=pytest.mark.heavy),
-        pytest.param("4.4.0", {"follower.fetch.last.tiered.offset.enable": "true"}, marks=pytest.mark.heavy),
+        (("3.9.1", {}), None),
+        pytest.param(("3.9.1", {}), empty_all, marks=pytest.mark.heavy),
+        pytest.param(("4.4.0", {}), None, marks=pytest.mark.heavy),
+        pytest.param(("4.4.0", LAST_TIERED), None, marks=pytest.mark.heavy),
     ],
 )
 def test_a_healed_replica_knows_what_the_leader_knows_and_leads_without_any_effect(
-    command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str, more: dict[str, object]
+    command: Resnap,
+    release: Callable[[str], Release],
+    tmp_path: Path,
+    brokers: tuple[str, dict[str, object]],
+    spoil: Callable[[Path], None] | None,
 ) -> None:
-    with lost_state(release(version), tmp_path, more=more) as lost:
+    version, more = brokers
+    with lost_state(release(version), tmp_path, more=more, before_replica=spoil or (lambda _: None)) as lost:
         replicas = ("replicas", "--bootstrap-server", lost.leader.address, "--topic", TOPIC, "--output", "json")
         assert command(*replicas).code == 4
         across = RawClient(lost.leader.port, "open across the start")
@@ -44,7 +58,8 @@ def test_a_healed_replica_knows_what_the_leader_knows_and_leads_without_any_effe
         lost.follower.stop()
 
         marked = command("scan", data, "--remote", lost.remote.as_uri(), *HOW)
-        assert marked.document["partitions"][0]["lostProducerState"]["isProven"] is True, marked.out
+        mark = marked.document["partitions"][0]["lostProducerState"]
+        assert spoil or mark["isProven"] is True, marked.out
         staged = command(
             "regenerate", data, "--remote", lost.remote.as_uri(), "--boundaries", "all", "--into", tmp_path / "staged",
             "--engine", "local", *HOW,

@@ -175,6 +175,7 @@ def test_a_scan_knows_the_mark_of_a_lost_state_and_proves_it_by_the_remote_part(
     assert scanned(command, replica, "--remote", remote.as_uri()) is None
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_a_rerun_completes_and_everything_can_be_undone(
     command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
 ) -> None:
@@ -240,6 +241,7 @@ def test_no_replica_that_kept_its_state_is_taken_for_one_that_lost_it(
     assert [row["lostProducerState"] for row in ran.document["partitions"] if row["lostProducerState"]] == []
 
 
+@pytest.mark.slow
 def test_a_transaction_that_hangs_for_long_is_not_forgotten_with_the_state_of_a_replica(
     command: Resnap, fixture_set: Sets, tmp_path: Path
 ) -> None:
