@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.job.work_items import TierOrder
     from resnap.scheduler.output.progress import Progress
-    from resnap.storage.layouts.protocol import ShippedSegment
+    from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.names import TopicPartition
 
 

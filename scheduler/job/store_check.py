@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.sources import SelectedPartition, Selection
     from resnap.scheduler.output.progress import Progress
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.protocol import Listing, ManifestFacts
+    from resnap.storage.layouts.protocol import Listing
+    from resnap.storage.layouts.segments import ManifestFacts
     from resnap.storage.sources.log_dirs import TieredPart
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification import VerifiedSegment

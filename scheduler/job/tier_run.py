@@ -18,7 +18,7 @@ from resnap.scheduler.job.sources import destination_url
 from resnap.scheduler.job.work_items import TierOrder
 from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import LockedError
-from resnap.storage.layouts.protocol import Layout, Provenance
+from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.work_lock import at_work_on
 from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.throttle import Throttle
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.work_items import Planned, Replayed
     from resnap.scheduler.output.progress import Progress
     from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.protocol import Layout
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.planning import SavedPlan

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from resnap.replay.results import PartitionResult
     from resnap.scheduler.job.sources import SelectedPartition
     from resnap.storage.errors import ResnapError
-    from resnap.storage.layouts.protocol import Provenance, ShippedSegment
+    from resnap.storage.layouts.segments import Provenance, ShippedSegment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import SnapshotFile
     from resnap.tiering.broker_blockers import BrokerBlockers

@@ -28,7 +28,8 @@ from resnap.storage.errors import (
     VerificationError,
     in_file,
 )
-from resnap.storage.layouts.protocol import Listing, StoredManifest
+from resnap.storage.layouts.protocol import Listing
+from resnap.storage.layouts.segments import StoredManifest
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import TieredPart, tiered_part
 from resnap.storage.sources.registry import SHIPPED, brokers_layout

@@ -21,7 +21,7 @@ from resnap.storage.errors import (
     VerificationError,
 )
 from resnap.storage.layouts.manifest import read_manifest
-from resnap.storage.layouts.protocol import NewObject
+from resnap.storage.layouts.segments import NewObject
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.stores.s3_upload import PART_BYTES

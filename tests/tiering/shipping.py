@@ -14,7 +14,7 @@ from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place, parse_key
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import read_manifest
-from resnap.storage.layouts.protocol import Provenance
+from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
 from resnap.storage.stores.local import LocalObjectStore

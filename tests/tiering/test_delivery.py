@@ -12,7 +12,7 @@ import pytest
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import CancelledError, StoreError, VerificationError
-from resnap.storage.layouts.protocol import NewObject
+from resnap.storage.layouts.segments import NewObject
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.throttle import Throttle
 from resnap.tiering.shipping.delivery import AbandonedError, Delivery

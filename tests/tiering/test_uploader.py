@@ -25,7 +25,7 @@ from resnap.storage.layouts.manifest import (
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.protocol import Provenance, ShippedMeanwhileError, ShippedSegment
+from resnap.storage.layouts.segments import Provenance, ShippedMeanwhileError, ShippedSegment
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.memory import MemoryObjectStore

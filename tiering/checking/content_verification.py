@@ -21,7 +21,7 @@ from resnap.tiering.shipping.segment_indexes import load_indexes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from resnap.storage.layouts.protocol import SegmentFiles
+    from resnap.storage.layouts.segments import SegmentFiles
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.storage.layouts.manifest import ManifestObject
-    from resnap.storage.layouts.protocol import Listing, ManifestFacts, StoredManifest
+    from resnap.storage.layouts.protocol import Listing
+    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
 

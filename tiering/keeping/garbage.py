@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError
 from resnap.storage.layouts.manifest import TOMBSTONE
-from resnap.storage.layouts.protocol import Deletion
+from resnap.storage.layouts.segments import Deletion
 from resnap.storage.sources.registry import SHIPPED
 from resnap.storage.stores.probe import store_clock_ms
 from resnap.tiering.shipping.lease import leased

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.disk import is_there
 from resnap.storage.errors import VerificationError
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.protocol import SegmentFiles
+from resnap.storage.layouts.segments import SegmentFiles
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.sources.files import PLAIN, STREAM_BYTES
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.storage.disk import FileDigest
-    from resnap.storage.layouts.protocol import Vouched
+    from resnap.storage.layouts.segments import Vouched
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.log.producer_snapshot import ProducerEntry

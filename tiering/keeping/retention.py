@@ -24,7 +24,7 @@ from resnap.storage.log.names import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.layouts.protocol import ManifestFacts, StoredManifest
+    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
     from resnap.storage.stores.protocol import ObjectStore
 
 

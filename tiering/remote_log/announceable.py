@@ -28,7 +28,7 @@ from resnap.tiering.remote_log.records import (
 )
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.protocol import StoredManifest
+    from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.log.checkpoints import LeaderEpoch
 
 _OUR_VERSION = 5

@@ -21,7 +21,7 @@ from resnap.storage.stores.throttle import Throttle
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from resnap.storage.layouts.protocol import NewObject
+    from resnap.storage.layouts.segments import NewObject
     from resnap.storage.stores.protocol import ObjectStore
 
 _T = TypeVar("_T")

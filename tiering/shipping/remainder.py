@@ -23,7 +23,7 @@ from resnap.tiering.shipping.segment_bundle import EpochHistory, LeaderEpochsUnk
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from resnap.storage.layouts.protocol import ShippedSegment
+    from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources

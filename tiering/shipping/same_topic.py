@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
-    from resnap.storage.layouts.protocol import ShippedSegment
+    from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources

@@ -22,7 +22,7 @@ from resnap.replay.scan.header_scan import ScanFacts
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.protocol import SegmentFile
+from resnap.storage.layouts.segments import SegmentFile
 from resnap.storage.log.checkpoints import (
     LeaderEpoch,
     leader_epochs_up_to,

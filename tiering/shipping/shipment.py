@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
-from resnap.storage.layouts.protocol import ShippedMeanwhileError, TopicIdUnknownError, TopicNameTooLongError
+from resnap.storage.layouts.segments import ShippedMeanwhileError, TopicIdUnknownError, TopicNameTooLongError
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.eligibility import Eligibility, after_replay, refuse
 from resnap.tiering.refusal import Reason
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.manifest import SnapshotHow
-    from resnap.storage.layouts.protocol import Layout, Provenance
+    from resnap.storage.layouts.protocol import Layout
+    from resnap.storage.layouts.segments import Provenance
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, VerificationError, in_file
-from resnap.storage.layouts.protocol import ShippedSegment, length_of
+from resnap.storage.layouts.segments import ShippedSegment, length_of
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.side_by_side import each
 from resnap.tiering.shipping.retained import read_retained, retained_key
@@ -20,7 +20,8 @@ from resnap.tiering.shipping.retained import read_retained, retained_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.storage.layouts.protocol import Layout, Place
+    from resnap.storage.layouts.protocol import Layout
+    from resnap.storage.layouts.segments import Place
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.retained import RetentionNote
 

@@ -20,13 +20,14 @@ from resnap.storage.errors import (
     VerificationError,
 )
 from resnap.storage.layouts.manifest import TOMBSTONE
-from resnap.storage.layouts.protocol import NewSegment, length_of
+from resnap.storage.layouts.segments import NewSegment, length_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.protocol import Layout, Provenance, SegmentObjects, ShippedSegment
+    from resnap.storage.layouts.protocol import Layout
+    from resnap.storage.layouts.segments import Provenance, SegmentObjects, ShippedSegment
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.segment_bundle import SegmentBundle
 

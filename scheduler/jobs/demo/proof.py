@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.jobs.demo.log import DemoPartition
-    from resnap.storage.layouts.protocol import ManifestFacts
+    from resnap.storage.layouts.segments import ManifestFacts
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.checking.verification import VerifiedSegment

@@ -42,7 +42,8 @@ from resnap.storage.layouts.aiven.metadata import SegmentMetadata
 from resnap.storage.layouts.aiven.origin import origin_key, place_of_origin, read_origin, write_origin
 from resnap.storage.layouts.aiven.pieces import stored_piece
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.protocol import (
+from resnap.storage.layouts.segment_form import SegmentForm
+from resnap.storage.layouts.segments import (
     BrokersObject,
     Deletion,
     NewObject,
@@ -54,7 +55,6 @@ from resnap.storage.layouts.protocol import (
     check_key_length,
     known_topic_id,
 )
-from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from resnap.storage.encryption import SegmentCipher
     from resnap.storage.layouts.aiven.listing import AivenListing
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.protocol import NewSegment, SegmentFile, StoredManifest, Vouched
+    from resnap.storage.layouts.segments import NewSegment, SegmentFile, StoredManifest, Vouched
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore

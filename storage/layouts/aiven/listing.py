@@ -11,7 +11,7 @@ from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
 from resnap.storage.layouts.aiven.log import copied_segment, segment_of
 from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.protocol import SegmentFiles, StoredManifest, Vouched
+from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, Vouched
 from resnap.storage.log.store_path import StorePath
 
 if TYPE_CHECKING:

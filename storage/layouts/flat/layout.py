@@ -28,7 +28,7 @@ from resnap.storage.layouts.manifest import (
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.protocol import (
+from resnap.storage.layouts.segments import (
     DeletedMeanwhileError,
     Deletion,
     NewObject,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.layouts.flat.listing import FlatListing
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.protocol import NewSegment, StoredManifest, Unnamed, Vouched
+    from resnap.storage.layouts.segments import NewSegment, StoredManifest, Unnamed, Vouched
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore

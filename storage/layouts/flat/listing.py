@@ -14,7 +14,7 @@ from resnap.storage.layouts.flat.topics import TopicIds, listing_prefix, topic_i
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import parse_key as parse_brokers_key
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind, read_manifest
-from resnap.storage.layouts.protocol import StoredManifest, Unnamed, Vouched
+from resnap.storage.layouts.segments import StoredManifest, Unnamed, Vouched
 from resnap.storage.log.names import OFFSET_DIGITS
 from resnap.storage.messages.wire import uuid_bytes
 from resnap.storage.side_by_side import each

@@ -9,13 +9,13 @@ from resnap.storage.layouts.local_tiered.keys import NEEDED, ROOT, object_key, p
 from resnap.storage.layouts.local_tiered.listing import LocalTieredListing, list_tiered, vouched_by_none
 from resnap.storage.layouts.local_tiered.log import tiered_log_dir
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.protocol import BrokersObject, check_key_length, known_topic_id
+from resnap.storage.layouts.segments import BrokersObject, check_key_length, known_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
-    from resnap.storage.layouts.protocol import NewSegment, StoredManifest, Vouched
+    from resnap.storage.layouts.segments import NewSegment, StoredManifest, Vouched
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir

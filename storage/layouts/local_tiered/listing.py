@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS
 from resnap.storage.layouts.local_tiered.log import SegmentObjects, read_segment, segment_of, whole_segments
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.protocol import SegmentFiles, StoredManifest, Vouched
+from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, Vouched
 from resnap.storage.log.store_path import StorePath
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from resnap.storage.layouts.manifest import (
     SnapshotHow,
     SnapshotOrigin,
 )
-from resnap.storage.layouts.protocol import StoredManifest
+from resnap.storage.layouts.segments import StoredManifest
 from resnap.storage.log.checkpoints import LeaderEpoch
 
 LONG = 2**63 - 1

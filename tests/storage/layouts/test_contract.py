@@ -19,7 +19,8 @@ from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.layouts.mirror import Mirror
-from resnap.storage.layouts.protocol import (
+from resnap.storage.layouts.segment_form import SegmentForm
+from resnap.storage.layouts.segments import (
     NewSegment,
     Provenance,
     SegmentFile,
@@ -27,7 +28,6 @@ from resnap.storage.layouts.protocol import (
     TopicIdUnknownError,
     length_of,
 )
-from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
@@ -38,7 +38,8 @@ from tests.storage.layouts.manifests import a_manifest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.storage.layouts.protocol import Layout, ReadByBrokers, SegmentObjects, Stored
+    from resnap.storage.layouts.protocol import Layout, ReadByBrokers, Stored
+    from resnap.storage.layouts.segments import SegmentObjects
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectStore

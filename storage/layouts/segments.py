@@ -1,0 +1,325 @@
+"""Segments as layouts take and give them: what is to be shipped, its objects, and what manifests say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from resnap.storage.errors import FormatError, LockedError, LogDirError, ObjectNotFoundError, StoreError
+from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resnap.storage.disk import FileDigest
+    from resnap.storage.layouts.manifest import ManifestObject, ObjectKind, SnapshotOrigin
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.stores.protocol import BodyOpener, ObjectInfo, ObjectStore
+
+
+class TopicIdUnknownError(LogDirError):
+    """The layout has the topic's id in its keys, and nothing says it."""
+
+
+class TopicNameTooLongError(LogDirError):
+    """The layout has the topic's name in its keys as it is, and no store is sure to keep them."""
+
+
+class ShippedMeanwhileError(StoreError):
+    """Another run has shipped the segment since this one looked; what this one wrote is named by nothing."""
+
+
+class DeletedMeanwhileError(LockedError):
+    """Retention or garbage collection has deleted what this run wrote; its id is never used again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFile:
+    """One file of a segment that is to be shipped."""
+
+    kind: ObjectKind
+    open_body: BodyOpener
+    size_bytes: int
+    crc32c: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the segments of one partition come from, which goes into every manifest."""
+
+    cluster_id: str | None
+    broker_id: int | None
+    log_directory: str
+    topic_partition: TopicPartition
+    topic_id: str | None
+    compaction_assumption: str | None
+    resnap_version: str
+    apart: frozenset[str] = frozenset()
+    """Manifests that were shipped without a topic id, and are known to be of another topic of this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSegment:
+    """A closed segment that is to be shipped: all that its objects are made of."""
+
+    provenance: Provenance
+    path: str
+    """Of its log, for messages."""
+    base_offset: int
+    next_base_offset: int
+    last_offset: int
+    """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
+    max_timestamp_ms: int
+    leader_epochs: tuple[LeaderEpoch, ...]
+    """Those of the segment alone, clamped to it."""
+    files: tuple[SegmentFile, ...]
+    """The log first."""
+    origin: SnapshotOrigin
+    """Where its producer snapshot comes from."""
+    created_at_ms: int
+
+
+class NewObject(NamedTuple):
+    """An object that is to be written."""
+
+    key: str
+    open_body: BodyOpener
+    size_bytes: int
+    crc32c: int
+    sha256: str | None = None
+    """Where it is known; it only saves work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentObjects:
+    """The objects that a segment becomes, in the order in which they are written."""
+
+    files: tuple[NewObject, ...]
+    """Side by side."""
+    beside: tuple[NewObject, ...] = ()
+    """When all of those are there: what is said of the segment, and no broker asks for."""
+    manifest_key: str
+    manifest: bytes
+    """Last of all: it makes the segment visible."""
+
+
+class Place(NamedTuple):
+    """Of what a manifest is, by its key."""
+
+    partition: int
+    base_offset: int
+    topic_id: str | None
+    """None where it was not known when the segment was shipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedSegment:
+    """A segment [base offset, next base offset) that the store holds, by its manifest."""
+
+    base_offset: int
+    next_base_offset: int
+    manifest_key: str
+    log_key: str
+    log_bytes: int
+    """Size of its log."""
+    leader_epochs: tuple[LeaderEpoch, ...]
+    objects: tuple[tuple[str, int], ...]
+    """Key and length of each."""
+    snapshot: str
+    """What the locator of its snapshot ends in, below the URL of the store."""
+    made_ms: int
+    """When it was shipped; of several with the same offsets the last one is read."""
+    origin: SnapshotOrigin | None
+    """Where its snapshot comes from; None where nothing says so, as of what brokers wrote."""
+    is_replaceable: bool
+    """Whether only Resnap knows its objects, so that it is shipped again where one of them is gone or cut off."""
+
+
+class ManifestFacts(Protocol):
+    """What a manifest of any layout says of its segment."""
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None where nothing says."""
+        ...
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def topic_id(self) -> str | None:
+        """None where nothing says."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+        ...
+
+    @property
+    def next_base_offset(self) -> int:
+        """Where the segment after it begins."""
+        ...
+
+    @property
+    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
+        """Those of the segment alone."""
+        ...
+
+    @property
+    def snapshot_origin(self) -> SnapshotOrigin | None:
+        """Where its snapshot comes from; None where nothing says so, as of what brokers wrote."""
+        ...
+
+    @property
+    def snapshot_key(self) -> str:
+        """What the locator of its snapshot ends in, below the URL of the store."""
+        ...
+
+    @property
+    def max_timestamp_ms(self) -> int | None:
+        """Of its records; None or -1 where nothing says, or there is none."""
+        ...
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of its log as brokers count it, before anything was compressed or encrypted."""
+        ...
+
+    @property
+    def broker_id(self) -> int | None:
+        """Whose log it is of; None where nothing says."""
+        ...
+
+    @property
+    def remote_id(self) -> str:
+        """Id of the segment, in Kafka's form."""
+        ...
+
+    @property
+    def made(self) -> tuple[int, str]:
+        """When it was made, in milliseconds, and its id: of several with the same offsets the last one is read."""
+        ...
+
+
+class SegmentFiles(NamedTuple):
+    """Where the files of a segment are read."""
+
+    segment: Segment
+    snapshot: str | None
+    """None where there is none, for a reason that is known."""
+    leader_epochs: str
+    said: ManifestFacts | None = None
+    """What its manifest says, where the leader epochs are those up to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredManifest:
+    """A manifest that could be read, and what its segment is verified by."""
+
+    facts: ManifestFacts
+    size_bytes: int
+    """Of the objects that are read to verify it."""
+    objects: tuple[ManifestObject, ...] = ()
+    """What each of them must be, by digests; empty where the manifest has none."""
+    files: SegmentFiles | None = None
+    """Where there are no digests: what is compared with itself, if it is all there."""
+    missing: tuple[str, ...] = ()
+    """What is wrong with its objects by their names and sizes alone."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with what is said of it."""
+
+
+class Vouched(NamedTuple):
+    """What manifests say of a partition beyond what a log dir shows."""
+
+    leader_epochs: tuple[str, ...]
+    """Locators of the checkpoints of all segments, in their order."""
+    digests: Mapping[str, FileDigest]
+    """Of its files, by locator; empty where no manifest has any."""
+    passed_over: tuple[int, ...] = ()
+    """Base offsets of segments that lie beside the others, and that no manifest names."""
+
+
+class Unnamed(NamedTuple):
+    """What no manifest names."""
+
+    objects: tuple[ObjectInfo, ...]
+    unreadable: tuple[FormatError, ...]
+    """Manifests that cannot be read; nothing beside them is among the objects."""
+
+
+class Deletion(NamedTuple):
+    """How an object that no manifest names is deleted."""
+
+    beside: tuple[str, ...]
+    """Prefixes below which everything lies that may name it by now."""
+    lease: str | None
+    """Of its partition; None where no run can be at work on it."""
+    manifest_key: str | None
+    """Where a tombstone comes to lie first; None where nothing could name it later."""
+
+
+class BrokersObject(NamedTuple):
+    """An object of a segment that brokers read, by its key alone, whoever wrote it."""
+
+    topic_id: str
+    partition: int
+    base_offset: int
+    segment_id: str
+    """In Kafka's form."""
+    part: str
+    """What it holds, in the layout's own words."""
+    stem: str | None
+    """Its key without suffix, if it is announced to brokers; it may lie under any prefix then."""
+
+
+def check_key_length(key: str, segment: NewSegment) -> None:
+    """Refuse a key that no store is sure to keep, since the topic's name is long.
+
+    Raises:
+        TopicNameTooLongError: it is.
+
+    """
+    longest = max(key.split("/"), key=len)
+    if len(longest) > MAX_KEY_PART_BYTES:
+        raise TopicNameTooLongError(
+            f"{segment.path}: its key would have a part of {len(longest)} bytes, and stores are sure to keep"
+            f" {MAX_KEY_PART_BYTES}"
+        )
+
+
+def known_topic_id(segment: NewSegment) -> str:
+    """Return the id of the topic of ``segment``, for a layout that has it in its keys.
+
+    Raises:
+        TopicIdUnknownError: nothing says it.
+
+    """
+    provenance = segment.provenance
+    if provenance.topic_id is None:
+        raise TopicIdUnknownError(f"{segment.path}: nothing says the id of {provenance.topic_partition.topic}")
+    return provenance.topic_id
+
+
+def length_of(store: ObjectStore, key: str) -> int | None:
+    """Return the length of an object; None if it is not there.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    try:
+        return store.head(key).size_bytes
+    except ObjectNotFoundError:
+        return None
