@@ -15,6 +15,7 @@ from resnap.scheduler.web.answer import answer_of
 from resnap.scheduler.web.commands import Command, Shell
 from resnap.scheduler.web.disk import MOST_BOXES, disk_picture
 from resnap.scheduler.web.pages import api_command, destination_of, glob_of, link, page, post_command
+from resnap.scheduler.web.way import way_of
 from resnap.scheduler.web.words import READINESS
 from resnap.tiering.readiness import Readiness
 
@@ -45,6 +46,7 @@ def show_overview(
     asked = {"topic": topic, "readiness": [one.value for one in wanted.readiness], "source": source}
     values = {
         "answer": answer_of(counts, sum(one.error is not None for one in sources)),
+        "way": way_of(counts, sum(one.error is not None for one in sources)),
         "counts": counts,
         "matching": sum(sightings.counts(wanted).values()),
         "groups": _by_topic(services, shown),

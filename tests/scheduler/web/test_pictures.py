@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from resnap.scheduler.runs.looking import SeenBoundary, SeenSegment
 from resnap.scheduler.web.segments import Mark, segments_picture
 from resnap.scheduler.web.svg import Box, treemap
+from resnap.scheduler.web.way import way_of
+from resnap.tiering.readiness import Readiness
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
@@ -144,3 +146,26 @@ def test_thousands_of_segments_are_drawn_in_columns_that_hide_no_trouble() -> No
     assert float(mark.get("x1", "nan")) == pytest.approx(1_200 * 0.469, rel=0.01)
     assert "1 missing" in found.text
     assert "2 shipped" in found.text
+
+
+def test_the_overview_shows_the_way_and_where_all_partitions_are_on_it(service: Whole) -> None:
+    steps = re.findall(r'<li class="(\w+)"[^>]*><span class="dot".*?<b>(\w+)</b>', shown(service, "/"))
+    assert steps == [("done", "Check"), ("here", "Rebuild"), ("ahead", "Install"), ("ahead", "Tier")]
+
+
+@pytest.mark.parametrize(
+    ("counts", "unread", "here"),
+    [
+        ({}, 0, "Check"),
+        ({Readiness.READY: 3}, 1, "Check"),
+        ({Readiness.READY: 3, Readiness.BLOCKED: 1}, 0, "Rebuild"),
+        ({Readiness.UNFIT: 1, Readiness.PREPARED: 3}, 0, "Rebuild"),
+        ({Readiness.READY: 3, Readiness.PREPARED: 2}, 0, "Install"),
+        ({Readiness.READY: 3, Readiness.SHIPPED: 2, Readiness.EXCLUDED: 1}, 0, "Tier"),
+    ],
+)
+def test_the_first_step_that_is_not_done_is_where_all_are(counts: dict[Readiness, int], unread: int, here: str) -> None:
+    steps = way_of({**dict.fromkeys(Readiness, 0), **counts}, unread)
+    assert [step.name for step in steps if step.place == "here"] == [here]
+    at = [step.name for step in steps].index(here)
+    assert [step.place for step in steps] == ["done"] * at + ["here"] + ["ahead"] * (3 - at)
