@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from resnap.tiering.quota.quota_metrics import Series as QuotaSeries
 
 OTHER: Final = "other"
-NO_CLUSTER: Final = "none"
-"""Stands where a log dir does not say its cluster's id, as in object keys."""
 RESULTS: Final = ("ok", "failed", "skipped")
 RUN_KINDS: Final = ("scan", "census", "regenerate", "tier", "verify", "replicas")
 RUN_STATES: Final = ("succeeded", "partially_failed", "failed", "cancelled")

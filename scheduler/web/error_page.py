@@ -56,10 +56,6 @@ class ErrorPageMiddleware:
         await self._app(scope, receive, send_on)
 
 
-def _is_problem(start: Message) -> bool:
-    return Headers(raw=start["headers"]).get("content-type") == MEDIA_TYPE
-
-
 def _page(problem: bytes, start: Message) -> HTMLResponse:
     headers = {name: value for name, value in Headers(raw=start["headers"]).items() if name not in _OF_THE_BODY}
     return HTMLResponse(render("error.html", {"problem": json.loads(problem)}), start["status"], headers=headers)
