@@ -88,28 +88,33 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
         found = list(check.findings())
     if not check.partitions:
         raise UsageError("the cluster has no partition that is asked for", hint="without --topic all are checked")
+    states = Counter(one.state for one in found)
+    context.observer.replicas({state.value: states[state] for state in ReplicaState})
+    yield from results(found, check.partitions, check.replicas)
+
+
+def results(found: Sequence[ReplicaFinding], partitions: int, replicas: int) -> Iterator[Checked | Ended]:
+    """Yield what was found, by partition, and what it comes to."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
     for one in found:
         by_partition[one.topic_partition].append(one)
-    for topic_partition, replicas in sorted(by_partition.items()):
-        is_lagging = all(one.state is ReplicaState.LAGGING for one in replicas)
+    for topic_partition, of_partition in sorted(by_partition.items()):
+        is_lagging = all(one.state is ReplicaState.LAGGING for one in of_partition)
         yield Checked(
             topic_partition=topic_partition,
             state=PartitionState.DONE if is_lagging else PartitionState.FAILED,
-            replicas=tuple(replicas),
+            replicas=tuple(of_partition),
         )
-    states = Counter(one.state for one in found)
-    context.observer.replicas({state.value: states[state] for state in ReplicaState})
     yield Ended(
         state=PartitionState.DONE,
-        partitions=check.partitions,
-        replicas=check.replicas,
+        partitions=partitions,
+        replicas=replicas,
         faults=tuple(_not_known(found)),
         findings=tuple(_lost(found)),
     )
 
 
-def _not_known(found: list[ReplicaFinding]) -> Iterator[ClusterError]:
+def _not_known(found: Sequence[ReplicaFinding]) -> Iterator[ClusterError]:
     """Yield why replicas are not known, once for each reason and broker."""
     reasons: dict[tuple[int | None, str], list[ReplicaFinding]] = defaultdict(list)
     for one in found:
@@ -124,7 +129,7 @@ def _not_known(found: list[ReplicaFinding]) -> Iterator[ClusterError]:
         )
 
 
-def _lost(found: list[ReplicaFinding]) -> Iterator[LostProducerStateError]:
+def _lost(found: Sequence[ReplicaFinding]) -> Iterator[LostProducerStateError]:
     lost = [one for one in found if one.state is ReplicaState.LOST]
     if lost:
         leading = human_count(sum(one.leads for one in lost))
@@ -206,9 +211,9 @@ class ReplicasView(View["Checked | Ended"]):
         self._totals = {"partitions": 0, "replicas": 0, **{state.value: 0 for state in ReplicaState}}
 
     @property
-    def lost(self) -> int:
-        """How many replicas have lost state."""
-        return self._totals[ReplicaState.LOST.value]
+    def exit_code(self) -> int:
+        """What replicas that lost state call for, whatever else was not known."""
+        return LostProducerStateError.exit_code if self._totals[ReplicaState.LOST.value] else OK
 
     def rows(self, result: Checked | Ended) -> Iterator[Row]:
         """Yield the rows of a partition's replicas."""
@@ -252,4 +257,4 @@ def replicas(context: Invocation) -> int:
     view = ReplicasView()
     scope = Scope(sources=(), topics=context.settings.topics)
     context.show(run(Request(scope=scope), context), view)
-    return LostProducerStateError.exit_code if view.lost else OK
+    return view.exit_code

@@ -149,8 +149,13 @@ class RunObserver:
         self.shared.observer.mismatch(kind)
 
     def replicas(self, states: Mapping[str, int]) -> None:
-        """Note how many replicas of the running cluster are in a state other than in order."""
-        self.shared.observer.replicas(states)
+        """Note how many replicas of the running cluster are in a state other than in order.
+
+        What somebody asks of some of them says nothing of the others.
+        """
+        asked = self.run.request
+        if self.run.origin != BY_API or not (asked.partitions or asked.settings.get("topics")):
+            self.shared.observer.replicas(states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

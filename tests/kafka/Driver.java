@@ -29,6 +29,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.IsolationLevel;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
@@ -43,6 +44,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * create BOOTSTRAP TOPIC PARTITIONS NAME=VALUE...    a topic with these settings
  * assign BOOTSTRAP TOPIC BROKERS NAME=VALUE...       a topic of one partition on these brokers, the first of which leads
  * reassign BOOTSTRAP TOPIC PARTITION BROKERS         moves a partition to these brokers, and waits until it is there
+ * elect BOOTSTRAP TOPIC PARTITION                    makes the first of its brokers the leader
  * drop BOOTSTRAP TOPIC                               deletes a topic
  * configure BOOTSTRAP TOPIC NAME=VALUE...            other settings for it
  * scram BOOTSTRAP USER PASSWORD                      lets a user log in by SCRAM-SHA-512
@@ -67,6 +69,7 @@ public class Driver {
             case "create" -> create(topic, Integer.parseInt(rest[0]), settings(Arrays.copyOfRange(rest, 1, rest.length)));
             case "assign" -> assign(topic, brokers(rest[0]), settings(Arrays.copyOfRange(rest, 1, rest.length)));
             case "reassign" -> reassign(new TopicPartition(topic, Integer.parseInt(rest[0])), brokers(rest[1]));
+            case "elect" -> elect(new TopicPartition(topic, Integer.parseInt(rest[0])));
             case "drop" -> drop(topic);
             case "scram" -> scram(topic, rest[0]);
             case "configure" -> configure(topic, settings(rest));
@@ -132,6 +135,12 @@ public class Driver {
             while (!admin.listPartitionReassignments(Set.of(partition)).reassignments().get().isEmpty()) {
                 Thread.sleep(200);
             }
+        }
+    }
+
+    static void elect(TopicPartition partition) throws Exception {
+        try (Admin admin = admin()) {
+            admin.electLeaders(ElectionType.PREFERRED, Set.of(partition)).all().get();
         }
     }
 

@@ -50,9 +50,11 @@ class LostState:
         """Send the batch of ``IDEMPOTENT`` again; return the offset that the broker says it has."""
         return send_batch(broker, IDEMPOTENT)
 
-    def lead(self, broker: Broker) -> None:
-        """Make a broker the only replica, and so the leader."""
-        self.leader.drive("reassign", TOPIC, 0, broker.node)
+    def lead(self, broker: Broker, *followers: Broker) -> None:
+        """Make a broker the leader, with these followers and no others."""
+        self.leader.drive("reassign", TOPIC, 0, ",".join(str(one.node) for one in (broker, *followers)))
+        if followers:
+            self.leader.drive("elect", TOPIC, 0)
 
     def read(self) -> tuple[int, str]:
         """Return how many records ``read_committed`` consumers see, and their digest."""

@@ -13,6 +13,8 @@ from resnap.scheduler.access.roles import Role
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
+from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.run import RunState
 from resnap.scheduler.service.services import Services, services_of
 from tests.scheduler.api.serving import listening
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 FINAL: Final = {"succeeded", "partially_failed", "failed", "cancelled"}
+OVER: Final = RunFilter(states=tuple(map(RunState, FINAL)))
 _DEADLINE_S: Final = 300
 """For what takes a second on a machine that does nothing else."""
 _CONFIGURATION: Final = """
@@ -92,7 +95,7 @@ def whole(
     try:
         with listening(app) as address:
             ends_s = time.monotonic() + _DEADLINE_S
-            while not services.sightings.sources() and time.monotonic() < ends_s:
+            while not services.history.page(OVER, limit=1) and time.monotonic() < ends_s:
                 time.sleep(0.02)
             yield Whole(address=address, app=app, services=services, directory=directory, secrets=secrets)
             services.is_ending = True
