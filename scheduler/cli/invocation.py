@@ -45,6 +45,9 @@ class Invocation:
     partly_done: bool = False
     """Set by a command that has done some of its work, so that an error elsewhere means exit code 3."""
 
+    first_note: str | None = None
+    """What is to be said once, when the arguments are known to be right: before the answer."""
+
     at_end: ExitStack = field(default_factory=ExitStack)
     """Closed when the command ends, however it does."""
 
@@ -71,6 +74,7 @@ class Invocation:
         left = iter(results)
         try:
             first = [row for result in islice(left, 1) for row in self._take(result, view, faults, findings)]
+            self.say_first()
             rows = chain(first, self._rows(left, view, faults, findings))
             if view.name is None:
                 deque(rows, maxlen=0)
@@ -89,6 +93,7 @@ class Invocation:
                         kind=view.kind,
                         rows=rows,
                         columns=view.columns,
+                        in_table=view.in_table,
                         tail=view.tail,
                         closing=view.closing,
                         dump=lambda: view.dump(rows),
@@ -128,7 +133,14 @@ class Invocation:
 
     def answer(self, answer: Answer) -> None:
         """Print the answer, in the form that was asked for."""
+        self.say_first()
         self.output.write(answer)
+
+    def say_first(self) -> None:
+        """Say what is to be said before the answer, once."""
+        if self.first_note is not None:
+            self.note(self.first_note)
+            self.first_note = None
 
     def note(self, text: str) -> None:
         """Say something on standard error; nothing with ``--quiet``."""

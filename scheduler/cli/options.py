@@ -106,9 +106,13 @@ def _invocation(
         failures.warn(f"the environment variable {variable} is not a setting: {resembling_variable(variable)}")
     for warning in settings.metadata_warnings:
         failures.warn(warning)
-    if is_replay and settings.expiration_note:
-        failures.note(settings.expiration_note)
-    return Invocation(settings=settings, flags=flags, output=Output(settings.output), failures=failures)
+    return Invocation(
+        settings=settings,
+        flags=flags,
+        output=Output(settings.output),
+        failures=failures,
+        first_note=settings.expiration_note if is_replay else None,
+    )
 
 
 def _tells_json(output: str, log_format: str | None, stream: TextIO) -> bool:

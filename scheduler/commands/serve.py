@@ -38,6 +38,7 @@ def serve(
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
     flags = {**run.flags, **(_of_log_dirs(run.settings, log_dirs) if log_dirs else {})}
     services = services_of(Configuration(flags=flags), run.clock)
+    run.say_first()
     Daemon(services).run()
 
 

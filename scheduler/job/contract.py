@@ -255,6 +255,10 @@ class View(Generic[R]):
         """Return the row of a result, which the service keeps for its partition, and count it; None for no row."""
         raise NotImplementedError
 
+    def in_table(self, row: Row) -> bool:  # noqa: ARG002 - for those that have rows of no interest
+        """Whether people see a row; programs see every one."""
+        return True
+
     def lines(self, result: R) -> Iterable[str]:  # noqa: ARG002 - for those that have a table
         """Return what people read of a result as soon as it is there."""
         return ()

@@ -316,6 +316,10 @@ class StoreView(View[StoreResult]):
                 self._counts["snapshotsDifferent"] += bool(result.faults)
         return None
 
+    def in_table(self, row: Row) -> bool:
+        """Whether a segment is not as it should be, or not wholly known to be."""
+        return row["result"] != "ok" or bool(row["undecided"])
+
     def _segment(self, verified: VerifiedSegment) -> Row | None:
         self._counts["segments"] += verified.was_read
         self._counts["bytes"] += verified.size_bytes

@@ -128,6 +128,8 @@ class Answer:
     columns: Sequence[Column] = ()
     tail: Callable[[], Row] = dict
     """Called when the rows have come to their end, or to an error: the ``summary`` of the rows."""
+    in_table: Callable[[Row], bool] = bool
+    """Whether people see a row: of thousands that are as they should be, a total says enough."""
     closing: Callable[[], Iterable[str]] = tuple
     """Lines of prose that end a table instead of the tail: totals, and what to do next."""
     dump: Callable[[], Iterable[str]] = tuple
@@ -198,7 +200,7 @@ class Output:
     def _write_rows(self, answer: Answer) -> None:
         if not answer.columns:
             return
-        rows = _Rows(answer.rows)
+        rows = _Rows(filter(answer.in_table, answer.rows))
         first = list(islice(rows, TABLE_BLOCK))
         if first and not (self._is_terminal and len(first) < TABLE_BLOCK and self._write_rich(answer.columns, first)):
             for text in aligned(answer.columns, first, rows):

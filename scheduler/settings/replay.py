@@ -166,9 +166,8 @@ class BrokerSettings(SettingGroup):
         if self.producer_id_expiration_ms is not None:
             return None
         return (
-            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed, since too long costs reading"
-            " and too short costs correctness; set it with --producer-id-expiration-ms, or name what says it with"
-            " --bootstrap-server, --metadata-log or --server-properties"
+            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed; --producer-id-expiration-ms,"
+            " --server-properties or --bootstrap-server says it"
         )
 
 

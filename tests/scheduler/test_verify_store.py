@@ -316,3 +316,15 @@ def test_what_was_damaged_before_it_was_shipped_is_found_where_checksums_of_reco
     verify = ("verify", "--store", (tmp_path / "as-it-is").as_uri(), *JSON)
     assert command(*verify).code == 0
     assert command(*verify, "--verify-crc").code == 13
+
+
+def test_people_see_the_segments_that_are_not_as_they_should_be(command: Resnap, store: Path) -> None:
+    flags = ("verify", "--store", store.as_uri(), "--engine", "local", "--as-of", "roll")
+    ran = command(*flags)
+    assert (ran.code, ".manifest" in ran.out) == (0, False)
+    assert f"{len(manifest_paths(store))} segments read back" in ran.out
+    wrong = manifest_paths(store)[2]
+    next(store.rglob(f"{wrong.stem.partition('-')[0]}*.log")).write_bytes(b"")
+    ran = command(*flags)
+    assert ran.code == 13
+    assert [line.split()[-1] for line in ran.out.splitlines() if ".manifest" in line] == ["different"]

@@ -194,6 +194,7 @@ def test_an_assumed_expiration_is_said_aloud_unless_quiet(command: Resnap) -> No
     ran = command("config", "show")
     assert ran.err.startswith("note: producer.id.expiration.ms is not known: 604800000 ms is assumed")
     assert "--producer-id-expiration-ms" in ran.err
+    assert "is assumed" not in command("scan", "/nowhere").err, "before it is known what to work on"
     assert command("config", "show", "--quiet").err == ""
     assert command("config", "show", "--producer-id-expiration-ms", "86400000").err == ""
     [line] = command("config", "show", "--output", "json").err.splitlines()
