@@ -58,7 +58,7 @@ def test_a_broker_says_which_producers_each_of_its_replicas_has(
     assert found[missing] == ReplicaProducers(error="UNKNOWN_TOPIC_OR_PARTITION")
 
 
-def test_of_a_broker_too_old_to_be_asked_of_producers_it_says_so(
+def test_of_a_broker_too_old_to_be_asked_it_says_so_and_goes_by_files(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path
 ) -> None:
     with zookeeper(release("2.7.2"), tmp_path / "zookeeper") as address:
@@ -67,6 +67,12 @@ def test_of_a_broker_too_old_to_be_asked_of_producers_it_says_so(
             with Cluster(broker.address, {}) as cluster, pytest.raises(ClusterError) as caught:
                 describe_producers(cluster, 1, [TopicPartition(TOPIC, 0)])
             found, _ = settings_of(command, "--bootstrap-server", broker.address)
+            broker.drive("create", TOPIC, 1)
+            broker.drive("append", TOPIC, 0, 1)
+            live = ("--bootstrap-server", broker.address, "--output", "json")
+            explained = command("explain", tmp_path / "data", f"{TOPIC}-0", 1, *live)
+    assert (explained.code, explained.document["batches"][0]["transactionalId"]) == (0, "appender")
+    assert "the cluster does not say who holds transactions: cannot learn about transactions" in explained.err
     assert found[EXPIRATION] == (
         604_800_000,
         "broker 1 of the running cluster: brokers before 3.4 use transactional.id.expiration.ms, default",

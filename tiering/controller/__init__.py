@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from resnap.tiering.controller.transactions.client_sequences import ClientSequences
     from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator
+    from resnap.tiering.controller.transactions.state_log import TransactionStates, read_transaction_states
 
 __all__ = [
     "AllocateProducerIdsRequest",
@@ -72,6 +73,7 @@ __all__ = [
     "TopicRecord",
     "TornTail",
     "TransactionCoordinator",
+    "TransactionStates",
     "UnknownRecord",
     "ZooKeeperProducerIds",
     "answer_allocate",
@@ -85,6 +87,7 @@ __all__ = [
     "open_allocation",
     "open_metadata_log",
     "read_metadata_log",
+    "read_transaction_states",
 ]
 
 _MODULES: Final = (
@@ -92,7 +95,7 @@ _MODULES: Final = (
     "metadata.writer", "expiration", "producer_ids.block", "producer_ids.allocation",
     "producer_ids.durable_allocation", "producer_ids.broker_ids", "producer_ids.requests", "producer_ids.answering",
     "producer_ids.zookeeper_blocks", "transactions.client_errors", "transactions.client_sequences",
-    "transactions.coordinator",
+    "transactions.coordinator", "transactions.state_log",
 )  # fmt: skip
 """Where the names are looked for, in this order."""
 
