@@ -66,7 +66,7 @@ def test_the_overview_begins_with_the_disk_by_topic_most_blocked_first(service: 
     assert len(blocked) > 1
     assert [round(float(row.split()[0])) for row in rows[: len(blocked)]] == [round(one / 1024) for one in blocked]
     freeable = sum(one["freeableBytes"] for one in known.values()) / 1024
-    assert f'Disk by topic: <span class="num">{freeable:.1f} KiB</span> could be freed' in text
+    assert f'Disk: <span class="num">{freeable:.1f} KiB</span> could be freed' in text
     maps = [ET.fromstring(one) for one in SVG.findall(text) if "treemap" in one]  # noqa: S314
     assert len(maps) == 2
     for one in maps:
