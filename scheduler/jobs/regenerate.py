@@ -87,7 +87,7 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
 
 def view_of(request: Request, context: Context) -> View[Any]:
     """Return how the results of this run are shown."""
-    return DryRunView(f"snapshots into {request.into}") if context.settings.dry_run else ReplayView()
+    return DryRunView(f"snapshots into {request.into}") if context.settings.dry_run else ReplayView(request.into)
 
 
 def _refuse_replacing(planned: Iterable[Planned], sink_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
@@ -158,7 +159,9 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         Column(key="leftOut", title="LEFT OUT", right=True, show=count_of),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, into: str | None = None) -> None:
+        """Count nothing yet; ``into`` is where snapshots are made, if any are."""
+        self._into = into
         self._results: list[PartitionResult] = []
         self._known: list[tuple[TopicPartition, CachedBoundary]] = []
         """Boundaries that an earlier run has made."""
@@ -208,6 +211,8 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
             for found in result.boundaries:
                 known_from[result.topic_partition] = found.known_from_offset
         yield from beginnings_gone(known_from)
+        if self._into is not None and (self._known or self.totals()["snapshots"]):
+            yield f"Next: stop the broker, then `resnap install {shlex.quote(self._into)} LOG_DIR --dry-run`."
 
     def _unchanged(self) -> Iterator[str]:
         """Say what was not made again, because it is there and nothing that it depends on has changed."""

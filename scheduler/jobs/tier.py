@@ -5,6 +5,7 @@ What is shipped already stays as it is; where its snapshots lack producers that 
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import chain
@@ -275,7 +276,8 @@ class TierView(View[TierResult]):
         Column(key="blocking", title="STOPS", show=_stop),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, to: str) -> None:
+        self._to = to
         self._orders: tuple[TierOrder, ...] = ()
         self._already: dict[TopicPartition, int] = {}
         """When the run was planned, by partition; another run may ship more meanwhile."""
@@ -346,6 +348,8 @@ class TierView(View[TierResult]):
         yield from self._unchanged()
         for reason, hint in self._stops.items():
             yield f"{reason}: {hint}."
+        if self._totals["shipped"] and not self._unfinished:
+            yield f"Next: `resnap verify --store {shlex.quote(self._to)}`; `install` or `announce` frees local disk."
 
     def _sum(self) -> str:
         shipped, already = self._totals["shipped"], human_count(self._totals["already"])
@@ -401,7 +405,7 @@ class DryTierView(DryRunView):
 
 def view_of(request: Request, context: Context) -> View[Any]:
     """Return how the results of this run are shown."""
-    return DryTierView(request.to) if context.settings.dry_run else TierView()
+    return DryTierView(request.to) if context.settings.dry_run else TierView(request.to)
 
 
 @with_settings(PARTITIONS, REMOTE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE)
